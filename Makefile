@@ -1,0 +1,40 @@
+# The two commands: `make demo` and `make test`. Everything else is detail.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test check bench lock clean
+
+setup: $(STAMP)
+
+# The lock file pins every version by hash; the package itself is installed on top, without looking anything up.
+$(STAMP): requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "histobench needs Python 3.11 or newer; run: make PYTHON=python3.11 ..." >&2; rm -rf $(VENV); exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/histobench demo
+
+test: check
+	@$(BIN)/python -m pytest -n 2
+
+check: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(STAMP)
+	@$(BIN)/python benchmarks/run_all.py
+
+# Writes the lock for every platform at once; run after changing the dependencies.
+lock: $(STAMP)
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --generate-hashes \
+	  --extra text --extra mint --extra report --extra bench --extra dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) demo-results .mypy_cache .ruff_cache .pytest_cache .hypothesis

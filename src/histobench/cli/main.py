@@ -1,0 +1,55 @@
+"""`histobench VERB ...`: finds the verb, imports only its file, runs it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from histobench import __version__
+from histobench.cli.entry import run_verb
+from histobench.core.errors import did_you_mean
+
+#: verb -> (module, what it does). The module has `add_arguments(parser)` and `run(args) -> int | None`.
+VERBS: dict[str, tuple[str, str]] = {
+    "demo": ("histobench.cli.demo", "the whole ROI track on synthetic tissue, in minutes"),
+    "data": ("histobench.cli.data", "check a dataset; write the synthetic demo dataset"),
+    "extract": ("histobench.cli.extract", "images to features with one or more encoders"),
+    "evaluate": ("histobench.cli.evaluate", "features to predictions, metrics and result files"),
+    "bootstrap": ("histobench.cli.bootstrap", "confidence intervals for stored results"),
+    "compare": ("histobench.cli.compare", "rank encoders with paired tests"),
+    "power": ("histobench.cli.power", "how many test images a difference needs"),
+    "models": ("histobench.cli.models", "the encoders: table, details, licences"),
+    "doctor": ("histobench.cli.doctor", "is this machine ready? PASS, WARN, FAIL and the fix"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"histobench {__version__}")
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in VERBS:
+        print(f"histobench: error: unknown verb {verb!r}; {did_you_mean(verb, VERBS)}", file=sys.stderr)
+        return 2
+    return run_verb(importlib.import_module(VERBS[verb][0]), rest, prog=f"histobench {verb}")
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS))
+    lines = "\n".join(f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items())
+    return (
+        "histobench: which pathology foundation model should I use, and how sure can I be?\n\n"
+        "usage: histobench VERB [options]\n\n"
+        f"verbs:\n{lines}\n\n"
+        "histobench VERB --help explains a verb. New here? Start with: histobench demo"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

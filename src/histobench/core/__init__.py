@@ -1,0 +1,1 @@
+"""What both tracks stand on: errors, atomic files, results store, statistics, progress."""

@@ -1,0 +1,82 @@
+"""Files that are either whole or absent."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+
+
+@contextmanager
+def atomic_path(target: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; on success it is flushed to disk and renamed onto it.
+
+    A reader never sees a half-written file, and an error leaves the old content as it was.
+    """
+    target = Path(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        os.close(handle)
+    except OSError as error:
+        raise _write_error(target, error) from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        _flush(temporary)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+        _flush_folder(target.parent)
+    except OSError as error:
+        raise _write_error(target, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(target: str | Path, text: str) -> None:
+    """Write `text` to `target` atomically as UTF-8."""
+    with atomic_path(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(target: str | Path, value: Any) -> None:
+    """Write `value` to `target` atomically as readable JSON; NaN is refused, missing values are null."""
+    write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb+") as handle:
+        os.fsync(handle.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    # Not every file system lets a folder be opened; the rename itself has already happened.
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _write_error(target: Path, error: OSError) -> HistobenchError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HistobenchError(f"cannot write {target}: the disk is full; free some space and run again")
+    return HistobenchError(f"cannot write {target}: {error.strerror or error}")

@@ -1,0 +1,31 @@
+"""Errors that a user can act on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HistobenchError(Exception):
+    """An expected failure: one line that says what is wrong, where, and what to do.
+
+    The command line prints the message without a traceback and exits with code 2.
+    Anything else that is raised is a defect of this project.
+    """
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The tail of an error message: the nearest known names, or all of them when few.
+
+    >>> did_you_mean("uni_v3", ["uni_v1", "uni_v2", "phikon"])
+    'did you mean uni_v2, uni_v1?'
+    >>> did_you_mean("zzz", ["a", "b"])
+    'known: a, b'
+    """
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    if len(names) <= 12:
+        return f"known: {', '.join(names)}"
+    return f"known: {', '.join(names[:12])}, ... ({len(names)} in all)"

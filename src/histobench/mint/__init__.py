@@ -1,0 +1,1 @@
+"""The MINT track: language models as agents in multi-turn tasks."""

@@ -1,0 +1,1 @@
+"""A static web site from a results folder."""

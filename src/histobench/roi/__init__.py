@@ -1,0 +1,1 @@
+"""The ROI track: frozen image encoders judged on tissue-region classification."""

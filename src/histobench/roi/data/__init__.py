@@ -1,0 +1,1 @@
+"""Datasets in: CSV, folders, class maps, prompts, checks, and the synthetic demo tiles."""

@@ -1,0 +1,49 @@
+"""The base class of every patch encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from histobench.roi.encoders.transform import TransformSpec
+
+
+class BasePatchEncoder(nn.Module):
+    """A frozen image encoder: images in, one feature vector per image out.
+
+    A subclass sets, in its `__init__` after `super().__init__()`:
+
+    * `eval_transforms`: a `TransformSpec`, or any callable from a PIL image to a float tensor [3, h, w];
+    * `precision`: the dtype that its authors recommend for inference;
+    * `embed_dim`: the length of the feature vector;
+
+    and implements `forward(images [b, 3, h, w]) -> [b, embed_dim]`. An image-text model also implements
+    `run_zero_shot`; see `supports_zero_shot`.
+    """
+
+    name: str = ""
+    embed_dim: int
+    precision: torch.dtype = torch.float32
+    eval_transforms: Callable[[Any], Tensor] | TransformSpec
+    #: Plain JSON values that change when the features would: weights sha256, architecture, pooling.
+    identity: dict[str, Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.identity = {}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features of a batch of preprocessed images."""
+        raise NotImplementedError(f"{type(self).__name__} must implement forward(images)")
+
+    def run_zero_shot(self, texts: Sequence[str], image_features: Tensor, device: str) -> Tensor:
+        """Class probabilities [n, len(texts)] of stored image features [n, d] against one prompt per class."""
+        raise NotImplementedError(f"{type(self).__name__} has no text tower")
+
+    @property
+    def supports_zero_shot(self) -> bool:
+        """Whether the class brings its own `run_zero_shot`."""
+        return type(self).run_zero_shot is not BasePatchEncoder.run_zero_shot

@@ -1,0 +1,1 @@
+"""Images to feature sets: decode, transform, forward, store."""

@@ -1,0 +1,1 @@
+"""Classification and calibration metrics, vectorised over episodes and resamples."""

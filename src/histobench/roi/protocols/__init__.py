@@ -1,0 +1,1 @@
+"""Pure functions from features and labels to per-sample probabilities."""

@@ -1,0 +1,1 @@
+"""The results folder: the documented files out, stored runs back in."""

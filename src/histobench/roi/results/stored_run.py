@@ -1,0 +1,42 @@
+"""What a results folder holds about one task of one encoder on one dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from histobench.roi.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Who made the predictions: written into every file and row so that numbers can be traced."""
+
+    dataset: str
+    encoder: str
+    preset: str = "uni"
+    seed: int = 0
+    fingerprint: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One `*_complete_results.json` with the predictions beside it (read when first asked for)."""
+
+    path: Path  # the complete_results.json
+    identity: RunIdentity
+    task: str  # "Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot", "Retrieval", ...
+    setting: str  # "" or e.g. "9way_16shot"
+    metrics: dict[str, float | None]
+    classes: tuple[str, ...]
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """The per-sample predictions of `*_detailed_results.csv`."""
+        from histobench.roi.results.reader import read_predictions
+
+        return read_predictions(self)
