@@ -40,7 +40,7 @@ class BasePatchEncoder(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must implement forward(images)")
 
     def run_zero_shot(self, texts: Sequence[str], image_features: Tensor, device: str) -> Tensor:
-        """Class probabilities [n, len(texts)] of stored image features [n, d] against one prompt per class."""
+        """Class probabilities [n, len(texts)] of stored features [n, d] against one prompt per class."""
         raise NotImplementedError(f"{type(self).__name__} has no text tower")
 
     @property

@@ -26,9 +26,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class TransformSpec:
     """An encoder's preprocessing: short side to `resize`, centre crop of `crop`, then (x / 255 - mean) / std.
 
-    Every image ends square, so images of any shape can share a batch. Calling the object on a PIL image gives
-    the float tensor that the encoder expects; `crop_pixels` gives the same image before normalisation, which is
-    what travels to the device.
+    Every image ends square, so images of any shape can share a batch. Calling the object on a PIL image
+    gives the float tensor that the encoder expects; `crop_pixels` gives the same image before normalisation,
+    which is what travels to the device.
     """
 
     resize: int = 224
