@@ -23,6 +23,7 @@ class Predictions:
     classes: tuple[str, ...]
     img_names: tuple[str, ...]
     groups: tuple[str, ...] | None = None
+    episodes: NDArray[np.int64] | None = None  # [n] few-shot: how many episodes the image took part in
     info: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -1,0 +1,34 @@
+"""Which device a computation runs on."""
+
+from __future__ import annotations
+
+import logging
+
+from histobench.core.errors import HistobenchError
+
+log = logging.getLogger(__name__)
+
+
+def resolve_device(asked: str | None = None) -> str:
+    """The device to use: the one asked for, else the first GPU, else the CPU.
+
+    A GPU that was asked for and is not there is a warning, not an error: the same command then works on a
+    laptop, and the numbers do not depend on the device.
+    """
+    import torch
+
+    if not asked:
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(asked)
+    except RuntimeError as error:
+        raise HistobenchError(f"unknown device {asked!r}: use cpu, cuda, cuda:0, ... or mps") from error
+    if kind.type == "cuda" and not torch.cuda.is_available():
+        log.warning("%s was asked for, but PyTorch sees no GPU here: running on the CPU", asked)
+        return "cpu"
+    if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
+        raise HistobenchError(f"there is no {asked}: this machine has {torch.cuda.device_count()} GPU(s)")
+    if kind.type == "mps" and not torch.backends.mps.is_available():
+        log.warning("%s was asked for, but is not available here: running on the CPU", asked)
+        return "cpu"
+    return str(kind)

@@ -1,0 +1,169 @@
+"""Writes one task's predictions and metrics as the documented files, and as tidy rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench import __version__
+from histobench.core.atomic import write_json, write_text
+from histobench.core.tidy_store import append_rows
+from histobench.roi.metrics.score import Score
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.layout import TaskFiles
+from histobench.roi.results.stored_run import RunIdentity
+
+TIDY_FILE = "results.parquet"
+
+
+def write_task(
+    results_dir: Path,
+    task: str,
+    predictions: Predictions,
+    *,
+    identity: RunIdentity,
+    scores: Mapping[str, Score],
+    per_class: Mapping[str, Mapping[str, Score]],
+    confusion_matrix: NDArray[Any] | list[list[int]],
+    setting: str = "",
+    info: Mapping[str, Any] | None = None,
+) -> TaskFiles:
+    """Write the detailed CSV and the complete JSON of a task, then its tidy rows.
+
+    The JSON comes last of the two files, so a task that has one is whole.
+    """
+    files = TaskFiles.of(results_dir, task, setting)
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    missing = {name: score.reason for name, score in scores.items() if score.value is None}
+    for name, values in per_class.items():
+        missing |= {f"{name}/{key}": score.reason for key, score in values.items() if score.value is None}
+    write_text(files.detailed, _detailed_csv(predictions))
+    write_json(
+        files.complete,
+        {
+            "task_name": task,
+            "metrics": {
+                **{name: score.value for name, score in scores.items()},
+                "per_class": {
+                    name: {key: score.value for key, score in values.items()}
+                    for name, values in per_class.items()
+                },
+            },
+            "confusion_matrix": np.asarray(confusion_matrix).tolist(),
+            "num_samples": len(predictions),
+            "num_classes": len(predictions.classes),
+            "additional_info": {
+                "dataset": identity.dataset,
+                "encoder": identity.encoder,
+                "preset": identity.preset,
+                "setting": setting,
+                "seed": identity.seed,
+                "fingerprint": identity.fingerprint,
+                "description": identity.description,
+                "classes": list(predictions.classes),
+                "undefined_metrics": missing,
+                "date": date,
+                "version": __version__,
+                **predictions.info,
+                **(info or {}),
+            },
+        },
+    )
+    append_rows(
+        results_dir / TIDY_FILE,
+        [
+            {
+                "dataset": identity.dataset,
+                "encoder": identity.encoder,
+                "task": task,
+                "setting": setting,
+                "preset": identity.preset,
+                "metric": name,
+                "value": score.value,
+                "n": len(predictions),
+                "seed": identity.seed,
+                "fingerprint": identity.fingerprint,
+                "date": date,
+                "version": __version__,
+            }
+            for name, score in scores.items()
+        ],
+    )
+    return files
+
+
+def write_episodes(
+    files: TaskFiles, per_episode: Mapping[str, NDArray[np.float64]], *, info: Mapping[str, Any]
+) -> None:
+    """Write a few-shot setting's per-episode metrics and their mean and standard deviation."""
+    count = len(next(iter(per_episode.values())))
+    columns = {name: [_number(value) for value in values] for name, values in per_episode.items()}
+    write_json(
+        files.per_episode,
+        {
+            **info,
+            "num_episodes": count,
+            "episodes": [
+                {"episode": episode, **{name: values[episode] for name, values in columns.items()}}
+                for episode in range(count)
+            ],
+        },
+    )
+    write_json(
+        files.few_shot,
+        {
+            **info,
+            "num_episodes": count,
+            "metrics": {name: mean_and_std(np.asarray(values)) for name, values in per_episode.items()},
+        },
+    )
+
+
+def mean_and_std(values: NDArray[np.float64]) -> dict[str, float | None]:
+    """Mean, standard deviation (n - 1), least and greatest of the defined values."""
+    defined = values[np.isfinite(values)]
+    if not len(defined):
+        return {"mean": None, "std": None, "min": None, "max": None}
+    return {
+        "mean": float(defined.mean()),
+        "std": float(defined.std(ddof=1)) if len(defined) > 1 else 0.0,
+        "min": float(defined.min()),
+        "max": float(defined.max()),
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _detailed_csv(predictions: Predictions) -> str:
+    header = ["img_name", "true_label", "predicted_label", "probabilities"]
+    columns: list[list[Any]] = [
+        list(predictions.img_names),
+        predictions.labels.tolist(),
+        predictions.predicted.tolist(),
+        [json.dumps(row) if np.isfinite(row).all() else "" for row in _rows(predictions.probabilities)],
+    ]
+    if predictions.groups is not None:
+        header.append("group")
+        columns.append(list(predictions.groups))
+    if predictions.episodes is not None:
+        header.append("num_episodes")
+        columns.append(predictions.episodes.tolist())
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(zip(*columns, strict=True))
+    return text.getvalue()
+
+
+def _rows(probabilities: NDArray[np.float64]) -> list[list[float]]:
+    return np.asarray(probabilities, dtype=np.float64).tolist()

@@ -1,0 +1,109 @@
+"""What is written to a results folder comes back as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from histobench.core.errors import HistobenchError
+from histobench.core.tidy_store import read_rows
+from histobench.roi.metrics.score import Score
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.layout import TaskFiles
+from histobench.roi.results.reader import load_runs
+from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.writer import write_episodes, write_task
+
+
+def _predictions(*, groups: bool = True) -> Predictions:
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(3), size=5)
+    return Predictions(
+        probabilities=probabilities,
+        labels=np.array([0, 1, 2, 1, 0]),
+        predicted=probabilities.argmax(1),
+        classes=("a,b", 'qu"ote', "ç"),
+        img_names=("x.png", "y,1.png", 'z"2.png', "<script>.png", "ü.png"),
+        groups=("p1", "p1", "p2", "", "p3") if groups else None,
+        info={"note": "n"},
+    )
+
+
+def _write(folder: Path, predictions: Predictions, *, task: str = "KNN", setting: str = "") -> TaskFiles:
+    return write_task(
+        folder,
+        task,
+        predictions,
+        identity=RunIdentity("data", "enc", seed=3, fingerprint="f00"),
+        scores={"accuracy": Score(0.4), "auroc": Score(None, "class ç is absent")},
+        per_class={"ç": {"recall": Score(None, "absent")}},
+        confusion_matrix=[[1, 0, 0]] * 3,
+        setting=setting,
+    )
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_predictions_come_back_bit_for_bit(tmp_path: Path, groups: bool) -> None:
+    written = _predictions(groups=groups)
+    _write(tmp_path, written)
+    (run,) = load_runs(tmp_path)
+    read = run.predictions
+    np.testing.assert_array_equal(read.probabilities, written.probabilities)
+    np.testing.assert_array_equal(read.labels, written.labels)
+    np.testing.assert_array_equal(read.predicted, written.predicted)
+    assert (read.img_names, read.groups, read.classes) == (written.img_names, written.groups, written.classes)
+    assert run.identity == RunIdentity("data", "enc", seed=3, fingerprint="f00")
+
+
+def test_the_complete_file_has_the_documented_keys_and_says_why_a_metric_is_null(tmp_path: Path) -> None:
+    content = json.loads(_write(tmp_path, _predictions()).complete.read_text())
+    assert {
+        "task_name",
+        "metrics",
+        "confusion_matrix",
+        "num_samples",
+        "num_classes",
+        "additional_info",
+    } == set(content)
+    assert content["metrics"]["auroc"] is None
+    assert content["additional_info"]["undefined_metrics"] == {
+        "auroc": "class ç is absent",
+        "ç/recall": "absent",
+    }
+
+
+def test_every_metric_becomes_a_tidy_row(tmp_path: Path) -> None:
+    _write(tmp_path, _predictions())
+    rows = read_rows(tmp_path / "results.parquet")
+    assert [(row["metric"], row["value"]) for row in rows] == [("accuracy", 0.4), ("auroc", None)]
+    assert {(row["dataset"], row["encoder"], row["task"], row["n"], row["seed"]) for row in rows} == {
+        ("data", "enc", "KNN", 5, 3)
+    }
+
+
+def test_few_shot_files_lie_in_the_documented_folders(tmp_path: Path) -> None:
+    files = _write(tmp_path, _predictions(), task="Few-shot", setting="2way_1shot")
+    write_episodes(files, {"accuracy": np.array([0.5, np.nan, 1.0])}, info={"n_way": 2})
+    assert sorted(path.name for path in (tmp_path / "Few-shot" / "way_2").iterdir()) == [
+        "Fewshot_2way_1shot_complete_results.json",
+        "Fewshot_2way_1shot_detailed_results.csv",
+        "Fewshot_2way_1shot_few_shot_results.json",
+        "Fewshot_2way_1shot_per_episode_metrics.json",
+    ]
+    assert json.loads(files.few_shot.read_text())["metrics"]["accuracy"]["mean"] == 0.75
+    assert json.loads(files.per_episode.read_text())["episodes"][1] == {"episode": 1, "accuracy": None}
+
+
+def test_an_empty_folder_and_a_damaged_file_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(HistobenchError, match="no results in"):
+        load_runs(tmp_path)
+    files = _write(tmp_path, _predictions())
+    files.detailed.write_text("img_name,true_label,predicted_label,probabilities\na,0,0,[0.1\n")
+    (run,) = load_runs(tmp_path)
+    with pytest.raises(HistobenchError, match=r"KNN_detailed_results\.csv:2"):
+        _ = run.predictions
+    files.complete.write_text("{}")
+    with pytest.raises(HistobenchError, match="not a results file"):
+        load_runs(tmp_path)

@@ -1,0 +1,59 @@
+"""Dependencies point one way, and importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import histobench
+
+SOURCE = Path(histobench.__file__).parent
+#: room -> rooms it may import, besides itself
+ALLOWED = {
+    "cli": {"report", "roi", "mint", "core"},
+    "report": {"roi", "mint", "core"},
+    "roi": {"core"},
+    "mint": {"core"},
+    "core": set(),
+}
+#: the bridge between the two tracks
+BRIDGE = {"mint/tools/roi.py", "mint/tasks/roi.py"}
+NAMES_THAT_EXPLAIN_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
+
+
+def _imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
+    relative = path.relative_to(SOURCE).as_posix()
+    room = relative.split("/")[0]
+    assert path.stem not in NAMES_THAT_EXPLAIN_NOTHING
+    if room not in ALLOWED or relative in BRIDGE:
+        return
+    for name in _imports(path):
+        parts = name.split(".")
+        if parts[0] == "histobench" and len(parts) > 1 and parts[1] in ALLOWED:
+            assert parts[1] == room or parts[1] in ALLOWED[room], f"{relative} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "statement", ["import histobench", "from histobench.cli.main import main; main(['--help'])"]
+)
+def test_starting_up_imports_nothing_heavy(statement: str) -> None:
+    heavy = {"torch", "timm", "numpy", "sklearn", "transformers", "pyarrow", "PIL", "scipy", "pandas", "rich"}
+    code = f"{statement}\nimport sys; print(sorted(set(sys.modules) & {heavy!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
