@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
@@ -27,6 +28,9 @@ def run_verb(module: ModuleType, argv: Sequence[str], *, prog: str) -> int:
         args = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
         return int(stop.code or 0)
+    # Libraries may log at import; only what they call a warning is for the user's eyes.
+    logging.basicConfig(level=logging.WARNING, format=f"{prog}: %(levelname)s: %(message)s", force=True)
+    logging.addLevelName(logging.WARNING, "warning")
     try:
         return int(module.run(args) or 0)
     except HistobenchError as error:

@@ -55,7 +55,7 @@ def read_table(path: Path) -> Any:
         return pq.read_table(path, schema=_schema(), partitioning=None)
     except (pa.ArrowInvalid, OSError) as error:
         raise HistobenchError(
-            f"cannot read {path}: {error}; move it away to start a new table (the JSON files hold the numbers)"
+            f"{path}: {error}; move it away to start a new table (the JSON files keep the numbers)"
         ) from error
 
 
