@@ -1,0 +1,200 @@
+"""Feature files: written as plain tensors, read without ever executing what is in them."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from histobench.core.atomic import atomic_path
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.features.feature_set import FeatureSet
+
+#: Where `load` notes the file a set was read from; it is never written back.
+SOURCE = "source"
+
+
+def save(features: FeatureSet, path: str | Path) -> Path:
+    """Write a feature set as `.pt`; `torch.load(path, weights_only=True)` gives back the same values.
+
+    The bytes depend on the content alone, so equal feature sets are equal files.
+    """
+    content = {
+        "embeddings": features.embeddings,
+        "labels": features.labels,
+        "img_names": list(features.img_names),
+        "groups": None if features.groups is None else list(features.groups),
+        "metadata": {key: value for key, value in features.metadata.items() if key != SOURCE},
+    }
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        # Through a handle, because torch writes the file's own (temporary) name into the archive otherwise.
+        torch.save(content, handle)
+    return Path(path)
+
+
+def load(path: str | Path) -> FeatureSet:
+    """Read a feature file of this tool or of HistoROIBench (NumPy arrays and lists inside)."""
+    path = Path(path)
+    content = _plain_content(path)
+    if not isinstance(content, dict):
+        raise _bad(path, f"holds a {type(content).__name__} instead of named arrays")
+    for key in ("embeddings", "labels"):
+        if key not in content:
+            known = [str(name) for name in content]
+            raise _bad(path, f"has no {key!r}; {did_you_mean(key, known) if known else 'it is empty'}")
+    embeddings = _embeddings(content["embeddings"], path)
+    labels = _labels(content["labels"], path)
+    count = len(embeddings)
+    names = _texts(content.get("img_names"), "img_names", path)
+    groups = _texts(content.get("groups"), "groups", path)
+    for key, length in (
+        ("labels", len(labels)),
+        ("img_names", count if names is None else len(names)),
+        ("groups", count if groups is None else len(groups)),
+    ):
+        if length != count:
+            raise _bad(path, f"has {count} embeddings but {length} {key}")
+    metadata = content.get("metadata")
+    return FeatureSet(
+        embeddings=embeddings,
+        labels=labels,
+        img_names=names if names is not None else tuple(f"image-{row}" for row in range(count)),
+        groups=groups,
+        metadata={**(metadata if isinstance(metadata, dict) else {}), SOURCE: str(path)},
+    )
+
+
+def check_pair(train: FeatureSet, test: FeatureSet) -> None:
+    """Raise unless two feature sets can be used together: dimension, classes, encoder."""
+    first, second = _called(train, "the training features"), _called(test, "the test features")
+    wide, narrow = train.embeddings.shape[1], test.embeddings.shape[1]
+    if wide != narrow:
+        raise HistobenchError(
+            f"{first} has {wide}-dimensional features but {second} has {narrow}: "
+            "were both made by the same encoder?"
+        )
+    for key, what in (
+        ("encoder", "encoder"),
+        ("size", "image size"),
+        ("encoder_fingerprint", "weights, transform or precision"),
+    ):
+        one, other = train.metadata.get(key), test.metadata.get(key)
+        if one is not None and other is not None and one != other:
+            raise HistobenchError(
+                f"{first} and {second} differ in {what} ({_short(one)} and {_short(other)}): "
+                "extract both with one command"
+            )
+    one, other = train.metadata.get("classes"), test.metadata.get("classes")
+    if one is not None and other is not None and list(one) != list(other):
+        raise HistobenchError(
+            f"{first} has the classes {', '.join(map(str, one))} but {second} has "
+            f"{', '.join(map(str, other))}: use one class map for both"
+        )
+    unknown = sorted(set(test.labels.tolist()) - set(train.labels.tolist()))
+    if unknown:
+        raise HistobenchError(
+            f"{second} has label {', '.join(map(str, unknown))}, which {first} never shows: "
+            "every class of the test set needs training images"
+        )
+
+
+def _plain_content(path: Path) -> Any:
+    if not path.is_file():
+        raise HistobenchError(f"there is no feature file {path}")
+    try:
+        with torch.serialization.safe_globals(_numpy_globals()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols, of no use to a reader
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise _bad(path, f"cannot be read: {error.strerror or error}") from error
+    except pickle.UnpicklingError as error:
+        name = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if name:
+            raise _bad(path, f"refused: it holds more than plain arrays ({name[1]})") from error
+        raise _bad(path, "is damaged or is no feature file; extract the features again") from error
+    except Exception as error:  # truncated archives raise many kinds: RuntimeError, EOFError, KeyError, ...
+        raise _bad(path, "is damaged or cut short; extract the features again") from error
+
+
+def _numpy_globals() -> list[Any]:
+    """What a pickled NumPy array of numbers or text refers to, under the names of NumPy 1 and 2."""
+    import _codecs
+
+    from numpy._core import multiarray
+
+    dtypes = [type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdgSUOV"]
+    pairs: list[Any] = [np.ndarray, np.dtype, *dtypes, _codecs.encode, (bytes, "builtins.bytes")]
+    pairs.append((bytes, "__builtin__.bytes"))
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+        pairs.append((multiarray._reconstruct, f"{module}._reconstruct"))
+        pairs.append((multiarray.scalar, f"{module}.scalar"))
+    return pairs
+
+
+def _embeddings(value: Any, path: Path) -> Tensor:
+    tensor = _tensor(value, "embeddings", path)
+    if tensor.ndim != 2:
+        raise _bad(path, f"has embeddings of shape {tuple(tensor.shape)}; expected [images, dimension]")
+    if not tensor.shape[0] or not tensor.shape[1]:
+        raise _bad(path, "has no embeddings in it")
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise _bad(path, f"has embeddings of type {tensor.dtype}")
+    tensor = tensor.to(torch.float32)
+    finite = torch.isfinite(tensor).all(dim=1)
+    if not bool(finite.all()):
+        row = int((~finite).nonzero()[0, 0])
+        raise _bad(
+            path, f"has NaN or infinite features in {int((~finite).sum())} rows (the first is row {row})"
+        )
+    return tensor.contiguous()
+
+
+def _labels(value: Any, path: Path) -> Tensor:
+    tensor = _tensor(value, "labels", path).reshape(-1)
+    whole = tensor.to(torch.int64)
+    if not bool((whole == tensor).all()):
+        raise _bad(path, "has labels that are not whole numbers")
+    if len(whole) and int(whole.min()) < 0:
+        raise _bad(path, f"has the negative label {int(whole.min())}")
+    return whole
+
+
+def _tensor(value: Any, key: str, path: Path) -> Tensor:
+    try:
+        if isinstance(value, Tensor):
+            return value.detach()
+        if isinstance(value, list | tuple) and value and isinstance(value[0], Tensor):
+            return torch.stack([item.detach() for item in value])
+        return torch.from_numpy(np.ascontiguousarray(np.asarray(value)))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _bad(path, f"has {key} that are not an array of numbers") from error
+
+
+def _texts(value: Any, key: str, path: Path) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, np.ndarray):
+        value = value.reshape(-1).tolist()
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise _bad(path, f"has {key} that are not a list of texts")
+    return tuple(item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in value)
+
+
+def _bad(path: Path, what: str) -> HistobenchError:
+    return HistobenchError(f"feature file {path} {what}")
+
+
+def _called(features: FeatureSet, otherwise: str) -> str:
+    return str(features.metadata.get(SOURCE, otherwise))
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else text[:12] + "..."

@@ -1,0 +1,247 @@
+"""Feature files: what is written comes back, and nothing in them is ever executed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.store import check_pair, load, save
+
+
+def make(count: int = 5, dim: int = 3, **metadata: object) -> FeatureSet:
+    return FeatureSet(
+        embeddings=torch.arange(count * dim, dtype=torch.float32).reshape(count, dim),
+        labels=torch.arange(count) % 2,
+        img_names=tuple(f"{row}.png" for row in range(count)),
+        groups=tuple(f"patient {row % 2}" for row in range(count)),
+        metadata=dict(metadata),
+    )
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    features = make(encoder="random-vit", classes=["a", "b"], transform={"crop": 224})
+    again = load(save(features, tmp_path / "Dataset_[X]_Model_[Y]_Size_[224]_train.pt"))
+    assert torch.equal(again.embeddings, features.embeddings)
+    assert torch.equal(again.labels, features.labels)
+    assert again.img_names == features.img_names
+    assert again.groups == features.groups
+    assert again.metadata == {
+        **features.metadata,
+        "source": str(tmp_path / "Dataset_[X]_Model_[Y]_Size_[224]_train.pt"),
+    }
+
+
+def test_any_torch_can_read_the_file_without_code(tmp_path: Path) -> None:
+    content = torch.load(save(make(encoder="e"), tmp_path / "f.pt"), weights_only=True)
+    assert list(content) == ["embeddings", "labels", "img_names", "groups", "metadata"]
+    assert content["metadata"] == {"encoder": "e"}
+
+
+def test_equal_sets_are_equal_files_whatever_their_names(tmp_path: Path) -> None:
+    one = save(make(encoder="e"), tmp_path / "one.pt")
+    other = save(load(one), tmp_path / "other_name.pt")
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {
+            "embeddings": np.ones((3, 2), np.float32),
+            "labels": np.array([0, 1, 1]),
+            "img_names": ["a", "b", "c"],
+        },
+        {"embeddings": np.ones((3, 2)), "labels": [0, 1, 1], "img_names": np.array(["a", "b", "c"])},
+        {
+            "embeddings": np.ones((3, 2), np.float16),
+            "labels": [np.int64(0), np.int64(1), np.int64(1)],
+            "img_names": np.array(["a", "b", "c"], dtype=object),
+        },
+        {
+            "embeddings": torch.ones(3, 2).half(),
+            "labels": torch.tensor([0.0, 1.0, 1.0]),
+            "img_names": ("a", "b", "c"),
+        },
+        {
+            "embeddings": [np.ones(2, np.float32)] * 3,
+            "labels": np.array([0, 1, 1], np.uint8),
+            "img_names": ["a", "b", "c"],
+        },
+        {
+            "embeddings": [torch.ones(2)] * 3,
+            "labels": np.array([[0], [1], [1]]),
+            "img_names": ["a", "b", "c"],
+        },
+    ],
+)
+def test_files_of_the_ancestor_load(tmp_path: Path, content: dict, zipped: bool) -> None:
+    torch.save(content, tmp_path / "f.pt", _use_new_zipfile_serialization=zipped)
+    features = load(tmp_path / "f.pt")
+    assert features.embeddings.dtype == torch.float32
+    assert features.embeddings.tolist() == [[1.0, 1.0]] * 3
+    assert features.labels.tolist() == [0, 1, 1]
+    assert features.img_names == ("a", "b", "c")
+    assert features.groups is None
+
+
+def test_files_written_under_numpy_1_load(tmp_path: Path) -> None:
+    torch.save(
+        {"embeddings": np.ones((3, 2)), "labels": np.array([0, 1, 1]), "img_names": ["a", "b", "c"]},
+        tmp_path / "new.pt",
+    )
+    # The only difference between the two is the name of the module that rebuilds an array.
+    with zipfile.ZipFile(tmp_path / "new.pt") as old, zipfile.ZipFile(tmp_path / "f.pt", "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name.endswith("data.pkl"):
+                assert b"numpy._core.multiarray" in data
+                data = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+            new.writestr(name, data)
+    assert load(tmp_path / "f.pt").labels.tolist() == [0, 1, 1]
+
+
+def test_names_are_made_up_where_a_file_has_none(tmp_path: Path) -> None:
+    torch.save({"embeddings": np.ones((2, 2)), "labels": [0, 1]}, tmp_path / "f.pt")
+    assert load(tmp_path / "f.pt").img_names == ("image-0", "image-1")
+
+
+class _Evil:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple:
+        return (os.mkdir, (str(self.marker),))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pickled_code_is_refused_and_never_run(tmp_path: Path, zipped: bool) -> None:
+    torch.save(
+        {"embeddings": _Evil(tmp_path / "ran"), "labels": [0]},
+        tmp_path / "f.pt",
+        _use_new_zipfile_serialization=zipped,
+    )
+    with pytest.raises(
+        HistobenchError, match=r"f\.pt refused: it holds more than plain arrays \((posix|nt)\.mkdir"
+    ):
+        load(tmp_path / "f.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickled_code_inside_an_object_array_is_refused(tmp_path: Path) -> None:
+    names = np.array([_Evil(tmp_path / "ran")], dtype=object)
+    torch.save({"embeddings": np.ones((1, 2)), "labels": [0], "img_names": names}, tmp_path / "f.pt")
+    with pytest.raises(HistobenchError, match="refused"):
+        load(tmp_path / "f.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_plain_pickle_is_not_executed_either(tmp_path: Path) -> None:
+    (tmp_path / "f.pt").write_bytes(pickle.dumps(_Evil(tmp_path / "ran")))
+    with pytest.raises(HistobenchError, match=r"f\.pt"):
+        load(tmp_path / "f.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.floats(0, 0.97), flip=st.booleans())
+def test_a_cut_file_is_one_clear_error(tmp_path: Path, cut: float, flip: bool) -> None:
+    whole = save(make(40, 8), tmp_path / "whole.pt").read_bytes()
+    (tmp_path / "f.pt").write_bytes(whole[: int(cut * len(whole))] + (b"\x80\x04junk" if flip else b""))
+    with pytest.raises(HistobenchError, match=r"feature file .*f\.pt"):
+        load(tmp_path / "f.pt")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=400))
+def test_garbage_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "f.pt").write_bytes(data)
+    with pytest.raises(HistobenchError, match=r"feature file .*f\.pt"):
+        load(tmp_path / "f.pt")
+
+
+GOOD = {"embeddings": np.ones((3, 2)), "labels": [0, 1, 1], "img_names": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embeddings": None}, "has no 'embeddings'"),
+        (
+            {"embeddings": np.array([[1.0, 2.0], [np.nan, 1.0], [np.inf, 1.0]])},
+            r"NaN or infinite features in 2 rows \(the first is row 1\)",
+        ),
+        ({"embeddings": np.ones(3)}, r"shape \(3,\)"),
+        ({"embeddings": np.ones((0, 2))}, "no embeddings"),
+        ({"embeddings": ["x", "y", "z"]}, "not an array of numbers"),
+        ({"labels": [0, 1]}, "3 embeddings but 2 labels"),
+        ({"labels": [0, 1, 1.5]}, "not whole numbers"),
+        ({"labels": [0, 1, -1]}, "negative label -1"),
+        ({"img_names": ["a"]}, "3 embeddings but 1 img_names"),
+        ({"groups": ["a"]}, "3 embeddings but 1 groups"),
+        ({"img_names": "abc"}, "not a list of texts"),
+    ],
+)
+def test_bad_content_is_named(tmp_path: Path, change: dict, message: str) -> None:
+    content = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
+    torch.save(content, tmp_path / "f.pt")
+    with pytest.raises(HistobenchError, match=message) as caught:
+        load(tmp_path / "f.pt")
+    assert "f.pt" in str(caught.value)
+
+
+def test_a_bare_tensor_is_no_feature_file(tmp_path: Path) -> None:
+    torch.save(torch.ones(2, 2), tmp_path / "f.pt")
+    with pytest.raises(HistobenchError, match="holds a Tensor"):
+        load(tmp_path / "f.pt")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HistobenchError, match=r"no feature file .*none\.pt"):
+        load(tmp_path / "none.pt")
+
+
+def test_a_failing_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = save(make(), tmp_path / "f.pt").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(HistobenchError, match="disk is full"):
+        save(make(6), tmp_path / "f.pt")
+    assert (tmp_path / "f.pt").read_bytes() == old
+    assert [item.name for item in tmp_path.iterdir()] == ["f.pt"]
+
+
+def test_a_matching_pair_passes() -> None:
+    check_pair(
+        make(encoder="e", classes=["a", "b"], size=224), make(4, encoder="e", classes=["a", "b"], size=224)
+    )
+    check_pair(make(), make(4))
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (make(dim=3), make(dim=4), "3-dimensional features but the test features has 4"),
+        (make(encoder="a"), make(encoder="b"), r"differ in encoder \(a and b\)"),
+        (make(size=224), make(size=448), "differ in image size"),
+        (make(encoder_fingerprint="0"), make(encoder_fingerprint="1"), "weights, transform or precision"),
+        (make(classes=["a", "b"]), make(classes=["b", "a"]), "use one class map"),
+        (make(count=1), make(count=2), "has label 1, which the training features never shows"),
+    ],
+)
+def test_a_pair_that_does_not_match_is_refused(train: FeatureSet, test: FeatureSet, message: str) -> None:
+    with pytest.raises(HistobenchError, match=message):
+        check_pair(train, test)
