@@ -1,0 +1,287 @@
+"""Is this dataset fit to be measured on? Everything is looked at before anything is reported."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.image import open_rgb
+from histobench.roi.data.problem import Reading, listing
+
+#: The kinds of findings, in the order of a report.
+KINDS = (
+    "row",
+    "split",
+    "missing file",
+    "unreadable image",
+    "label",
+    "empty class",
+    "image in two splits",
+    "group in two splits",
+    "double image",
+    "groups",
+    "left out",
+)
+_BAD_IMAGE = ("missing file", "unreadable image")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong (`error`) or worth knowing (`warning`); `image` is the bad image, if one is."""
+
+    level: str
+    kind: str
+    origin: str
+    message: str
+    image: RoiImage | None = None
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All findings of a check, and the sizes (width, height) of the images that could be read."""
+
+    found: tuple[Finding, ...]
+    sizes: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """What must be repaired before numbers mean anything."""
+        return tuple(finding for finding in self.found if finding.level == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What the user should know."""
+        return tuple(finding for finding in self.found if finding.level == "warning")
+
+    @property
+    def bad_images(self) -> tuple[Finding, ...]:
+        """The images that are missing or cannot be decoded."""
+        return tuple(finding for finding in self.found if finding.kind in _BAD_IMAGE)
+
+    def of(self, kind: str) -> tuple[Finding, ...]:
+        """The findings of one of the `KINDS`."""
+        return tuple(finding for finding in self.found if finding.kind == kind)
+
+    def raise_errors(self) -> None:
+        """Raise one error that lists every error found, if there is any."""
+        if self.errors:
+            raise HistobenchError(listing(self.errors))
+
+
+@dataclass(frozen=True)
+class SkippedImage:
+    """An image that was left out, the split it was in, and why."""
+
+    image: RoiImage
+    split: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a file holds: a digest of its pixels and its size, or why it cannot be read."""
+
+    pixels: bytes = b""
+    size: tuple[int, int] = (0, 0)
+    error: str | None = None
+
+
+def check_dataset(
+    dataset: RoiDataset | Reading,
+    *,
+    workers: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Findings:
+    """Look at every image and every label; `on_progress(done, total)` is called as images are read.
+
+    Images are compared by their decoded pixels, so that a re-saved copy is found. An image or group in
+    both test and another split is an error; in both train and val it is a warning, as is a copy within
+    a split.
+    """
+    reading = dataset if isinstance(dataset, Reading) else Reading(dataset)
+    data = reading.dataset
+    found = [Finding("error", "row", problem.origin, problem.message) for problem in reading.problems]
+    found += [Finding("warning", "left out", problem.origin, problem.message) for problem in reading.warnings]
+    contents = _read_contents(data, workers, on_progress)
+    found += _split_findings(data)
+    found += _image_findings(data, contents)
+    found += _label_findings(data)
+    found += _group_findings(data)
+    found += _content_findings(data, contents)
+    sizes = Counter(
+        contents[image.path].size for _, image in _all(data) if contents[image.path].error is None
+    )
+    return Findings(tuple(sorted(found, key=lambda finding: KINDS.index(finding.kind))), dict(sizes))
+
+
+def drop_bad(dataset: RoiDataset, findings: Findings) -> tuple[RoiDataset, tuple[SkippedImage, ...]]:
+    """The dataset without the images that are missing or unreadable, and the list of those."""
+    reasons = {finding.image: finding.message for finding in findings.bad_images}
+    skipped = tuple(
+        SkippedImage(image, split, reasons[image]) for split, image in _all(dataset) if image in reasons
+    )
+    splits = {
+        split: tuple(image for image in images if image not in reasons)
+        for split, images in dataset.splits.items()
+    }
+    return RoiDataset(dataset.name, dataset.classes, splits), skipped
+
+
+def _all(dataset: RoiDataset) -> list[tuple[str, RoiImage]]:
+    return [(split, image) for split in SPLITS for image in dataset.splits.get(split, ())]
+
+
+def _read_contents(
+    dataset: RoiDataset, workers: int | None, on_progress: Callable[[int, int], None] | None
+) -> dict[Path, _Content]:
+    paths = list(dict.fromkeys(image.path for _, image in _all(dataset)))
+    known: dict[bytes, _Content] = {}  # by digest of the file, so that a plain copy is decoded once
+    contents: dict[Path, _Content] = {}
+    # Threads are enough: Pillow and hashlib release the interpreter lock while they work.
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+        for path, content in zip(paths, pool.map(lambda path: _content(path, known), paths), strict=True):
+            contents[path] = content
+            if on_progress is not None:
+                on_progress(len(contents), len(paths))
+    return contents
+
+
+def _content(path: Path, known: dict[bytes, _Content]) -> _Content:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        data = b""  # open_rgb says what is wrong, in the words used everywhere else
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    if data and digest in known:
+        return known[digest]
+    try:
+        image = open_rgb(data, name=str(path)) if data else open_rgb(path)
+    except HistobenchError as error:
+        return _Content(error=str(error).removeprefix(f"{path}: "))
+    size = f"{image.width}x{image.height}:".encode()
+    content = _Content(hashlib.blake2b(size + image.tobytes(), digest_size=16).digest(), image.size)
+    known[digest] = content
+    return content
+
+
+def _split_findings(dataset: RoiDataset) -> Iterable[Finding]:
+    name = dataset.name
+    if not any(dataset.splits.values()):
+        yield Finding("error", "split", name, "there are no images")
+    elif not dataset.splits.get("test"):
+        yield Finding("error", "split", name, "there are no test images")
+    elif not dataset.splits.get("train"):
+        yield Finding("warning", "split", name, "there are no training images; only Zero-shot can run")
+
+
+def _image_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
+    for _, image in _all(dataset):
+        error = contents[image.path].error
+        if error is None:
+            continue
+        place = "" if image.origin == str(image.path) else f"{image.path}: "
+        if os.path.exists(image.path):
+            yield Finding("error", "unreadable image", image.origin, f"{place}{error}", image)
+        else:
+            hint = _elsewhere(image)
+            yield Finding("error", "missing file", image.origin, f"{image.path} does not exist{hint}", image)
+
+
+def _elsewhere(image: RoiImage) -> str:
+    """Whether the path would have been right if read in another way."""
+    listing_file = Path(image.origin.rpartition(":")[0])
+    try:
+        written = image.path.relative_to(listing_file.parent)
+    except ValueError:
+        return ""
+    if written.exists():
+        return " (paths are relative to the CSV, but it is there relative to the current folder)"
+    if "\\" in str(written) and (listing_file.parent / str(written).replace("\\", "/")).exists():
+        return " (it is there with / in place of \\)"
+    return ""
+
+
+def _label_findings(dataset: RoiDataset) -> Iterable[Finding]:
+    counts = Counter((split, image.label) for split, image in _all(dataset))
+    for split, image in _all(dataset):
+        if not 0 <= image.label < len(dataset.classes):
+            message = f"label {image.label} is outside the class map (ids 0 to {len(dataset.classes) - 1})"
+            yield Finding("error", "label", image.origin, message)
+    present = [split for split in SPLITS if dataset.splits.get(split)]
+    for label, name in enumerate(dataset.classes):
+        lacking = [split for split in present if not counts[split, label]]
+        if present and lacking == present:
+            yield Finding("error", "empty class", dataset.name, f"class {name!r} (id {label}) has no images")
+            continue
+        for split in lacking:
+            message = f"class {name!r} (id {label}) has no {split} images"
+            yield Finding("warning", "empty class", dataset.name, message)
+
+
+def _group_findings(dataset: RoiDataset) -> Iterable[Finding]:
+    groups: dict[str, dict[str, list[RoiImage]]] = defaultdict(lambda: defaultdict(list))
+    for split, image in _all(dataset):
+        if image.group is not None:
+            groups[image.group][split].append(image)
+    for group, members in groups.items():
+        for one, two in combinations([split for split in SPLITS if split in members], 2):
+            first, second = members[one][0], members[two][0]
+            message = (
+                f"group {group!r} is in {one} and in {two} ({second.origin}); "
+                f"{len(members[one])} and {len(members[two])} images"
+            )
+            yield Finding(_level(one, two), "group in two splits", first.origin, message)
+    if groups and not dataset.has_groups:
+        without = [image for _, image in _all(dataset) if image.group is None]
+        message = f"no group, as {len(without) - 1} other images" if len(without) > 1 else "no group"
+        yield Finding("warning", "groups", without[0].origin, f"{message}; each counts as a group of its own")
+
+
+def _content_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
+    same: dict[bytes, list[tuple[str, RoiImage]]] = defaultdict(list)
+    for split, image in _all(dataset):
+        if contents[image.path].error is None:
+            same[contents[image.path].pixels].append((split, image))
+    for members in same.values():
+        if len(members) > 1:
+            yield from _copies(dataset, members)
+
+
+def _copies(dataset: RoiDataset, members: list[tuple[str, RoiImage]]) -> Iterable[Finding]:
+    """What to say about images with the same pixels: per pair of splits, and per split."""
+    by_split: dict[str, list[RoiImage]] = defaultdict(list)
+    for split, image in members:
+        by_split[split].append(image)
+    for one, two in combinations([split for split in SPLITS if split in by_split], 2):
+        first, second = by_split[one][0], by_split[two][0]
+        message = f"{first.name} in {one} is the same image as {second.name} in {two} ({second.origin})"
+        yield Finding(_level(one, two), "image in two splits", first.origin, message)
+    for split, images in by_split.items():
+        for copy in images[1:]:
+            first = images[0]
+            message = f"{copy.name} is the same image as {first.name} in {split} ({first.origin})"
+            yield Finding("warning", "double image", copy.origin, message)
+    first = members[0][1]
+    for _, image in members[1:]:
+        if image.label != first.label:
+            names = dataset.classes[image.label], dataset.classes[first.label]
+            message = (
+                f"{image.name} is labelled {names[0]}, but the same image is {names[1]} ({first.origin})"
+            )
+            yield Finding("warning", "double image", image.origin, message)
+
+
+def _level(one: str, two: str) -> str:
+    # Only the test split is measured on; train and val are both seen while fitting.
+    return "error" if "test" in (one, two) else "warning"

@@ -1,0 +1,88 @@
+"""The class map: which class name stands for which label id."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.text_file import read_text
+
+#: How a line may pair a name with an id, the documented forms first.
+_FORMS = {
+    "Name,ID": re.compile(r"(?P<name>.*\S)\s*,\s*(?P<id>\d+)(?:\.0+)?"),
+    "ID:Name": re.compile(r"(?P<id>\d+)\s*:\s*(?P<name>\S.*)"),
+    "ID,Name": re.compile(r"(?P<id>\d+)\s*,\s*(?P<name>\S.*)"),
+    "Name:ID": re.compile(r"(?P<name>.*\S)\s*:\s*(?P<id>\d+)"),
+}
+_HEADER = re.compile(r"(class|name|class[ _]?name|label)s?\s*[,:]\s*(id|label|class[ _]?id|index)", re.I)
+
+Lines = list[tuple[int, str]]  # line number, text
+
+
+def read_class_map(path: str | Path) -> tuple[str, ...]:
+    """The class names in the order of their ids, from `Name,ID` lines, `ID:Name` lines or plain names.
+
+    A name may contain commas and colons: in `Name,ID` the last comma counts, in `ID:Name` the first colon.
+    """
+    path = Path(path)
+    lines = _content(read_text(path, what="class map"))
+    form = _form_of(lines)
+    named = _parse(path, lines, form) if form else [(line, i, name) for i, (line, name) in enumerate(lines)]
+    _check_names(path, [(line, name) for line, _, name in named])
+    if form:
+        _check_ids(path, named)
+    return tuple(name for _, _, name in sorted(named, key=lambda entry: entry[1]))
+
+
+def _content(text: str) -> Lines:
+    # Not str.splitlines: it also breaks at rarer signs that may stand inside a name.
+    lines = [(number, line.strip()) for number, line in enumerate(re.split(r"\r\n|\n|\r", text), start=1)]
+    lines = [(number, line) for number, line in lines if line]
+    return lines[1:] if len(lines) > 1 and _HEADER.fullmatch(lines[0][1]) else lines
+
+
+def _form_of(lines: Lines) -> str | None:
+    """The form that most lines have, so that one slip is an error and not a class called 'TUM,2a'."""
+    matches = {form: [p.fullmatch(line) for _, line in lines] for form, p in _FORMS.items()}
+    for form, found in matches.items():
+        ids = sorted(int(match["id"]) for match in found if match)
+        if ids == list(range(len(lines))):
+            return form
+    form, found = max(matches.items(), key=lambda item: sum(map(bool, item[1])))
+    return form if 2 * sum(map(bool, found)) >= len(lines) else None
+
+
+def _parse(path: Path, lines: Lines, form: str) -> list[tuple[int, int, str]]:
+    named = []
+    for number, line in lines:
+        match = _FORMS[form].fullmatch(line)
+        if not match:
+            raise HistobenchError(f"{path}:{number}: expected '{form}' as on the other lines, found {line!r}")
+        named.append((number, int(match["id"]), match["name"]))
+    return named
+
+
+def _check_names(path: Path, names: Lines) -> None:
+    first_line: dict[str, int] = {}
+    for number, name in names:
+        if name in first_line:
+            raise HistobenchError(f"{path}:{number}: class {name!r} is already on line {first_line[name]}")
+        first_line[name] = number
+
+
+def _check_ids(path: Path, named: list[tuple[int, int, str]]) -> None:
+    first_line: dict[int, int] = {}
+    for number, identity, name in named:
+        if identity in first_line:
+            raise HistobenchError(
+                f"{path}:{number}: class {name!r} has the id of line {first_line[identity]}, {identity}"
+            )
+        first_line[identity] = number
+    for number, identity, name in named:
+        if identity >= len(named):
+            missing = min(set(range(len(named))) - set(first_line))
+            raise HistobenchError(
+                f"{path}:{number}: class {name!r} has id {identity}, but ids must be consecutive from 0 "
+                f"and {missing} is missing"
+            )

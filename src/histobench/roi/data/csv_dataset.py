@@ -1,0 +1,244 @@
+"""Datasets listed in a CSV file, in the wide or the long layout."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.image_names import image_names
+from histobench.roi.data.labels import classes_of, label_reader
+from histobench.roi.data.problem import Problem, Reading
+from histobench.roi.data.split import SPLIT_WORDS, group_of, split_images
+from histobench.roi.data.text_file import read_text
+
+_PATH_COLUMNS = ("image_path", "path", "file", "filename", "image")
+_EMPTY = ("", "nan", "NaN")  # how spreadsheets and pandas fill the shorter columns
+_LAYOUTS = "train_path,train_label,val_path,val_label,test_path,test_label or image_path,label,split[,group]"
+
+
+@dataclass(frozen=True)
+class _Row:
+    line: int
+    cells: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One listed image, still as text; without a `split` it is yet to be assigned to one."""
+
+    line: int
+    split: str | None
+    path: str
+    label: str
+    group: str | None
+
+
+def read_csv(
+    path: str | Path,
+    classes: Sequence[str] | None = None,
+    name: str | None = None,
+    *,
+    split: tuple[float, float, float] | None = None,
+    group_regex: str | None = None,
+    group_column: str | None = None,
+    seed: int = 0,
+) -> RoiDataset:
+    """The dataset of a CSV file; a problem in any row is an error that lists all of them with their lines."""
+    return scan_csv(
+        path, classes, name, split=split, group_regex=group_regex, group_column=group_column, seed=seed
+    ).checked()
+
+
+def scan_csv(
+    path: str | Path,
+    classes: Sequence[str] | None = None,
+    name: str | None = None,
+    *,
+    split: tuple[float, float, float] | None = None,
+    group_regex: str | None = None,
+    group_column: str | None = None,
+    seed: int = 0,
+) -> Reading:
+    """Read every row that can be read and collect what is wrong with the others.
+
+    Paths are absolute or relative to the CSV. Without `classes` they come from the labels. A long CSV
+    without a `split` column is split by `split` shares, whole groups at a time.
+    """
+    path = Path(path)
+    problems: list[Problem] = []
+    header, rows = _table(path, problems)
+    entries = _entries(path, header, rows, problems, split=split, group_column=group_column)
+    entries = _with_groups(path, entries, group_regex, problems)
+    texts = [entry.label for entry in entries]
+    classes = tuple(classes) if classes is not None else classes_of(texts)
+    read_label = label_reader(texts, classes)
+    placed: list[tuple[str | None, RoiImage]] = []
+    for entry, image_name in zip(entries, image_names([e.path for e in entries]), strict=True):
+        origin = f"{path}:{entry.line}"
+        try:
+            label = read_label(entry.label)
+        except HistobenchError as error:
+            problems.append(Problem(origin, str(error)))
+            continue
+        file = path.parent / Path(entry.path).expanduser()
+        placed.append((entry.split, RoiImage(file, label, image_name, origin, entry.group)))
+    if not entries and not problems:
+        raise HistobenchError(f"{path} lists no images")
+    splits = (
+        split_images([image for _, image in placed], split, seed=seed)
+        if split is not None
+        else {
+            wanted: tuple(image for word, image in placed if word == wanted)
+            for wanted in SPLITS
+            if any(word == wanted for word, _ in placed)
+        }
+    )
+    problems.sort(key=lambda problem: int(problem.origin.rpartition(":")[2]))
+    return Reading(RoiDataset(name or path.stem, classes, splits), tuple(problems))
+
+
+def _table(path: Path, problems: list[Problem]) -> tuple[list[str], list[_Row]]:
+    """The header and the rows that have no more cells than it; blank rows are left out."""
+    text = read_text(path, what="dataset CSV")
+    first = text.lstrip().splitlines()[0]
+    delimiter = max(",;\t", key=first.count)
+    # strict: a quote that is never closed must not swallow the rest of the file.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    rows: list[_Row] = []
+    line = 1
+    try:
+        for cells in reader:
+            start, line = line, reader.line_num + 1
+            cells = [cell.strip() for cell in cells]
+            if not any(cells):
+                continue
+            if not header:
+                header = _header(path, start, cells)
+            elif any(cells[len(header) :]):
+                problems.append(
+                    Problem(f"{path}:{start}", f"{len(cells)} cells where the header has {len(header)}")
+                )
+            else:
+                padded = cells + [""] * (len(header) - len(cells))
+                rows.append(_Row(start, dict(zip(header, padded, strict=False))))
+    except csv.Error as error:
+        raise HistobenchError(f"{path}:{line}: not a valid CSV row: {error}") from None
+    return header, rows
+
+
+def _header(path: Path, line: int, cells: list[str]) -> list[str]:
+    names = [cell.lower() for cell in cells]
+    double = next((name for name in names if name and names.count(name) > 1), None)
+    if double is not None:
+        raise HistobenchError(f"{path}:{line}: the column {double!r} is there twice")
+    return names
+
+
+def _entries(
+    path: Path,
+    header: Sequence[str],
+    rows: Sequence[_Row],
+    problems: list[Problem],
+    *,
+    split: tuple[float, float, float] | None,
+    group_column: str | None,
+) -> list[_Entry]:
+    if any(f"{word}_path" in header or f"{word}_label" in header for word in SPLITS):
+        if split is not None:
+            raise HistobenchError(f"{path} says itself what is train and test; leave out --split")
+        return _wide(path, header, rows, problems)
+    return _long(path, header, rows, problems, splitting=split is not None, group_column=group_column)
+
+
+def _wide(path: Path, header: Sequence[str], rows: Sequence[_Row], problems: list[Problem]) -> list[_Entry]:
+    present = [word for word in SPLITS if f"{word}_path" in header or f"{word}_label" in header]
+    for word in present:
+        for column in (f"{word}_path", f"{word}_label"):
+            _require(path, column, header)
+    entries = []
+    for word in present:
+        for row in rows:
+            file, label = row.cells[f"{word}_path"], row.cells[f"{word}_label"]
+            if file in _EMPTY and label in _EMPTY:
+                continue
+            group = row.cells.get(f"{word}_group") or None
+            entry = _Entry(row.line, word, file, label, group)
+            if _complete(path, entry, f"{word}_path", f"{word}_label", problems):
+                entries.append(entry)
+    return entries
+
+
+def _long(
+    path: Path,
+    header: Sequence[str],
+    rows: Sequence[_Row],
+    problems: list[Problem],
+    *,
+    splitting: bool,
+    group_column: str | None,
+) -> list[_Entry]:
+    file_column = next((column for column in _PATH_COLUMNS if column in header), "image_path")
+    for column in (file_column, "label", *([group_column.lower()] if group_column else [])):
+        _require(path, column, header)
+    if splitting and "split" in header:
+        raise HistobenchError(f"{path} has a split column; leave out --split, or remove the column")
+    if not splitting and "split" not in header:
+        raise HistobenchError(
+            f"{path} has no split column; add one (train, val or test), or give shares: --split 0.7/0.1/0.2"
+        )
+    entries = []
+    for row in rows:
+        split = None if splitting else SPLIT_WORDS.get(row.cells["split"].lower())
+        group = row.cells.get((group_column or "group").lower()) or None
+        entry = _Entry(row.line, split, row.cells[file_column], row.cells["label"], group)
+        if not splitting and split is None:
+            word = row.cells["split"]
+            message = f"split {word!r} is not train, val or test" if word else "no split"
+            problems.append(Problem(f"{path}:{row.line}", message))
+        elif _complete(path, entry, file_column, "label", problems):
+            entries.append(entry)
+    return entries
+
+
+def _require(path: Path, column: str, header: Sequence[str]) -> None:
+    if column not in header:
+        hint = did_you_mean(column, header)
+        raise HistobenchError(f"{path} has no column {column!r}; {hint} (expected columns: {_LAYOUTS})")
+
+
+def _complete(
+    path: Path, entry: _Entry, path_column: str, label_column: str, problems: list[Problem]
+) -> bool:
+    origin = f"{path}:{entry.line}"
+    if entry.path in _EMPTY:
+        problems.append(Problem(origin, f"{label_column} {entry.label!r} without a {path_column}"))
+    elif entry.label in _EMPTY:
+        problems.append(Problem(origin, f"{entry.path} has no {label_column}"))
+    elif "\n" in entry.path or "\r" in entry.path:
+        problems.append(Problem(origin, f"{path_column} goes over several lines; is a quote left open?"))
+    else:
+        return True
+    return False
+
+
+def _with_groups(
+    path: Path, entries: list[_Entry], group_regex: str | None, problems: list[Problem]
+) -> list[_Entry]:
+    """Groups from the paths, where a regular expression is given; it goes before a group column."""
+    if group_regex is None:
+        return entries
+    grouped = []
+    for entry in entries:
+        group = group_of(entry.path, group_regex)
+        if group is None:
+            message = f"--group-regex {group_regex!r} finds no group in {entry.path!r}"
+            problems.append(Problem(f"{path}:{entry.line}", message))
+        else:
+            grouped.append(_Entry(entry.line, entry.split, entry.path, entry.label, group))
+    return grouped

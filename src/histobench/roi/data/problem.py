@@ -1,0 +1,53 @@
+"""What is wrong with a dataset's files, collected so that everything is reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import RoiDataset
+
+#: How many problems a message spells out before it only counts.
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, and where: "file.csv:12", or a path."""
+
+    origin: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A dataset as far as it could be read, with what stood in the way and what was left out."""
+
+    dataset: RoiDataset
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+    def checked(self) -> RoiDataset:
+        """The dataset, or an error that lists every problem."""
+        if self.problems:
+            raise HistobenchError(listing(self.problems))
+        return self.dataset
+
+
+def listing(problems: Iterable[object], *, shown: int = SHOWN) -> str:
+    """One line per problem; after the first `shown` only their number.
+
+    >>> print(listing(["a.csv:2: no label", "a.csv:3: no label", "a.csv:9: no label"], shown=2))
+    a.csv:2: no label
+      a.csv:3: no label
+      ... and 1 more (3 problems in all)
+    """
+    lines: Sequence[str] = [str(problem) for problem in problems]
+    text = list(lines[:shown])
+    if len(lines) > shown:
+        text.append(f"... and {len(lines) - shown} more ({len(lines)} problems in all)")
+    return "\n  ".join(text)

@@ -1,0 +1,230 @@
+"""Splitting images into train, val and test so that no patient or slide is in two of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import SPLITS, RoiImage
+
+#: Other words for the splits, in a `split` column and as folder names.
+SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+#: Up to this many possible assignments all of them are tried, which covers the usual handful of patients.
+_EXHAUSTIVE = 20_000
+#: Swapping every pair of groups is tried up to this many groups; with more, single moves are fine enough.
+_SWAPS = 300
+
+Counts = NDArray[np.float64]  # images of each group by class [g, c]
+
+
+def parse_fractions(text: str) -> tuple[float, float, float]:
+    """The shares of train, val and test from "0.7/0.1/0.2", "0.8/0.2" (train/test) or "70/10/20".
+
+    >>> parse_fractions("80/20")
+    (0.8, 0.0, 0.2)
+    """
+    try:
+        numbers = [float(part) for part in text.split("/")]
+    except ValueError:
+        numbers = []
+    if len(numbers) == 2:
+        numbers.insert(1, 0.0)
+    if len(numbers) != 3 or not all(math.isfinite(number) and number >= 0 for number in numbers):
+        raise HistobenchError(f"--split {text!r}: expected shares of train/val/test such as 0.7/0.1/0.2")
+    total = sum(numbers)
+    if not any(math.isclose(total, whole, rel_tol=1e-6) for whole in (1, 100)):
+        raise HistobenchError(f"--split {text!r}: the shares add up to {total:g}, not to 1")
+    train, val, test = (number / round(total) for number in numbers)
+    return train, val, test
+
+
+def group_of(path: str, regex: str) -> str | None:
+    """The group that `regex` finds in a path: group `group`, else its first group, else the whole match.
+
+    >>> group_of("TUM/patient_07-tile_3.png", r"patient_(\\d+)")
+    '07'
+    """
+    try:
+        match = re.search(regex, path)
+    except re.error as error:
+        raise HistobenchError(f"--group-regex {regex!r} is not a regular expression: {error}") from None
+    if not match:
+        return None
+    if "group" in match.groupdict():
+        return match["group"]
+    return match[1] if match.re.groups else match[0]
+
+
+def split_images(
+    images: Sequence[RoiImage], fractions: tuple[float, float, float], *, seed: int = 0
+) -> Mapping[str, tuple[RoiImage, ...]]:
+    """Assign whole groups to splits so that every class has about its share of every split.
+
+    An image without a group is a group of its own. The result depends on the images' names, labels,
+    groups and the seed, and not on their order.
+    """
+    ordered = sorted(images, key=lambda image: (image.name, str(image.path), image.label))
+    keys = [f"g{image.group}" if image.group is not None else f"i{i:09d}" for i, image in enumerate(ordered)]
+    groups = sorted(set(keys))
+    row = {key: index for index, key in enumerate(groups)}
+    column = {label: index for index, label in enumerate(sorted({image.label for image in ordered}))}
+    counts = np.zeros((len(groups), len(column)))
+    for key, image in zip(keys, ordered, strict=True):
+        counts[row[key], column[image.label]] += 1
+    assignment = assign_groups(counts, fractions, seed=seed)
+    chosen: dict[str, list[RoiImage]] = {split: [] for split in SPLITS}
+    for key, image in zip(keys, ordered, strict=True):
+        chosen[SPLITS[assignment[row[key]]]].append(image)
+    return {split: tuple(members) for split, members in chosen.items() if members}
+
+
+def assign_groups(counts: Counts, fractions: Sequence[float], *, seed: int) -> NDArray[np.int64]:
+    """For every group (row of class counts) the index of its split: the least `imbalance` that is found."""
+    if not len(counts):
+        return np.zeros(0, dtype=np.int64)
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(len(counts))
+    shuffled, shares = counts[order], np.asarray(fractions, dtype=np.float64)
+    open_splits = np.flatnonzero(shares > 0)
+    if (shuffled.sum(axis=1) == 1).all():
+        found = _by_class(shuffled, shares)
+    elif len(open_splits) ** len(counts) <= _EXHAUSTIVE:
+        found = _exhaustive(shuffled, shares, open_splits)
+    else:
+        found = _improved(shuffled, shares, open_splits, _greedy(shuffled, shares, open_splits))
+    assignment = np.empty(len(counts), dtype=np.int64)
+    assignment[order] = found
+    return assignment
+
+
+def imbalance(table: Counts, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far splits are from their shares: [..., s, c] image counts to one number each; smaller is better.
+
+    The squared error of every class's share of every split, plus one for a class that a split lacks.
+    """
+    totals = table.sum(axis=-2, keepdims=True)
+    error = table / totals - shares[:, None]
+    lacking = (table == 0) & (shares[:, None] > 0)
+    return np.asarray((error**2).sum(axis=(-1, -2)) + lacking.sum(axis=(-1, -2)))
+
+
+def _by_class(counts: Counts, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Single images: cut every class at its shares, rounded so that the sizes add up."""
+    assignment = np.empty(len(counts), dtype=np.int64)
+    for label in range(counts.shape[1]):
+        members = np.flatnonzero(counts[:, label])
+        sizes = _rounded(shares * len(members))
+        assignment[members] = np.repeat(np.arange(len(shares)), sizes)
+    return assignment
+
+
+def _rounded(sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Whole numbers of the same sum, by largest remainder; nothing that is wanted stays empty if avoidable."""
+    whole = np.floor(sizes + 1e-9).astype(np.int64)
+    remainder = sizes - whole
+    total = round(float(sizes.sum()))
+    for index in np.argsort(-remainder, kind="stable")[: total - int(whole.sum())]:
+        whole[index] += 1
+    for index in np.flatnonzero((sizes > 0) & (whole == 0)):
+        if whole.max() > 1:
+            whole[whole.argmax()] -= 1
+            whole[index] += 1
+    return whole
+
+
+def _table(counts: Counts, assignment: NDArray[np.int64], splits: int) -> Counts:
+    table = np.zeros((splits, counts.shape[1]))
+    np.add.at(table, assignment, counts)
+    return table
+
+
+def _exhaustive(
+    counts: Counts, shares: NDArray[np.float64], open_splits: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    assignments = np.array(list(product(open_splits, repeat=len(counts))), dtype=np.int64)  # [k, g]
+    member = assignments[:, None, :] == np.arange(len(shares))[:, None]  # [k, s, g]
+    costs = imbalance(member.astype(np.float64) @ counts, shares)
+    # Rounding must not decide between equals: take the first of those within it.
+    return assignments[np.flatnonzero(costs <= costs.min() + 1e-9)[0]]
+
+
+def _greedy(counts: Counts, shares: NDArray[np.float64], open_splits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Largest groups first, each to the split that it brings nearest to its shares."""
+    normal = counts / counts.sum(axis=0)
+    lacking = np.repeat(shares[open_splits][:, None], counts.shape[1], axis=1)  # still wanted [s, c]
+    assignment = np.empty(len(counts), dtype=np.int64)
+    for group in np.argsort(-counts.sum(axis=1), kind="stable"):
+        gain = (lacking**2).sum(axis=1) - ((lacking - normal[group]) ** 2).sum(axis=1)
+        best = int(np.argmax(gain))
+        lacking[best] -= normal[group]
+        assignment[group] = open_splits[best]
+    return assignment
+
+
+def _improved(
+    counts: Counts,
+    shares: NDArray[np.float64],
+    open_splits: NDArray[np.int64],
+    assignment: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Move single groups, then swap pairs, as long as that lowers the imbalance."""
+    assignment = assignment.copy()
+    cost = float(imbalance(_table(counts, assignment, len(shares)), shares))
+    while True:
+        better = _best_move(counts, shares, open_splits, assignment)
+        if better[0] >= cost - 1e-12 and len(counts) <= _SWAPS:
+            better = _best_swap(counts, shares, assignment)
+        if better[0] >= cost - 1e-12:
+            return assignment
+        cost, assignment = better
+
+
+def _best_move(
+    counts: Counts,
+    shares: NDArray[np.float64],
+    open_splits: NDArray[np.int64],
+    assignment: NDArray[np.int64],
+) -> tuple[float, NDArray[np.int64]]:
+    table = _table(counts, assignment, len(shares))
+    without = np.repeat(table[None], len(counts), axis=0)  # [g, s, c]
+    rows = np.arange(len(counts))
+    without[rows, assignment] -= counts
+    costs = np.full((len(counts), len(shares)), np.inf)
+    for split in open_splits:
+        moved = without.copy()
+        moved[:, split] += counts
+        costs[:, split] = imbalance(moved, shares)
+    group, split = np.unravel_index(int(np.argmin(costs)), costs.shape)
+    changed = assignment.copy()
+    changed[group] = split
+    return float(costs[group, split]), changed
+
+
+def _best_swap(
+    counts: Counts, shares: NDArray[np.float64], assignment: NDArray[np.int64]
+) -> tuple[float, NDArray[np.int64]]:
+    table = _table(counts, assignment, len(shares))
+    first, second = np.triu_indices(len(counts), k=1)
+    apart = assignment[first] != assignment[second]
+    first, second = first[apart], second[apart]
+    if not len(first):
+        return np.inf, assignment
+    tables = np.repeat(table[None], len(first), axis=0)
+    rows, change = np.arange(len(first)), counts[second] - counts[first]
+    tables[rows, assignment[first]] += change
+    tables[rows, assignment[second]] -= change
+    costs = imbalance(tables, shares)
+    best = int(np.argmin(costs))
+    changed = assignment.copy()
+    changed[[first[best], second[best]]] = changed[[second[best], first[best]]]
+    return float(costs[best]), changed
