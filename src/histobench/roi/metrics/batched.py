@@ -1,0 +1,72 @@
+"""All metrics of many evaluations at once: bootstrap resamples and few-shot episodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from histobench.roi.metrics.formulas import metrics_of
+from histobench.roi.metrics.tally import Floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Working memory of one call, in bytes; chunks are cut to fit in it.
+MEMORY = 256 * 2**20
+
+
+def evaluate_resamples(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    counts: NDArray[np.number],
+    *,
+    predicted: ArrayLike | None = None,
+    memory: int = MEMORY,
+    threads: int = 2,
+) -> dict[str, Floats]:
+    """Every metric of every resample, [B] each, NaN where undefined.
+
+    `counts` [B, n] says how often each image occurs in a resample; the result is that of `evaluate` on the
+    repeated rows, without repeating them.
+
+    >>> scores = evaluate_resamples([[0.9, 0.1], [0.4, 0.6]], [0, 1], np.array([[1, 1], [2, 0]]))
+    >>> scores["accuracy"].tolist(), scores["auroc"].tolist()
+    ([1.0, 1.0], [1.0, nan])
+    """
+    from histobench.roi.metrics.resamples import tally_resamples
+
+    p = np.asarray(probabilities, dtype=np.float64)
+    truth = np.asarray(labels, dtype=np.int64)
+    guess = first_maximum(p) if predicted is None else np.asarray(predicted, dtype=np.int64)
+    return metrics_of(tally_resamples(p, truth, guess, counts, memory=memory, threads=threads))
+
+
+def evaluate_episodes(
+    probabilities: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    *,
+    predicted: ArrayLike | Tensor | None = None,
+    memory: int = MEMORY,
+) -> dict[str, Floats]:
+    """Every metric of every episode, [E] each, NaN where undefined.
+
+    `probabilities` is [E, n, c]; `labels` is [n], or [E, n] where a negative label leaves the image out
+    (so episodes with different numbers of images share one array). Tensors are worked on where they are.
+    """
+    import torch
+
+    from histobench.roi.metrics.episodes import tally_episodes
+
+    p = torch.as_tensor(probabilities)
+    truth = torch.as_tensor(labels, dtype=torch.long, device=p.device).expand(p.shape[:2])
+    guess = None
+    if predicted is not None:
+        guess = torch.as_tensor(predicted, dtype=torch.long, device=p.device).expand(p.shape[:2])
+    return metrics_of(tally_episodes(p, truth, guess, memory=memory))
+
+
+def first_maximum(probabilities: Floats) -> NDArray[np.int64]:
+    """The predicted class of each row: the most probable, the lowest id among equals; NaN never wins."""
+    return np.argmax(np.nan_to_num(probabilities, nan=-1.0), axis=-1)

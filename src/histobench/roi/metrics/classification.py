@@ -1,0 +1,146 @@
+"""All metrics of one set of predictions, each a number or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.metrics.batched import MEMORY, first_maximum
+from histobench.roi.metrics.formulas import class_metrics_of, metrics_of
+from histobench.roi.metrics.score import Score
+
+_PROBABILITY_METRICS = ("auroc", "auprc", "log_loss", "brier")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one set of predictions is worth; see `formulas` for the conventions."""
+
+    scores: dict[str, Score]
+    per_class: dict[str, dict[str, Score]]
+    confusion_matrix: list[list[int]]  # rows: true class, columns: predicted class
+    num_samples: int  # images that were scored
+    notes: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> dict[str, float | None]:
+        """The plain numbers, `None` where there is none."""
+        return {name: score.value for name, score in self.scores.items()}
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each missing metric is missing."""
+        return {name: score.reason for name, score in self.scores.items() if score.reason}
+
+
+def evaluate(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    classes: Sequence[str],
+    predicted: ArrayLike | None = None,
+) -> Evaluation:
+    """Every metric of class probabilities [n, c] against labels [n].
+
+    Columns beyond those given, or columns with NaN, are classes that the probabilities do not cover: metrics
+    that need them are null, label metrics are computed. A row that is NaN throughout is an image that was
+    not scored and is left out. `predicted` overrides the first maximum of each row.
+
+    >>> result = evaluate([[0.9, 0.1], [0.2, 0.8]], [0, 0], classes=["benign", "tumour"])
+    >>> result.scores["accuracy"].value, result.scores["auroc"].reason
+    (0.5, 'every test image is of class benign')
+    """
+    import torch
+
+    from histobench.roi.metrics.episodes import tally_episodes
+
+    p = np.asarray(probabilities, dtype=np.float64)
+    truth = np.asarray(labels, dtype=np.int64)
+    c = len(classes)
+    _check(p, truth, c)
+    if p.shape[1] < c:
+        p = np.concatenate([p, np.full((len(p), c - p.shape[1]), np.nan)], axis=1)
+    guess = first_maximum(p) if predicted is None else np.asarray(predicted, dtype=np.int64)
+    scored = ~np.all(np.isnan(p), axis=1)
+    p, truth, guess = p[scored], truth[scored], guess[scored]
+    notes = (
+        []
+        if scored.all()
+        else [f"{int((~scored).sum())} of {len(scored)} images were not scored and are left out"]
+    )
+
+    tally = tally_episodes(
+        torch.from_numpy(p)[None], torch.from_numpy(truth)[None], torch.from_numpy(guess)[None], memory=MEMORY
+    )
+    reasons = _Reasons(classes, np.bincount(truth, minlength=c), np.any(np.isnan(p), axis=0))
+    scores = {name: _score(values[0], reasons.of(name)) for name, values in metrics_of(tally).items()}
+    by_class = {name: values[0] for name, values in class_metrics_of(tally).items()}
+    per_class = {
+        label: {
+            name: _score(_present_zero(name, values[k], reasons.support[k]), reasons.of_class(name, k))
+            for name, values in by_class.items()
+        }
+        | {"support": Score(float(reasons.support[k]))}
+        for k, label in enumerate(classes)
+    }
+    confusion = tally.confusion[0].astype(int).tolist()
+    return Evaluation(scores, per_class, confusion, len(truth), tuple(notes))
+
+
+def _check(p: NDArray[np.float64], truth: NDArray[np.int64], c: int) -> None:
+    if p.ndim != 2 or len(p) != len(truth):
+        raise HistobenchError(
+            f"probabilities of shape {p.shape} do not fit {len(truth)} labels; expected [n, classes]"
+        )
+    if p.shape[1] > c:
+        raise HistobenchError(f"probabilities have {p.shape[1]} columns but the class map has {c} classes")
+    if len(truth) and not (truth.min() >= 0 and truth.max() < c):
+        raise HistobenchError(
+            f"labels run from {truth.min()} to {truth.max()} but the class map has ids 0 to {c - 1}"
+        )
+
+
+def _present_zero(name: str, value: float, support: int) -> float:
+    # A present class that is never predicted has precision 0 (scikit-learn's 0/0).
+    return 0.0 if name == "precision" and np.isnan(value) and support > 0 else value
+
+
+def _score(value: float, reason: str) -> Score:
+    return Score(None, reason) if np.isnan(value) else Score(float(value))
+
+
+class _Reasons:
+    """Words for what is missing."""
+
+    def __init__(
+        self, classes: Sequence[str], support: NDArray[np.int64], uncovered: NDArray[np.bool_]
+    ) -> None:
+        self.classes = classes
+        self.support = support
+        self.uncovered = uncovered
+
+    def _names(self, chosen: NDArray[np.bool_]) -> str:
+        names = [name for name, flag in zip(self.classes, chosen, strict=True) if flag]
+        return ("class " if len(names) == 1 else "classes ") + ", ".join(names)
+
+    def of(self, metric: str) -> str:
+        present = self.support > 0
+        if not present.any():
+            return "no test image was scored"
+        if self.uncovered.any() and any(word in metric for word in _PROBABILITY_METRICS):
+            return f"the probabilities do not cover {self._names(self.uncovered)}"
+        if present.sum() == 1:
+            return f"every test image is of {self._names(present)}"
+        return f"{self._names(~present)} absent from the test set"
+
+    def of_class(self, metric: str, k: int) -> str:
+        name = self.classes[k]
+        if self.support[k] == 0:
+            return f"class {name} absent from the test set"
+        if self.uncovered[k] and metric in _PROBABILITY_METRICS:
+            return f"the probabilities do not cover class {name}"
+        return f"every test image is of class {name}"

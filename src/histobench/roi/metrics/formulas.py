@@ -1,0 +1,179 @@
+"""Metrics as functions of a `Tally`; the conventions for absent classes are decided here, once.
+
+* With exactly two classes the binary convention holds: every AUROC and AUPRC is that of class 1.
+* `balanced_accuracy`: mean recall over the classes present in the test set (as scikit-learn).
+* macro precision, recall, F1: mean over the classes that occur among labels or predictions, 0 for 0/0
+  (as scikit-learn); weighted: by the number of test images.
+* `macro_auroc_ovr`, `macro_auprc`: undefined when a class is absent from the test set, because the class's
+  own area is. The weighted forms give an absent class the weight 0 (as scikit-learn), and the one-vs-one
+  forms are means over the pairs of present classes (as scikit-learn).
+* kappas use the distances between class ids, absent classes included; 0/0 is undefined. MCC is 0 for 0/0.
+* `brier`: mean over images of the sum over classes of squared errors (0 to 2); with two classes half of it,
+  the usual binary score (0 to 1). `ece`, `mce`: top label, 15 bins of equal width.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from histobench.roi.metrics.tally import Floats, Tally
+
+#: Every metric, in the order in which tables show them. The first six are the documented names.
+METRICS: tuple[str, ...] = (
+    "accuracy",
+    "balanced_accuracy",
+    "precision",
+    "recall",
+    "f1_score",
+    "auroc",
+    "macro_precision",
+    "weighted_precision",
+    "micro_precision",
+    "macro_recall",
+    "weighted_recall",
+    "micro_recall",
+    "macro_f1",
+    "weighted_f1",
+    "micro_f1",
+    "macro_auroc_ovr",
+    "weighted_auroc_ovr",
+    "micro_auroc_ovr",
+    "macro_auroc_ovo",
+    "weighted_auroc_ovo",
+    "macro_auprc",
+    "weighted_auprc",
+    "micro_auprc",
+    "quadratic_kappa",
+    "linear_kappa",
+    "mcc",
+    "log_loss",
+    "brier",
+    "ece",
+    "mce",
+)
+#: Metrics for which less is better.
+LOWER_IS_BETTER: frozenset[str] = frozenset({"log_loss", "brier", "ece", "mce"})
+
+
+def metrics_of(tally: Tally) -> dict[str, Floats]:
+    """Every metric of every evaluation, [B] each; NaN where it is undefined."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scores = _label_metrics(tally)
+        scores |= _ranking_metrics(tally)
+        scores |= _calibration_metrics(tally)
+    scores["precision"] = scores["macro_precision"]
+    scores["recall"] = scores["macro_recall"]
+    scores["f1_score"] = scores["macro_f1"]
+    scores["auroc"] = scores["macro_auroc_ovr"]
+    return {name: scores[name] for name in METRICS}
+
+
+def class_metrics_of(tally: Tally) -> dict[str, Floats]:
+    """Precision, recall, F1, AUROC and AUPRC of every class, [B, c] each; NaN where undefined."""
+    support, predicted, hits = _margins(tally)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "precision": hits / predicted,
+            "recall": hits / support,
+            "f1_score": 2 * hits / (support + predicted),
+            "auroc": _class_auroc(tally),
+            "auprc": tally.average_precision,
+        }
+
+
+def _margins(tally: Tally) -> tuple[Floats, Floats, Floats]:
+    confusion = tally.confusion
+    return confusion.sum(2), confusion.sum(1), np.diagonal(confusion, axis1=1, axis2=2)
+
+
+def _zero_for_nothing(ratio: Floats) -> Floats:
+    return np.where(np.isnan(ratio), 0.0, ratio)
+
+
+def _label_metrics(tally: Tally) -> dict[str, Floats]:
+    support, predicted, hits = _margins(tally)
+    n = support.sum(1)
+    present = support > 0
+    seen = (support + predicted) > 0
+    recall = _zero_for_nothing(hits / support)
+    parts = {
+        "precision": _zero_for_nothing(hits / predicted),
+        "recall": recall,
+        "f1": _zero_for_nothing(2 * hits / (support + predicted)),
+    }
+    accuracy = hits.sum(1) / n
+    scores = {"accuracy": accuracy, "balanced_accuracy": recall.sum(1) / present.sum(1)}
+    for name, values in parts.items():
+        scores[f"macro_{name}"] = (values * seen).sum(1) / seen.sum(1)
+        scores[f"weighted_{name}"] = (values * support).sum(1) / n
+        # Every image has one label and one prediction, so the micro average is the accuracy.
+        scores[f"micro_{name}"] = accuracy
+    ids = np.arange(support.shape[1], dtype=np.float64)
+    distance = np.abs(ids[:, None] - ids[None, :])
+    for name, weight in (("linear_kappa", distance), ("quadratic_kappa", distance**2)):
+        observed = (weight * tally.confusion).sum((1, 2))
+        expected = np.einsum("ba,ac,bc->b", support, weight, predicted) / n
+        scores[name] = 1 - observed / expected
+    covariance = hits.sum(1) * n - (support * predicted).sum(1)
+    spread = (n**2 - (support**2).sum(1)) * (n**2 - (predicted**2).sum(1))
+    mcc = np.where(spread > 0, covariance / np.sqrt(spread), 0.0)
+    scores["mcc"] = np.where(n > 0, mcc, np.nan)
+    return scores
+
+
+def _class_auroc(tally: Tally) -> Floats:
+    support = tally.confusion.sum(2)
+    others = support.sum(1, keepdims=True) - support
+    c = support.shape[1]
+    off_diagonal = 1.0 - np.eye(c)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (tally.concordance * off_diagonal).sum(2) / (support * others)
+
+
+def _ranking_metrics(tally: Tally) -> dict[str, Floats]:
+    support = tally.confusion.sum(2)
+    n = support.sum(1)
+    c = support.shape[1]
+    auroc = _class_auroc(tally)
+    auprc = tally.average_precision
+    if c == 2:
+        names = (
+            "macro_auroc_ovr",
+            "weighted_auroc_ovr",
+            "micro_auroc_ovr",
+            "macro_auroc_ovo",
+            "weighted_auroc_ovo",
+        )
+        scores = dict.fromkeys(names, auroc[:, 1])
+        return scores | {f"{kind}_auprc": auprc[:, 1] for kind in ("macro", "weighted", "micro")}
+    present = support > 0
+    first, second = np.triu_indices(c, 1)
+    area = tally.concordance / (support[:, :, None] * support[:, None, :])
+    pair = (area[:, first, second] + area[:, second, first]) / 2
+    both = present[:, first] & present[:, second]
+    pair = np.where(both, pair, 0.0)
+    pair_images = np.where(both, support[:, first] + support[:, second], 0.0)
+    return {
+        "macro_auroc_ovr": auroc.mean(1),
+        "weighted_auroc_ovr": np.where(present, auroc * support, 0.0).sum(1) / n,
+        "micro_auroc_ovr": tally.micro_auroc,
+        "macro_auroc_ovo": pair.sum(1) / both.sum(1),
+        "weighted_auroc_ovo": (pair * pair_images).sum(1) / pair_images.sum(1),
+        "macro_auprc": auprc.mean(1),
+        "weighted_auprc": np.where(present, auprc * support, 0.0).sum(1) / n,
+        "micro_auprc": tally.micro_auprc,
+    }
+
+
+def _calibration_metrics(tally: Tally) -> dict[str, Floats]:
+    images, confidence, correct = np.moveaxis(tally.calibration, 2, 0)
+    n = images.sum(1)
+    gap = np.abs(confidence - correct)
+    worst = np.where(images > 0, gap / images, 0.0).max(1)
+    c = tally.confusion.shape[1]
+    return {
+        "log_loss": tally.log_loss,
+        "brier": tally.squared_error / 2 if c == 2 else tally.squared_error,
+        "ece": gap.sum(1) / n,
+        "mce": np.where(n > 0, worst, np.nan),
+    }

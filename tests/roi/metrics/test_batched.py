@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from histobench.roi.metrics.batched import evaluate_episodes, evaluate_resamples
+from histobench.roi.metrics.classification import evaluate
+
+
+def probabilities(shape: tuple[int, ...], rng: np.random.Generator, votes: int | None) -> np.ndarray:
+    p = rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
+    return rng.multinomial(votes, p) / votes if votes else p
+
+
+def agree(batched: dict[str, np.ndarray], k: int, single: dict[str, float | None]) -> None:
+    for name, value in single.items():
+        if value is None:
+            assert np.isnan(batched[name][k]), name
+        else:
+            assert batched[name][k] == pytest.approx(value, abs=1e-9), name
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 5), st.integers(3, 40), st.integers(0, 10**6), st.sampled_from([None, 1, 4]))
+def test_resamples_equal_a_loop_over_repeated_rows(c: int, n: int, seed: int, votes: int | None) -> None:
+    rng = np.random.default_rng(seed)
+    p, labels = probabilities((n, c), rng, votes), rng.integers(0, c, n)
+    draws = rng.integers(0, n, (5, n))
+    counts = np.stack([np.bincount(draw, minlength=n) for draw in draws])
+    # A budget this small cuts one chunk per resample.
+    batched = evaluate_resamples(p, labels, counts, memory=1)
+    for k, draw in enumerate(draws):
+        agree(batched, k, evaluate(p[draw], labels[draw], classes=[str(i) for i in range(c)]).values)
+
+
+def test_resamples_do_not_depend_on_chunks_or_threads() -> None:
+    rng = np.random.default_rng(0)
+    p, labels = probabilities((300, 4), rng, None), rng.integers(0, 4, 300)
+    counts = rng.multinomial(300, np.ones(300) / 300, size=50)
+    whole = evaluate_resamples(p, labels, counts, threads=1)
+    pieces = evaluate_resamples(p, labels, counts, memory=10**6, threads=3)
+    for name, values in whole.items():
+        np.testing.assert_allclose(pieces[name], values, rtol=0, atol=1e-13)
+
+
+def test_resamples_use_the_given_predictions() -> None:
+    rng = np.random.default_rng(1)
+    p, labels, predicted = probabilities((50, 3), rng, 5), rng.integers(0, 3, 50), rng.integers(0, 3, 50)
+    batched = evaluate_resamples(p, labels, np.ones((1, 50), dtype=int), predicted=predicted)
+    agree(batched, 0, evaluate(p, labels, predicted=predicted, classes="abc").values)
+
+
+def test_a_class_that_probabilities_do_not_cover_is_nan_in_every_resample() -> None:
+    rng = np.random.default_rng(2)
+    p, labels = probabilities((50, 3), rng, None), rng.integers(0, 3, 50)
+    p[:, 1] = np.nan
+    counts = np.ones((2, 50), dtype=int)
+    agree(evaluate_resamples(p, labels, counts), 1, evaluate(p, labels, classes="abc").values)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 5), st.integers(5, 40), st.integers(0, 10**6), st.sampled_from([None, 1, 4]))
+def test_episodes_equal_a_loop(c: int, n: int, seed: int, votes: int | None) -> None:
+    rng = np.random.default_rng(seed)
+    p, labels = probabilities((4, n, c), rng, votes), rng.integers(0, c, (4, n))
+    batched = evaluate_episodes(p, labels, memory=1)
+    for k in range(4):
+        agree(batched, k, evaluate(p[k], labels[k], classes=[str(i) for i in range(c)]).values)
+
+
+def test_images_with_a_negative_label_do_not_count() -> None:
+    rng = np.random.default_rng(3)
+    p, labels = probabilities((3, 60, 4), rng, 6), rng.integers(0, 4, (3, 60))
+    labels[0, 40:] = -1
+    labels[2, 10:] = -1
+    batched = evaluate_episodes(torch.from_numpy(p), torch.from_numpy(labels))
+    for k in range(3):
+        keep = labels[k] >= 0
+        agree(batched, k, evaluate(p[k][keep], labels[k][keep], classes="abcd").values)
+
+
+def test_one_label_vector_serves_all_episodes() -> None:
+    rng = np.random.default_rng(4)
+    p, labels = probabilities((3, 60, 4), rng, None), rng.integers(0, 4, 60)
+    batched = evaluate_episodes(p, labels)
+    for k in range(3):
+        agree(batched, k, evaluate(p[k], labels, classes="abcd").values)
