@@ -111,7 +111,7 @@ def check_dataset(
     """
     reading = dataset if isinstance(dataset, Reading) else Reading(dataset)
     data = reading.dataset
-    found = [Finding("error", "row", problem.origin, problem.message) for problem in reading.problems]
+    found = [Finding("error", problem.kind, problem.origin, problem.message) for problem in reading.problems]
     found += [Finding("warning", "left out", problem.origin, problem.message) for problem in reading.warnings]
     contents = _read_contents(data, workers, on_progress)
     found += _split_findings(data)
@@ -214,7 +214,7 @@ def _elsewhere(image: RoiImage) -> str:
 
 def _label_findings(dataset: RoiDataset) -> Iterable[Finding]:
     counts = Counter((split, image.label) for split, image in _all(dataset))
-    for split, image in _all(dataset):
+    for _, image in _all(dataset):
         if not 0 <= image.label < len(dataset.classes):
             message = f"label {image.label} is outside the class map (ids 0 to {len(dataset.classes) - 1})"
             yield Finding("error", "label", image.origin, message)
@@ -275,11 +275,13 @@ def _copies(dataset: RoiDataset, members: list[tuple[str, RoiImage]]) -> Iterabl
     first = members[0][1]
     for _, image in members[1:]:
         if image.label != first.label:
-            names = dataset.classes[image.label], dataset.classes[first.label]
-            message = (
-                f"{image.name} is labelled {names[0]}, but the same image is {names[1]} ({first.origin})"
-            )
+            one, two = (_class_name(dataset, label) for label in (image.label, first.label))
+            message = f"{image.name} is labelled {one}, but the same image is labelled {two} ({first.origin})"
             yield Finding("warning", "double image", image.origin, message)
+
+
+def _class_name(dataset: RoiDataset, label: int) -> str:
+    return dataset.classes[label] if 0 <= label < len(dataset.classes) else str(label)
 
 
 def _level(one: str, two: str) -> str:

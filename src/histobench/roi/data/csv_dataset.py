@@ -83,7 +83,7 @@ def scan_csv(
         try:
             label = read_label(entry.label)
         except HistobenchError as error:
-            problems.append(Problem(origin, str(error)))
+            problems.append(Problem(origin, str(error), "label"))
             continue
         file = path.parent / Path(entry.path).expanduser()
         placed.append((entry.split, RoiImage(file, label, image_name, origin, entry.group)))
@@ -238,7 +238,7 @@ def _with_groups(
         group = group_of(entry.path, group_regex)
         if group is None:
             message = f"--group-regex {group_regex!r} finds no group in {entry.path!r}"
-            problems.append(Problem(f"{path}:{entry.line}", message))
+            problems.append(Problem(f"{path}:{entry.line}", message, "groups"))
         else:
             grouped.append(_Entry(entry.line, entry.split, entry.path, entry.label, group))
     return grouped

@@ -54,7 +54,7 @@ def scan_folder(
     ids = {class_name: identity for identity, class_name in enumerate(classes)}
     for class_name in sorted(names - set(ids)):
         message = f"the folder is not in the class map; {did_you_mean(class_name, classes)}"
-        problems.append(Problem(str(root / class_name), message))
+        problems.append(Problem(str(root / class_name), message, "label"))
     placed: list[tuple[str | None, RoiImage]] = []
     for (word, class_name, file), image_name in zip(
         found, image_names([f for _, _, f in found]), strict=True
@@ -62,7 +62,9 @@ def scan_folder(
         group = None if group_regex is None else group_of(file, group_regex)
         origin = str(root / file)
         if group_regex is not None and group is None:
-            problems.append(Problem(origin, f"--group-regex {group_regex!r} finds no group in {file!r}"))
+            problems.append(
+                Problem(origin, f"--group-regex {group_regex!r} finds no group in {file!r}", "groups")
+            )
         elif class_name in ids:
             placed.append((word, RoiImage(root / file, ids[class_name], image_name, origin, group)))
     splits = (
@@ -94,8 +96,8 @@ def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list
     odd = [folder for folder, word in words.items() if word is None]
     if odd:
         raise HistobenchError(
-            f"{root} mixes split folders ({_some(f for f in folders if words[f])}) with others ({_some(odd)}); "
-            "expected either train/val/test or one folder per class"
+            f"{root} mixes splits ({_some(f for f in folders if words[f])}) with others ({_some(odd)});"
+            " expected either train/val/test or one folder per class"
         )
     if splitting:
         raise HistobenchError(f"{root} has {_some(folders)} folders already; leave out --split")

@@ -131,7 +131,7 @@ def _from_samples(samples: NDArray[np.generic], bits: int, photometric: str, ext
         rgb = (1 - light[..., :3]) * (1 - light[..., 3:4])
     else:
         raise HistobenchError(
-            f"a TIFF with {colours} channels of kind {photometric} is not supported; save the image as 8-bit RGB"
+            f"TIFF with {colours} channels of kind {photometric} is not supported; save it as 8-bit RGB"
         )
     for index, kind in enumerate(extra):
         alpha = light[..., colours + index, None]

@@ -14,10 +14,11 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, and where: "file.csv:12", or a path."""
+    """One thing that is wrong, and where: "file.csv:12", or a path. `kind` is one of `check.KINDS`."""
 
     origin: str
     message: str
+    kind: str = "row"
 
     def __str__(self) -> str:
         return f"{self.origin}: {self.message}"

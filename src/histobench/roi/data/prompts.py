@@ -78,7 +78,7 @@ def _from_lines(path: Path, text: str, classes: tuple[str, ...]) -> Prompts:
     if len(lines) > len(classes):
         number, line = lines[len(classes)]
         raise HistobenchError(
-            f"{path}:{number}: prompt {len(classes) + 1} of {len(lines)}, but there are {len(classes)} classes: "
+            f"{path}:{number}: prompt {len(classes) + 1} of {len(lines)} for {len(classes)} classes; "
             f"{line!r} belongs to none (one line per class, in class map order)"
         )
     return Prompts(classes, ("{}",), tuple(((line,),) for _, line in lines))

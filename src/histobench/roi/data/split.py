@@ -129,7 +129,7 @@ def _by_class(counts: Counts, shares: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _rounded(sizes: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Whole numbers of the same sum, by largest remainder; nothing that is wanted stays empty if avoidable."""
+    """Whole numbers of the same sum, by largest remainder; a wanted part stays empty only if it must."""
     whole = np.floor(sizes + 1e-9).astype(np.int64)
     remainder = sizes - whole
     total = round(float(sizes.sum()))

@@ -1,0 +1,233 @@
+"""Datasets: check one before measuring on it, write down a split, or make the synthetic demo dataset.
+
+Examples:
+  histobench data check tiles.csv --class2id_txt classes.txt
+  histobench data check tiles/ --split 0.7/0.1/0.2 --group-regex 'patient_(\\d+)'
+  histobench data split tiles/ --split 0.8/0.2 -o tiles.csv
+  histobench data demo demo-tiles
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from histobench.roi.data.check import Finding, Findings
+    from histobench.roi.data.dataset import RoiDataset
+    from histobench.roi.data.problem import Reading
+
+#: What it means that there are no findings of a kind.
+_PASSED = {
+    "row": "every row can be read",
+    "split": "there are training and test images",
+    "missing file": "every file exists",
+    "unreadable image": "every image can be read",
+    "label": "every label is in the class map",
+    "empty class": "every class has images in every split",
+    "image in two splits": "no image is in two splits (compared by pixels)",
+    "group in two splits": "no group is in two splits",
+    "double image": "no image is there twice within a split",
+}
+_NO_GROUPS = "no groups are given, so one patient's images may be in train and test"
+_COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "SKIP": "yellow", "NOTE": "cyan"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Three jobs: check, split, demo."""
+    jobs = parser.add_subparsers(dest="job", required=True, metavar="{check,split,demo}")
+    check = jobs.add_parser("check", help="missing files, broken images, wrong labels, leaks between splits")
+    _add_source(check)
+    check.add_argument(
+        "--on-bad-image",
+        choices=("stop", "skip"),
+        default="stop",
+        help="a missing or unreadable image is an error (stop, the default) or is left out and listed (skip)",
+    )
+    check.add_argument("--show", type=int, default=20, help="findings to spell out per kind (default: 20)")
+    check.add_argument("--num_workers", type=int, help="threads that read images")
+    split = jobs.add_parser("split", help="write the split of a folder as a CSV and a class map")
+    _add_source(split)
+    split.add_argument("-o", "--output", required=True, help="the CSV to write; the class map goes beside it")
+    demo = jobs.add_parser("demo", help="write the synthetic demo dataset (not real tissue)")
+    demo.add_argument("out", help="folder to write")
+    demo.add_argument("--per-class", type=int, default=60, help="training tiles per class (default: 60)")
+    demo.add_argument(
+        "--test-per-class", type=int, help="test tiles per class (default: half of --per-class)"
+    )
+    demo.add_argument("--size", type=int, default=224, help="tile side in pixels (default: 224)")
+    demo.add_argument("--seed", type=int, default=0, help="seed (default: 0)")
+    demo.add_argument("--layout", choices=("long", "wide"), default="long", help="CSV layout (default: long)")
+    for job in (check, split, demo):
+        # The verb's own parser has --debug too; here it may also follow the job.
+        job.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the job; a dataset with errors gives exit code 2."""
+    return {"check": _check, "split": _split, "demo": _demo}[args.job](args)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", help="CSV file (wide or long) or folder of class folders")
+    parser.add_argument("--class2id_txt", help="class map (default: from the labels or folder names)")
+    parser.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
+    parser.add_argument("--split", help="shares of train/val/test for data without splits, e.g. 0.7/0.1/0.2")
+    parser.add_argument("--group-regex", help="finds the patient or slide in a path; groups are not split up")
+    parser.add_argument("--group-column", help="column of the CSV with the patient or slide (default: group)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the split (default: 0)")
+
+
+def _scan(args: argparse.Namespace) -> Reading:
+    from histobench.roi.data.load import scan_dataset
+
+    return scan_dataset(
+        args.source,
+        classes_file=args.class2id_txt,
+        name=args.dataset_name,
+        split=args.split,
+        group_regex=args.group_regex,
+        group_column=args.group_column,
+        seed=args.seed,
+    )
+
+
+def _check(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from histobench.roi.data.check import drop_bad
+
+    console = Console(highlight=False, markup=False)
+    reading = _scan(args)
+    findings = _checked(reading, args.num_workers)
+    dataset, skipped = reading.dataset, ()
+    if args.on_bad_image == "skip":
+        dataset, skipped = drop_bad(reading.dataset, findings)
+    _print_summary(console, dataset, findings)
+    _print_findings(console, dataset, findings, skipping=bool(skipped), shown=args.show)
+    errors = [finding for finding in findings.errors if not (skipped and finding.image is not None)]
+    warnings = len(findings.warnings)
+    tail = f"{_count(len(errors), 'error')}, {_count(warnings, 'warning')}"
+    tail += f", {_count(len(skipped), 'image')} left out" if skipped else ""
+    console.print(f"{'FAIL' if errors else 'PASS'} {tail}", style="red" if errors else "green")
+    return 2 if errors else 0
+
+
+def _checked(reading: Reading, workers: int | None) -> Findings:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from histobench.roi.data.check import check_dataset
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading images", total=None)
+        return check_dataset(
+            reading,
+            workers=workers,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+
+
+def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) -> None:
+    from collections import Counter
+
+    from rich.table import Table
+    from rich.text import Text
+
+    images = [image for members in dataset.splits.values() for image in members]
+    groups = {image.group for image in images if image.group is not None}
+    sizes = sorted(findings.sizes.items(), key=lambda item: (-item[1], item[0]))
+    size = ", ".join(f"{width} x {height}" for (width, height), _ in sizes[:3])
+    size += f" and {len(sizes) - 3} other sizes" if len(sizes) > 3 else ""
+    parts = [_count(len(dataset.classes), "class"), _count(len(images), "image")]
+    parts += [_count(len(groups), "group")] if groups else []
+    parts += [f"{size} px"] if sizes else []
+    console.print(f"{dataset.name}: {', '.join(parts)}", soft_wrap=True)
+    table = Table()
+    table.add_column("id", justify="right")
+    table.add_column("class")
+    splits = [split for split in ("train", "val", "test") if split in dataset.splits]
+    counts = {split: Counter(image.label for image in dataset.splits[split]) for split in splits}
+    for split in splits:
+        table.add_column(split, justify="right", footer=str(counts[split].total()))
+    for label, name in enumerate(dataset.classes):
+        table.add_row(str(label), Text(name), *(str(counts[split][label]) for split in splits))
+    table.show_footer = True
+    table.columns[1].footer = "all"
+    console.print(table)
+
+
+def _print_findings(
+    console: Console, dataset: RoiDataset, findings: Findings, *, skipping: bool, shown: int
+) -> None:
+    from histobench.roi.data.check import KINDS
+
+    grouped = any(image.group is not None for members in dataset.splits.values() for image in members)
+    for kind in KINDS:
+        found = findings.of(kind)
+        if found and skipping and found[0].image is not None:
+            _print_kind(console, "SKIP", kind, found, shown)
+            continue
+        if kind == "group in two splits" and not grouped:
+            _print_line(console, "NOTE", _NO_GROUPS)
+            continue
+        if not found and kind in _PASSED:
+            _print_line(console, "PASS", _PASSED[kind])
+        for word, level in (("FAIL", "error"), ("WARN", "warning")):
+            _print_kind(console, word, kind, [f for f in found if f.level == level], shown)
+
+
+def _print_kind(
+    console: Console, word: str, kind: str, found: list[Finding] | tuple[Finding, ...], shown: int
+) -> None:
+    if not found:
+        return
+    _print_line(console, word, f"{kind}: {len(found)}")
+    for finding in found[:shown]:
+        console.print(f"       {finding}", soft_wrap=True)
+    if len(found) > shown:
+        console.print(f"       ... and {len(found) - shown} more (--show {len(found)} lists all)")
+
+
+def _print_line(console: Console, word: str, text: str) -> None:
+    from rich.text import Text
+
+    console.print(Text.assemble((word, _COLOURS[word]), f"   {text}"), soft_wrap=True)
+
+
+def _count(number: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def _split(args: argparse.Namespace) -> int:
+    from histobench.roi.data.csv_writer import write_csv
+
+    if args.output.lower().endswith(".txt"):
+        raise HistobenchError(f"{args.output}: the class map takes this name; end the output in .csv")
+    dataset = _scan(args).checked()
+    class_map = write_csv(dataset, args.output)
+    counts = ", ".join(f"{len(images):,} {split}" for split, images in dataset.splits.items())
+    print(f"{args.output}: {counts}\n{class_map}: {_count(len(dataset.classes), 'class')}")
+    return 0
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from histobench.roi.data.demo import write_demo_dataset
+
+    table = write_demo_dataset(
+        args.out,
+        train_per_class=args.per_class,
+        test_per_class=args.test_per_class or max(1, args.per_class // 2),
+        size=args.size,
+        seed=args.seed,
+        layout=args.layout,
+    )
+    print(f"synthetic dataset: {table}\ncheck it with: histobench data check {table}")
+    return 0

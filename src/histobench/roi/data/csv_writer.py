@@ -1,0 +1,34 @@
+"""A dataset written down as the long CSV, so that a split can be kept, looked at and shared."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from histobench.core.atomic import write_text
+from histobench.roi.data.dataset import SPLITS, RoiDataset
+from histobench.roi.data.labels import label_id
+
+
+def write_csv(dataset: RoiDataset, target: str | Path) -> Path:
+    """Write `image_path,label,split[,group]` to `target` and the class map beside it; returns the latter.
+
+    Paths are relative to the CSV. Labels are class names, or ids where a name could be taken for an id.
+    """
+    target = Path(target)
+    grouped = any(image.group is not None for images in dataset.splits.values() for image in images)
+    by_id = any(label_id(name) is not None for name in dataset.classes)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image_path", "label", "split", *(["group"] if grouped else [])])
+    for split in SPLITS:
+        for image in dataset.splits.get(split, ()):
+            path = Path(os.path.relpath(image.path.absolute(), target.parent.absolute())).as_posix()
+            label = str(image.label) if by_id else dataset.classes[image.label]
+            writer.writerow([path, label, split, *([image.group or ""] if grouped else [])])
+    class_map = target.with_suffix(".txt")
+    write_text(class_map, "".join(f"{name},{label}\n" for label, name in enumerate(dataset.classes)))
+    write_text(target, text.getvalue())
+    return class_map
