@@ -1,0 +1,41 @@
+"""Result tables for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from histobench.roi.evaluation.run import EvaluationOutcome
+
+_SHOWN = (
+    ("balanced_accuracy", "bal. acc."),
+    ("accuracy", "accuracy"),
+    ("f1_score", "macro F1"),
+    ("auroc", "AUROC"),
+)
+
+
+def print_outcome(outcome: EvaluationOutcome) -> None:
+    """Print what one evaluation gave, a line per task, and where the files are."""
+    console = Console()
+    table = Table(
+        title=f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})", title_justify="left"
+    )
+    table.add_column("task")
+    table.add_column("setting")
+    for _, title in _SHOWN:
+        table.add_column(title, justify="right")
+    table.add_column("n", justify="right")
+    for row in outcome.rows:
+        values = (row.metrics.get(name) for name, _ in _SHOWN)
+        table.add_row(
+            row.task, row.setting, *("-" if value is None else f"{value:.4f}" for value in values), str(row.n)
+        )
+    if outcome.rows:
+        console.print(table)
+    for task, reason in outcome.skipped.items():
+        console.print(f"[yellow]skipped[/] {task}: {reason}", soft_wrap=True)
+    console.print(f"results: {outcome.results_dir}", soft_wrap=True, highlight=False)

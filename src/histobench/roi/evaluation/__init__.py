@@ -1,0 +1,1 @@
+"""Features to results: runs the asked tasks and writes what they give."""

@@ -1,0 +1,43 @@
+"""What one evaluation is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from histobench.roi.features.feature_set import FeatureSet
+
+
+@dataclass(frozen=True)
+class Options:
+    """The knobs of the tasks, with the documented defaults."""
+
+    max_iteration: int = 1000
+    use_sklearn: bool = False
+    n_neighbors: int = 20
+    n_iter: int = 100
+    use_all_way: bool = True
+    n_way: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8, 9, 10)
+    n_shot: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    zeroshot_model_name: str | None = None
+    zeroshot_prompt_file: Path | None = None
+    zeroshot_batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """Features, tasks and where the results go."""
+
+    tasks: tuple[str, ...]
+    train: FeatureSet
+    test: FeatureSet
+    results_dir: Path
+    val: FeatureSet | None = None
+    classes: tuple[str, ...] | None = None
+    dataset: str | None = None
+    encoder: str | None = None
+    description: str = ""
+    preset: str = "uni"
+    seed: int = 0
+    device: str | None = None
+    options: Options = field(default_factory=Options)
