@@ -1,0 +1,126 @@
+"""Published files: from the model hub at a pinned revision, or from a fixed address; checked by hash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from histobench.core.atomic import atomic_path
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.file_hash import cache_dir, sha256_of
+from histobench.roi.encoders.spec import EncoderSpec
+
+LOGIN = "then run: hf auth login"
+
+
+def is_offline() -> bool:
+    """Whether the user has forbidden network access (`HF_HUB_OFFLINE=1`)."""
+    return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in ("1", "ON", "YES", "TRUE")
+
+
+def find_in_cache(spec: EncoderSpec, file: str) -> Path | None:
+    """A published file that was downloaded before; never touches the network."""
+    if spec.source.kind == "url":
+        path = _url_target(spec)
+        return path if path.is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(spec.source.repo, file, revision=spec.source.revision or None)
+    return Path(found) if isinstance(found, str) else None
+
+
+def fetch_from_hub(spec: EncoderSpec, file: str) -> Path:
+    """A file of the encoder's repository at the pinned revision, from the cache or the network."""
+    source = spec.source
+    cached = find_in_cache(spec, file)
+    if cached is None and is_offline():
+        raise HistobenchError(
+            f"the weights of {spec.name} ({source.repo}/{file}) are not on this machine and HF_HUB_OFFLINE=1 "
+            f"forbids downloading; unset it, or give a path in model_utils/model_weights.json"
+        )
+    path = cached or _download(spec, file)
+    if file == source.file:
+        check_sha256(spec, path)
+    return path
+
+
+def check_sha256(spec: EncoderSpec, path: Path) -> None:
+    """Raise when a published file is not the one that was pinned."""
+    if spec.source.sha256 and sha256_of(path) != spec.source.sha256:
+        raise HistobenchError(
+            f"{path}: the sha256 of the weights of {spec.name} is {sha256_of(path)}, not the pinned "
+            f"{spec.source.sha256}; the download is damaged or the file was replaced: delete it and try again"
+        )
+
+
+def _download(spec: EncoderSpec, file: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    source = spec.source
+    by_hand = f"or download {file} yourself and give its path in model_utils/model_weights.json"
+    try:
+        return Path(hf_hub_download(source.repo, file, revision=source.revision or None))
+    except GatedRepoError as error:
+        raise HistobenchError(
+            f"{spec.name}: access to {source.repo} has to be granted by its authors; "
+            f"request it at {source.page}, {LOGIN}"
+        ) from error
+    except (RevisionNotFoundError, LocalEntryNotFoundError, EntryNotFoundError) as error:
+        if isinstance(error, LocalEntryNotFoundError):
+            raise HistobenchError(
+                f"{spec.name}: the model hub cannot be reached for {source.repo}/{file}; "
+                f"connect to the internet, {by_hand}"
+            ) from error
+        raise HistobenchError(f"{spec.name}: {source.repo} has no {file} at {source.revision}") from error
+    except RepositoryNotFoundError as error:
+        raise HistobenchError(
+            f"{spec.name}: {source.repo} is not there, or is hidden until you log in; "
+            f"see {source.page}, {LOGIN}"
+        ) from error
+    except (HfHubHTTPError, OSError) as error:
+        if getattr(error, "errno", None) == 28:
+            raise HistobenchError(f"{spec.name}: the disk is full; free some space and run again") from error
+        raise HistobenchError(
+            f"{spec.name}: downloading {source.repo}/{file} failed "
+            f"({type(error).__name__}); try again, {by_hand}"
+        ) from error
+
+
+def fetch_from_url(spec: EncoderSpec) -> Path:
+    """A file from a fixed address (a release of a code repository), kept in the cache folder."""
+    path = _url_target(spec)
+    if not path.is_file():
+        if is_offline():
+            raise HistobenchError(
+                f"the weights of {spec.name} are not on this machine and HF_HUB_OFFLINE=1 forbids download; "
+                f"fetch {spec.source.url} elsewhere and give its path in model_utils/model_weights.json"
+            )
+        try:
+            with (
+                urllib.request.urlopen(spec.source.url, timeout=60) as remote,
+                atomic_path(path) as temporary,
+                temporary.open("wb") as handle,
+            ):
+                shutil.copyfileobj(remote, handle, 1 << 20)
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            raise HistobenchError(
+                f"{spec.name}: cannot download {spec.source.url} ({error}); "
+                "download it yourself and give its path in model_utils/model_weights.json"
+            ) from error
+    check_sha256(spec, path)
+    return path
+
+
+def _url_target(spec: EncoderSpec) -> Path:
+    return cache_dir() / "weights" / spec.name / spec.source.file

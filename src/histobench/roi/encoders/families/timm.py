@@ -1,0 +1,53 @@
+"""Networks that timm builds: vision transformers, ResNet, EfficientNet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import timm
+from timm.layers import SwiGLUPacked
+from torch import Tensor, nn
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.families.family import Family, pool_tokens
+from histobench.roi.encoders.spec import EncoderSpec
+
+#: Layers that an entry may name; YAML holds no Python.
+LAYERS: dict[str, Any] = {"SwiGLUPacked": SwiGLUPacked, "SiLU": nn.SiLU, "GELU": nn.GELU}
+RESNET_STAGES = {"layer3": 3, "layer4": 4}
+
+
+class TimmFamily(Family):
+    """`arch` is timm's model name, `kwargs` go to `timm.create_model`."""
+
+    def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
+        kwargs = {
+            key: LAYERS.get(value, value) if isinstance(value, str) else value
+            for key, value in spec.kwargs.items()
+        }
+        if depth is not None and spec.arch.startswith("vit_"):
+            kwargs["depth"] = depth
+        elif depth is not None and spec.arch.startswith("resnet"):
+            kwargs["layers"] = [depth] * 4
+        try:
+            network: nn.Module = timm.create_model(
+                spec.arch, pretrained=False, **{"num_classes": 0, **kwargs}
+            )
+        except (RuntimeError, TypeError) as error:
+            raise HistobenchError(f"zoo: {spec.name}: timm cannot build {spec.arch!r}: {error}") from error
+        return network
+
+    def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
+        if spec.pooling == "pooled":
+            features: Tensor = network(images)
+            return features
+        if spec.pooling in RESNET_STAGES:
+            (stage,) = network.forward_intermediates(
+                images, indices=[RESNET_STAGES[spec.pooling]], stop_early=True, intermediates_only=True
+            )
+            pooled: Tensor = stage.mean(dim=(2, 3))
+            return pooled
+        return pool_tokens(network.forward_features(images), spec.pooling, prefix=network.num_prefix_tokens)
+
+
+FAMILY = TimmFamily()

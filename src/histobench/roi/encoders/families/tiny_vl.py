@@ -1,0 +1,24 @@
+"""The project's own small image-text encoder, whose weights come with the package."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from histobench.roi.encoders.families.family import Family
+from histobench.roi.encoders.spec import EncoderSpec
+
+
+class TinyVlFamily(Family):
+    """The network is already an encoder; the entry only gives it its transform."""
+
+    def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
+        from histobench.roi.encoders.tiny_vl import build_tiny_vl
+
+        return build_tiny_vl(spec.transform)
+
+    def encode_image(self, spec: EncoderSpec, network: nn.Module, images: Tensor) -> Tensor:
+        features: Tensor = network(images)
+        return features
+
+
+FAMILY = TinyVlFamily()

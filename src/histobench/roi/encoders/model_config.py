@@ -1,0 +1,112 @@
+"""Checks that the configuration files beside a checkpoint agree with the zoo's entry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.spec import EncoderSpec
+
+#: Pillow's numbers for interpolation, as image processors store them.
+RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+CONFIG_FILES = ("config.json", "preprocessor_config.json", "open_clip_config.json")
+TOLERANCE = 6e-4  # published statistics are rounded to three digits in places
+
+
+def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
+    """Raise when a configuration beside `checkpoint` contradicts the entry (except in its `traps`)."""
+    for name in CONFIG_FILES:
+        path = checkpoint.parent / name
+        if not path.is_file():
+            continue
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise HistobenchError(f"{path} is not valid JSON") from error
+        if isinstance(config, dict):
+            differences = list(disagreements(spec, config))
+            if differences:
+                raise HistobenchError(
+                    f"{path} does not describe {spec.name} as the zoo does: {'; '.join(differences)}; "
+                    "is this another model's folder?"
+                )
+
+
+def disagreements(spec: EncoderSpec, config: Mapping[str, Any]) -> Iterator[str]:
+    """Every fact that the configuration states otherwise than the entry, except the entry's known traps."""
+    stated = {
+        **_timm_facts(config),
+        **_transformers_facts(config),
+        **_processor_facts(config),
+        **_clip_facts(config),
+    }
+    ours = _our_facts(spec)
+    for key, value in stated.items():
+        if key in ours and key not in spec.traps and not _same(value, ours[key]):
+            yield f"{key} is {value}, the zoo says {ours[key]}"
+
+
+def _our_facts(spec: EncoderSpec) -> dict[str, Any]:
+    transform = spec.transform
+    facts: dict[str, Any] = {
+        "mean": list(transform.mean),
+        "std": list(transform.std),
+        "interpolation": transform.interpolation,
+    }
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
+    facts.update({name: spec.kwargs[name] for name in names if name in spec.kwargs})
+    if spec.family == "timm":
+        facts["architecture"] = spec.arch
+        facts.update(
+            {name: spec.kwargs[name] for name in ("reg_tokens", "embed_dim", "depth") if name in spec.kwargs}
+        )
+    return facts
+
+
+def _timm_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    if "architecture" not in config:
+        return {}
+    pretrained = {**config, **(config.get("pretrained_cfg") or {})}
+    arguments = config.get("model_args") or {}
+    facts = {name: pretrained[name] for name in ("mean", "std", "interpolation") if name in pretrained}
+    facts.update(
+        {name: arguments[name] for name in ("reg_tokens", "embed_dim", "depth") if name in arguments}
+    )
+    return {"architecture": str(config["architecture"]).partition(".")[0], **facts}
+
+
+def _transformers_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    if "model_type" not in config:
+        return {}
+    tower = config.get("vision_config") if isinstance(config.get("vision_config"), Mapping) else config
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
+    return {name: tower[name] for name in names if tower is not None and name in tower}
+
+
+def _processor_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    if "image_mean" not in config:
+        return {}
+    facts = {"mean": config["image_mean"], "std": config.get("image_std")}
+    if config.get("resample") in RESAMPLING:
+        facts["interpolation"] = RESAMPLING[config["resample"]]
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _clip_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    preprocess = config.get("preprocess_cfg")
+    if not isinstance(preprocess, Mapping):
+        return {}
+    return {name: preprocess[name] for name in ("mean", "std", "interpolation") if name in preprocess}
+
+
+def _same(stated: Any, ours: Any) -> bool:
+    if isinstance(ours, list):
+        return (
+            isinstance(stated, list)
+            and len(stated) == len(ours)
+            and all(abs(a - b) <= TOLERANCE for a, b in zip(stated, ours, strict=True))
+        )
+    return bool(stated == ours)

@@ -1,0 +1,89 @@
+"""From a name to a ready encoder: the zoo, the user's own file, plug-ins and decorated classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.encoders.spec import EncoderSpec
+from histobench.roi.encoders.zoo import aliases_of, load_zoo
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from histobench.roi.encoders.base import BasePatchEncoder
+
+ENTRY_POINTS = "histobench.encoders"
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+_REGISTERED: dict[str, Callable[..., Any]] = {}
+
+
+def list_encoders() -> list[EncoderSpec]:
+    """Every encoder of the zoo in its default output, in the order of the zoo file."""
+    return list(load_zoo().values())
+
+
+def get_spec(name: str) -> EncoderSpec:
+    """The zoo entry of `name`, with the output asked for: `get_spec("virchow2@cls").dim == 1280`."""
+    zoo = load_zoo()
+    aliases = aliases_of(zoo)
+    # An alias may stand for a named output as well (`virchow2-cls`).
+    base, _, output = aliases.get(name, name).partition("@")
+    spec = zoo.get(aliases.get(base, base).partition("@")[0])
+    if spec is None:
+        known = [*zoo, *aliases, *_REGISTERED, *_plug_ins()]
+        raise HistobenchError(f"unknown encoder {name!r}; {did_you_mean(name, known)}")
+    return spec.with_output(output) if output else spec
+
+
+def register_encoder(name: str) -> Callable[[Factory], Factory]:
+    """Class decorator: makes a `BasePatchEncoder` known under `name`."""
+
+    def remember(factory: Factory) -> Factory:
+        if name in load_zoo():
+            raise HistobenchError(f"the zoo has an encoder {name!r} already; choose another name")
+        _REGISTERED[name] = factory
+        return factory
+
+    return remember
+
+
+def create_encoder(
+    name: str, *, resize_size: int | None = None, weights: str | None = None, allow_random: bool = False
+) -> BasePatchEncoder:
+    """A frozen encoder in eval mode.
+
+    `name` is a zoo name (`uni_v1`, `virchow2@cls`), a registered name, a plug-in's name, or
+    `my_file.py:MyEncoder`. `weights` is a checkpoint, a folder, or a table of paths; without it the
+    places of `resolve_weights` are asked. `allow_random` gives seeded random weights where there are none.
+    """
+    from histobench.roi.encoders.own_encoder import from_factory, from_file
+
+    if ".py:" in name:
+        return from_file(name, resize_size=resize_size)
+    factory = _REGISTERED.get(name) or _plug_ins().get(name)
+    if factory is not None:
+        return from_factory(name, factory, resize_size=resize_size)
+    from histobench.roi.encoders.construct import construct
+
+    return construct(get_spec(name).with_size(resize_size), weights=weights, allow_random=allow_random)
+
+
+def build_network(spec: EncoderSpec, *, device: str = "meta", depth: int | None = None) -> nn.Module:
+    """The bare network of a zoo entry with initial weights: offline, for tests and for counting."""
+    import torch
+
+    from histobench.roi.encoders.families.family import family_of
+
+    with torch.device(device):
+        return family_of(spec).build(spec, depth=depth).eval()
+
+
+def _plug_ins() -> dict[str, Callable[..., Any]]:
+    from importlib.metadata import entry_points
+
+    def loader(point: Any) -> Callable[..., Any]:
+        return lambda **kwargs: point.load()(**kwargs)
+
+    return {point.name: loader(point) for point in entry_points(group=ENTRY_POINTS)}

@@ -1,0 +1,77 @@
+"""Reads the zoo: the encoders that come with histobench, and the user's own YAML files."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.spec import EncoderSpec, parse_spec
+
+BUILT_IN = Path(__file__).with_name("zoo.yaml")
+
+
+def load_zoo(*extra: str | Path) -> dict[str, EncoderSpec]:
+    """All encoders by name: the built-in ones, those of `HISTOBENCH_ZOO` (files), and those of `extra`."""
+    paths = [Path(part) for part in os.environ.get("HISTOBENCH_ZOO", "").split(os.pathsep) if part]
+    zoo: dict[str, EncoderSpec] = {}
+    for path in (BUILT_IN, *paths, *map(Path, extra)):
+        zoo.update(_read_file(path, _stamp(path)))
+    aliases_of(zoo)
+    return zoo
+
+
+def aliases_of(zoo: dict[str, EncoderSpec]) -> dict[str, str]:
+    """Other names under which the encoders and their outputs are known, each with the name used here."""
+    names: dict[str, str] = {}
+    for spec in zoo.values():
+        outputs = {
+            variant.alias: f"{spec.name}@{key}" for key, variant in spec.variants.items() if variant.alias
+        }
+        for alias, name in (dict.fromkeys(spec.aliases, spec.name) | outputs).items():
+            if alias in zoo or names.setdefault(alias, name) != name:
+                raise HistobenchError(f"zoo: the name {alias!r} of {spec.name} is taken")
+    return names
+
+
+def _stamp(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError as error:
+        raise HistobenchError(f"cannot read the encoder file {path}: {error.strerror or error}") from error
+
+
+@lru_cache(maxsize=16)
+def _read_file(path: Path, stamp: int) -> dict[str, EncoderSpec]:
+    """The entries of one file; `stamp` makes an edited file be read again."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise HistobenchError(f"cannot read the encoder file {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise HistobenchError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise HistobenchError(f"{path}: expected one entry per encoder (name: fields)")
+    return {str(name): parse_spec(str(name), entry, where=path.name) for name, entry in content.items()}
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The safe YAML loader, with two traps removed: `1e-5` is a number, a repeated name is an error."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1 and name != "<<":
+                raise yaml.YAMLError(f"{name!r} occurs twice, line {node.start_mark.line + 1}")
+        result: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return result
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
