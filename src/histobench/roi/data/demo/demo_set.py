@@ -1,0 +1,186 @@
+"""The synthetic demo dataset as a folder: tiles, split CSV, class map, prompts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from histobench.core.atomic import write_json, write_text
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.data.demo.tile import CLASSES, patient_of, render_tile
+
+#: Raised whenever the same arguments would give other pixels.
+GENERATOR_VERSION = 1
+#: Test tiles are counted from here, so test patients never meet training patients.
+FIRST_TEST_INDEX = 1_000_000
+
+PROMPT_WORDS = {
+    "NORM": "normal",
+    "STR": "stroma",
+    "TUM": "tumor",
+    "MUS": "muscle",
+    "MUC": "mucus",
+    "LYM": "lymphocytes",
+    "DEB": "debris",
+    "BACK": "background",
+    "ADI": "adipose",
+}
+
+_LAYOUTS = ("long", "wide")
+_README = """\
+SYNTHETIC DATA. No patient, no tissue, no scanner: every tile in this folder was computed from random
+numbers by histobench (histobench.roi.data.demo). The nine classes are named after the CRC-100K data set
+and imitate its looks; results on these tiles say nothing about real histology.
+
+{name}.csv                      split file: {train} training and {test} test tiles
+{name}.txt                      class map (name,id)
+{name}-Zero_Shot_Prompts.txt    one prompt per class, in the order of the ids
+tiles/CLASS/                    {size} x {size} px JPEG files (quality 95)
+"""
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """Everything that the content of the folder depends on."""
+
+    name: str
+    train_per_class: int
+    test_per_class: int
+    size: int
+    seed: int
+    layout: str
+    generator_version: int = GENERATOR_VERSION
+
+
+@dataclass(frozen=True)
+class _Tile:
+    class_name: str
+    split: str
+    index: int
+
+    @property
+    def path(self) -> str:
+        number = self.index - FIRST_TEST_INDEX if self.split == "test" else self.index
+        return f"tiles/{self.class_name}/synthetic-{self.class_name}-{self.split}-{number:04d}.jpg"
+
+    @property
+    def group(self) -> str:
+        number = self.index - FIRST_TEST_INDEX if self.split == "test" else self.index
+        return f"synthetic-{self.split}-patient-{patient_of(number):03d}"
+
+
+def write_demo_dataset(
+    out: str | Path,
+    *,
+    name: str = "synthetic-crc",
+    train_per_class: int = 60,
+    test_per_class: int = 30,
+    size: int = 224,
+    seed: int = 0,
+    layout: str = "long",
+    workers: int = 2,
+) -> Path:
+    """Write the synthetic demo dataset into the folder `out` and return the path of its split CSV.
+
+    The long layout (`image_path,label,split,group`) names the synthetic patient of each tile; the wide
+    layout has no room for it. A folder that already holds exactly this dataset is left as it is.
+    """
+    if layout not in _LAYOUTS:
+        raise HistobenchError(f"unknown CSV layout {layout!r}; {did_you_mean(layout, _LAYOUTS)}")
+    if train_per_class < 1 or test_per_class < 1:
+        raise HistobenchError("the demo dataset needs at least one training and one test tile per class")
+    out = Path(out)
+    recipe = _Recipe(name, train_per_class, test_per_class, size, seed, layout)
+    tiles = list(_listing(recipe))
+    table, note = out / f"{name}.csv", out / f"{name}.recipe.json"
+    if _is_complete(out, table, note, recipe, tiles):
+        return table
+
+    # The CSV is written last: while it is absent the folder is not a dataset.
+    table.unlink(missing_ok=True)
+    _remove_leftovers(out, tiles)
+    for class_name in CLASSES:
+        (out / "tiles" / class_name).mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for _ in pool.map(lambda tile: _write_tile(out, tile, size=size, seed=seed), tiles):
+            pass
+    write_text(out / f"{name}.txt", "".join(f"{c},{i}\n" for i, c in enumerate(CLASSES)))
+    write_text(out / f"{name}-Zero_Shot_Prompts.txt", _prompts())
+    counts = {"train": train_per_class * len(CLASSES), "test": test_per_class * len(CLASSES)}
+    write_text(out / "README.txt", _README.format(name=name, size=size, **counts))
+    write_json(note, {"synthetic": True, **asdict(recipe)})
+    write_text(table, _long_table(tiles) if layout == "long" else _wide_table(tiles))
+    return table
+
+
+def _listing(recipe: _Recipe) -> Iterator[_Tile]:
+    for split, first, count in (
+        ("train", 0, recipe.train_per_class),
+        ("test", FIRST_TEST_INDEX, recipe.test_per_class),
+    ):
+        for class_name in CLASSES:
+            for index in range(first, first + count):
+                yield _Tile(class_name, split, index)
+
+
+def _write_tile(out: Path, tile: _Tile, *, size: int, seed: int) -> None:
+    pixels = render_tile(tile.class_name, seed=seed, index=tile.index, size=size)
+    target = out / tile.path
+    try:
+        Image.fromarray(pixels).save(target, "JPEG", quality=95, subsampling=0)
+    except OSError as error:
+        raise HistobenchError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def _is_complete(out: Path, table: Path, note: Path, recipe: _Recipe, tiles: list[_Tile]) -> bool:
+    if not table.is_file() or not note.is_file():
+        return False
+    try:
+        found = json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return found == {"synthetic": True, **asdict(recipe)} and all((out / t.path).is_file() for t in tiles)
+
+
+def _remove_leftovers(out: Path, tiles: list[_Tile]) -> None:
+    """Delete this generator's tiles of an earlier, larger dataset: a class folder must hold no strangers."""
+    wanted = {tile.path for tile in tiles}
+    for class_name in CLASSES:
+        for path in sorted((out / "tiles" / class_name).glob(f"synthetic-{class_name}-*.jpg")):
+            if path.relative_to(out).as_posix() not in wanted:
+                path.unlink()
+
+
+def _prompts() -> str:
+    lines = [f"This is a pathology image showing {PROMPT_WORDS[c]} tissue characteristics\n" for c in CLASSES]
+    return "".join(lines)
+
+
+def _long_table(tiles: list[_Tile]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image_path", "label", "split", "group"])
+    for tile in tiles:
+        writer.writerow([tile.path, CLASSES.index(tile.class_name), tile.split, tile.group])
+    return text.getvalue()
+
+
+def _wide_table(tiles: list[_Tile]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["train_path", "train_label", "val_path", "val_label", "test_path", "test_label"])
+    columns = [
+        [(tile.path, str(CLASSES.index(tile.class_name))) for tile in tiles if tile.split == split]
+        for split in ("train", "test")
+    ]
+    for row in range(max(map(len, columns))):
+        train, test = (column[row] if row < len(column) else ("", "") for column in columns)
+        writer.writerow([*train, "", "", *test])
+    return text.getvalue()

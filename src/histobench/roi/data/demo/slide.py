@@ -1,0 +1,108 @@
+"""A synthetic patient's slide: how it was stained, and how the scanner saw it."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from histobench.roi.data.demo.fields import Array, fields
+
+# Optical density (natural logarithm) of the pure stains in R, G, B: two published estimates of the same
+# dyes (Macenko's reference matrix and Ruifrok's); a laboratory lies somewhere between them.
+_HAEMATOXYLIN = np.array([[0.5626, 0.7201, 0.4062], [0.650, 0.704, 0.286]])
+_EOSIN = np.array([[0.2159, 0.8012, 0.5581], [0.20, 0.93, 0.25]])
+_BLOOD = np.array([0.10, 0.85, 0.62])
+
+# Optical density is looked up in a table of this many steps per unit, from -_BELOW steps upwards.
+_STEPS = 400.0
+_BELOW = 60
+_ENTRIES = 1024
+
+
+@dataclass(frozen=True)
+class Tissue:
+    """Stain concentrations of a tile before any slide: haematoxylin, eosin, and blood where there is any."""
+
+    haematoxylin: Array
+    eosin: Array
+    blood: Array | None = None
+
+
+@dataclass(frozen=True)
+class Slide:
+    """Stain and scanner of one synthetic patient."""
+
+    stains: NDArray[np.float32]  # [3 stains, 3 channels] optical density per unit of concentration
+    curve: NDArray[np.uint8]  # [3 channels, entries]: optical density -> 8-bit value
+    blur: float  # share given to each neighbour; negative sharpens
+    passes: int
+    noise: float  # optical density
+    jpeg_quality: int | None
+
+    def scan(self, tissue: Tissue, rng: np.random.Generator) -> NDArray[np.uint8]:
+        """The RGB image [size, size, 3] of a piece of tissue on this slide."""
+        size = tissue.eosin.shape[0]
+        image = np.empty((size, size, 3), np.uint8)
+        haematoxylin, eosin = tissue.haematoxylin, tissue.eosin
+        for _ in range(self.passes):
+            haematoxylin, eosin = _soften(haematoxylin, self.blur), _soften(eosin, self.blur)
+        sensor = fields().speck.crop(rng, size) * np.float32(self.noise * _STEPS)
+        for channel in range(3):
+            h, e, b = (self.stains[:, channel] * np.float32(_STEPS)).astype(np.float32)
+            density = haematoxylin * h
+            density += eosin * e
+            if tissue.blood is not None:
+                density += tissue.blood * b
+            # The same noise window, turned for each channel, is as good as three windows.
+            density += sensor if channel == 0 else (sensor.T if channel == 1 else sensor[::-1])
+            density += np.float32(_BELOW)
+            image[:, :, channel] = self.curve[channel].take(density.astype(np.intp), mode="clip")
+        return image if self.jpeg_quality is None else _compress(image, self.jpeg_quality)
+
+
+def make_slide(rng: np.random.Generator) -> Slide:
+    """A patient's slide drawn from the range of laboratories and scanners."""
+    blend = rng.beta(1.2, 1.2, 2)
+    haematoxylin = _HAEMATOXYLIN[0] + blend[0] * (_HAEMATOXYLIN[1] - _HAEMATOXYLIN[0])
+    eosin = _EOSIN[0] + blend[1] * (_EOSIN[1] - _EOSIN[0])
+    strength = np.exp(rng.normal(0.0, [0.16, 0.20]))
+    stains = np.stack([haematoxylin, eosin, _BLOOD]) + rng.normal(0.0, 0.025, (3, 3))
+    stains = np.clip(stains, 0.02, None) * np.array([strength[0], strength[1], 1.0])[:, None]
+    white = rng.uniform(232.0, 252.0) + rng.normal(0.0, 3.0, 3)
+    gamma = np.exp(rng.normal(0.0, 0.09))
+    density = (np.arange(_ENTRIES) - _BELOW) / _STEPS
+    values = np.exp(-density * gamma)[None, :] * white[:, None]
+    return Slide(
+        stains=stains.astype(np.float32),
+        curve=np.clip(np.rint(values), 0, 255).astype(np.uint8),
+        blur=float(rng.choice([-0.06, 0.06, 0.14, 0.22])),
+        passes=int(rng.choice([1, 1, 2])),
+        noise=float(rng.uniform(0.003, 0.018)),
+        jpeg_quality=[None, 90, 75][int(rng.choice(3, p=[0.6, 0.25, 0.15]))],
+    )
+
+
+def _soften(values: Array, share: float) -> Array:
+    """A three-tap filter along both axes; the outermost pixels keep their value across the edge."""
+    near, centre = np.float32(share), np.float32(1.0 - 2.0 * share)
+    down = values * centre
+    down[1:] += values[:-1] * near
+    down[:-1] += values[1:] * near
+    down[0] += values[0] * near
+    down[-1] += values[-1] * near
+    both = down * centre
+    both[:, 1:] += down[:, :-1] * near
+    both[:, :-1] += down[:, 1:] * near
+    both[:, 0] += down[:, 0] * near
+    both[:, -1] += down[:, -1] * near
+    return both
+
+
+def _compress(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=quality)
+    return np.asarray(Image.open(buffer)).copy()
