@@ -106,9 +106,8 @@ def _check(args: argparse.Namespace) -> int:
     console = Console(highlight=False, markup=False)
     reading = _scan(args)
     findings = _checked(reading, args.num_workers)
-    dataset, skipped = reading.dataset, ()
-    if args.on_bad_image == "skip":
-        dataset, skipped = drop_bad(reading.dataset, findings)
+    readable, bad = drop_bad(reading.dataset, findings)
+    dataset, skipped = (readable, bad) if args.on_bad_image == "skip" else (reading.dataset, ())
     _print_summary(console, dataset, findings)
     _print_findings(console, dataset, findings, skipping=bool(skipped), shown=args.show)
     errors = [finding for finding in findings.errors if not (skipped and finding.image is not None)]

@@ -217,7 +217,7 @@ def _complete(
 ) -> bool:
     origin = f"{path}:{entry.line}"
     if entry.path in _EMPTY:
-        problems.append(Problem(origin, f"{label_column} {entry.label!r} without a {path_column}"))
+        problems.append(Problem(origin, f"{label_column} {entry.label!r}, but no {path_column}"))
     elif entry.label in _EMPTY:
         problems.append(Problem(origin, f"{entry.path} has no {label_column}"))
     elif "\n" in entry.path or "\r" in entry.path:

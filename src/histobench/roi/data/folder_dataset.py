@@ -85,6 +85,9 @@ def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list
     folders = _folders(root)
     if not folders:
         raise HistobenchError(f"{root} has no class folders (expected one folder of images per class)")
+    for table in [entry for entry in _entries(root) if entry.lower().endswith(".csv")]:
+        message = "a CSV in a folder is not read; to use what it says, give the CSV itself"
+        warnings.append(Problem(str(root / table), message))
     words = {folder: SPLIT_WORDS.get(folder.lower()) for folder in folders}
     if not any(words.values()):
         if not splitting:

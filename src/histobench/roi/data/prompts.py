@@ -173,12 +173,21 @@ def _without_doubles(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]
 def _parse_yaml(path: Path, text: str) -> Any:
     import yaml
 
+    # BaseLoader leaves every scalar a text: a class called NO or 1 is neither false nor a number.
+    class Loader(yaml.BaseLoader):
+        pass
+
+    def mapping(loader: Loader, node: yaml.MappingNode) -> dict[str, Any]:
+        return _without_doubles(path, [(str(loader.construct_object(k)), v) for k, v in pairs(loader, node)])
+
+    def pairs(loader: Loader, node: yaml.MappingNode) -> list[tuple[yaml.Node, Any]]:
+        return [(key, loader.construct_object(value, deep=True)) for key, value in node.value]
+
+    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
     try:
-        # BaseLoader leaves every scalar a text: a class called NO or 1 is neither false nor a number.
-        return yaml.load(text, Loader=yaml.BaseLoader)
+        return yaml.load(text, Loader=Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise HistobenchError(
-            f"{place}: not valid YAML: {getattr(error, 'problem', None) or error}"
-        ) from None
+        detail = getattr(error, "problem", None) or error
+        raise HistobenchError(f"{place}: not valid YAML: {detail}") from None

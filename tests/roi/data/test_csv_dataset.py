@@ -1,0 +1,302 @@
+"""The two CSV layouts, and rows that are wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.csv_dataset import read_csv, scan_csv
+from histobench.roi.data.csv_writer import write_csv
+from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.data.load import load_dataset
+
+CLASSES = ("NORM", "STR", "TUM")
+WIDE = "train_path,train_label,val_path,val_label,test_path,test_label\n"
+quick = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def write(folder: Path, text: str, name: str = "data.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def listed(dataset: RoiDataset) -> dict[str, list[tuple[str, int]]]:
+    return {
+        split: [(image.path.name, image.label) for image in dataset.splits[split]] for split in dataset.splits
+    }
+
+
+def error_of(path: Path, classes: tuple[str, ...] | None = CLASSES, **options: object) -> str:
+    with pytest.raises(HistobenchError) as caught:
+        read_csv(path, classes, **options)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_the_wide_layout_has_columns_of_unequal_length_and_float_labels(tmp_path: Path) -> None:
+    path = write(tmp_path, WIDE + "/abs/a.tif,2,,,/abs/d.tif,2.0\nsub/b.tif,0,,,e.tif,1.0\nc.tif,1.0,,,,\n")
+    dataset = read_csv(path, CLASSES, "CRC")
+    assert listed(dataset) == {
+        "train": [("a.tif", 2), ("b.tif", 0), ("c.tif", 1)],
+        "test": [("d.tif", 2), ("e.tif", 1)],
+    }
+    assert dataset.name == "CRC"
+    assert [image.path for image in dataset.splits["train"]] == [
+        Path("/abs/a.tif"),
+        tmp_path / "sub/b.tif",
+        tmp_path / "c.tif",
+    ]
+    assert dataset.splits["test"][1].origin == f"{path}:3"
+    assert not dataset.has_groups
+
+
+def test_the_wide_layout_may_name_groups(tmp_path: Path) -> None:
+    header = "train_path,train_label,train_group,test_path,test_label,test_group\n"
+    dataset = read_csv(write(tmp_path, header + "a.png,0,p1,b.png,1,p2\n"), CLASSES)
+    assert [image.group for images in dataset.splits.values() for image in images] == ["p1", "p2"]
+    assert dataset.has_groups
+
+
+def test_the_long_layout_has_a_split_column_and_may_name_groups(tmp_path: Path) -> None:
+    text = "image_path,label,split,group\na.png,0,train,p1\nb.png,TUM,Validation,p2\nc.png,1.0,test,p3\n"
+    dataset = read_csv(write(tmp_path, text), CLASSES)
+    assert listed(dataset) == {"train": [("a.png", 0)], "val": [("b.png", 2)], "test": [("c.png", 1)]}
+    assert [image.group for images in dataset.splits.values() for image in images] == ["p1", "p2", "p3"]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_what_spreadsheets_write_is_read(tmp_path: Path, delimiter: str, ending: str) -> None:
+    rows = [["Image_Path", " Label ", "SPLIT"], ["a, b.png", "0", "train"], [], ["c.png", "1.0", "test"]]
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator=ending).writerows(rows)
+    dataset = read_csv(write(tmp_path, "\ufeff" + text.getvalue()), CLASSES)
+    assert listed(dataset) == {"train": [("a, b.png", 0)], "test": [("c.png", 1)]}
+    assert dataset.splits["test"][0].origin.endswith(":4")
+
+
+def test_all_wrong_rows_are_reported_together_with_their_lines(tmp_path: Path) -> None:
+    text = (
+        "image_path,label,split\n"  # 1
+        "a.png,0,train\n"
+        "b.png,9,train\n"  # 3: outside
+        ",0,test\n"  # 4: no path
+        "c.png,,test\n"  # 5: no label
+        "d.png,1,tset\n"  # 6: no such split
+        "e.png,1,test,p1,x\n"  # 7: too many cells
+        "f.png,TUMM,test\n"  # 8: no such class
+        "g.png,-1,test\n"  # 9
+        "h.png,1.5,test\n"  # 10
+        "i.png,1,\n"  # 11
+        '"j\n.png",1,test\n'  # 12: over two lines
+        "k.png,2,test\n"
+    )
+    path = write(tmp_path, text)
+    lines = error_of(path).split("\n  ")
+    assert [line.removeprefix(f"{path}:").split(":")[0] for line in lines] == [str(n) for n in range(3, 13)]
+    for line, words in zip(
+        lines,
+        [
+            "label 9 is outside the class map (ids 0 to 2)",
+            "label '0', but no image_path",
+            "c.png has no label",
+            "split 'tset' is not train, val or test",
+            "5 cells where the header has 3",
+            "label 'TUMM' is not in the class map; did you mean TUM?",
+            "label -1 is outside",
+            "label '1.5' is not in the class map",
+            "no split",
+            "goes over several lines",
+        ],
+        strict=True,
+    ):
+        assert words in line
+    reading = scan_csv(path, CLASSES)
+    assert listed(reading.dataset) == {"train": [("a.png", 0)], "test": [("k.png", 2)]}
+
+
+def test_only_the_first_problems_are_spelt_out(tmp_path: Path) -> None:
+    path = write(tmp_path, "image_path,label,split\n" + "a.png,7,train\n" * 50)
+    message = error_of(path)
+    assert message.count("\n") == 20
+    assert message.endswith("... and 30 more (50 problems in all)")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("image_path,lable,split\na.png,0,test\n", "no column 'label'; did you mean lable?"),
+        ("train_path,train_label,test_path\na,0,b\n", "no column 'test_label'"),
+        ("a,b\n1,2\n", "no column 'image_path'"),
+        ("image_path,label\na.png,0\n", "no split column"),
+        ("image_path,label,label,split\n", "'label' is there twice"),
+        ("image_path,label,split\n", "lists no images"),
+        (WIDE + ",,,,,\n", "lists no images"),
+        ('image_path,label,split\n"a.png,0,train\nb.png,0,test\n', ":2: not a valid CSV row"),
+        ("", "is empty"),
+        ("PK\x03\x04\0\0", "NUL"),
+    ],
+)
+def test_a_file_that_is_no_dataset_says_why(tmp_path: Path, text: str, words: str) -> None:
+    path = write(tmp_path, text)
+    message = error_of(path)
+    assert str(path) in message
+    assert words in message
+
+
+def test_without_a_class_map_classes_come_from_the_labels(tmp_path: Path) -> None:
+    names = write(tmp_path, "image_path,label,split\na.png,b,train\nb.png,a,test\n")
+    assert load_dataset(names).classes == ("a", "b")
+    ids = write(tmp_path, "image_path,label,split\na.png,3.0,train\nb.png,0,test\n")
+    assert load_dataset(ids).classes == ("0", "1", "2", "3")
+    huge = write(tmp_path, "image_path,label,split\na.png,1e18,train\n")
+    with pytest.raises(HistobenchError, match="too large for a"):
+        load_dataset(huge)
+    assert "label -1 is outside" in error_of(
+        write(tmp_path, "image_path,label,split\na.png,-1,train\nb.png,1,test\n"), None
+    )
+
+
+def test_classes_named_by_numbers_are_read_as_names_only_when_ids_are_impossible(tmp_path: Path) -> None:
+    grades = ("3", "4", "5")
+    as_names = read_csv(write(tmp_path, "image_path,label,split\na.png,3,train\nb.png,5,test\n"), grades)
+    assert listed(as_names) == {"train": [("a.png", 0)], "test": [("b.png", 2)]}
+    as_ids = read_csv(write(tmp_path, "image_path,label,split\na.png,0,train\nb.png,2,test\n"), grades)
+    assert listed(as_ids) == {"train": [("a.png", 0)], "test": [("b.png", 2)]}
+
+
+def test_images_are_known_by_file_name_unless_file_names_collide(tmp_path: Path) -> None:
+    text = "image_path,label,split\nx/a.png,0,train\ny/b.png,0,test\n"
+    assert [i.name for s in read_csv(write(tmp_path, text), CLASSES).splits.values() for i in s] == [
+        "a.png",
+        "b.png",
+    ]
+    text += "y/a.png,0,test\n"
+    assert [i.name for s in read_csv(write(tmp_path, text), CLASSES).splits.values() for i in s] == [
+        "x/a.png",
+        "y/b.png",
+        "y/a.png",
+    ]
+
+
+def test_a_long_csv_without_splits_is_split_by_its_groups(tmp_path: Path) -> None:
+    rows = "".join(f"{i}.png,{i % 3},p{i // 6}\n" for i in range(60))
+    path = write(tmp_path, "file,label,patient\n" + rows)
+    dataset = load_dataset(path, split="0.8/0.2", group_column="patient")
+    assert {split: len(images) for split, images in dataset.splits.items()} == {"train": 48, "test": 12}
+    groups = [{image.group for image in images} for images in dataset.splits.values()]
+    assert not groups[0] & groups[1]
+    assert "leave out --split" in error_of(
+        write(tmp_path, WIDE + "a,0,,,b,0\n", "w.csv"), split=(0.5, 0, 0.5)
+    )
+    with pytest.raises(HistobenchError, match="no column 'slide'"):
+        load_dataset(path, split="0.8/0.2", group_column="slide")
+
+
+def test_groups_may_come_from_the_paths(tmp_path: Path) -> None:
+    text = "image_path,label,split\np1_a.png,0,train\np2_b.png,0,test\n"
+    dataset = read_csv(write(tmp_path, text), CLASSES, group_regex=r"^(p\d)_")
+    assert [i.group for s in dataset.splits.values() for i in s] == ["p1", "p2"]
+    path = write(tmp_path, text + "zzz.png,0,test\n")
+    assert error_of(path, group_regex=r"^(p\d)_").startswith(f"{path}:4: --group-regex")
+    assert "not a regular expression" in error_of(path, group_regex="(")
+
+
+# Names as file systems allow them, quotes, commas and spaces inside included.
+PATHS = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp", "Zs"]), min_size=1
+).filter(lambda text: text not in (".", "..", "nan", "NaN") and not text.startswith(("~", "/", "\ufeff")))
+
+
+@quick
+@given(
+    rows=st.lists(
+        st.tuples(PATHS, st.integers(0, 2), st.sampled_from(["train", "val", "test"])), min_size=1, max_size=8
+    ),
+    as_float=st.booleans(),
+)
+def test_both_layouts_list_the_same_images(
+    tmp_path: Path, rows: list[tuple[str, int, str]], as_float: bool
+) -> None:
+    def label(number: int) -> str:
+        return f"{number}.0" if as_float else str(number)
+
+    long = io.StringIO()
+    writer = csv.writer(long)
+    writer.writerow(["image_path", "label", "split"])
+    writer.writerows([path, label(number), split] for path, number, split in rows)
+    wide = io.StringIO()
+    writer = csv.writer(wide)
+    writer.writerow(WIDE.strip().split(","))
+    columns = [
+        [(path, label(number)) for path, number, split in rows if split == wanted]
+        for wanted in ("train", "val", "test")
+    ]
+    for index in range(max(map(len, columns))):
+        writer.writerow(
+            [cell for column in columns for cell in (column[index] if index < len(column) else ("", ""))]
+        )
+    one = read_csv(write(tmp_path, long.getvalue(), "long.csv"), CLASSES)
+    two = read_csv(write(tmp_path, wide.getvalue(), "wide.csv"), CLASSES)
+    expected = {
+        wanted: [(tmp_path / path, number) for path, number, split in rows if split == wanted]
+        for wanted in ("train", "val", "test")
+        if any(split == wanted for _, _, split in rows)
+    }
+    for dataset in (one, two):
+        found = {split: [(i.path, i.label) for i in images] for split, images in dataset.splits.items()}
+        assert found == expected
+
+
+@quick
+@given(text=st.text(st.sampled_from('image_path,label,split\n\r"0.1train;test \tx\0'), max_size=120))
+def test_any_text_is_a_dataset_or_a_clear_error(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, "image_path,label,split\n" + text)
+    try:
+        dataset = read_csv(path, CLASSES)
+    except HistobenchError as error:
+        assert str(path) in str(error)  # noqa: PT017  (an error is one of two right outcomes)
+    else:
+        assert any(dataset.splits.values())
+
+
+def test_a_written_split_reads_back_the_same(tmp_path: Path) -> None:
+    images = tuple(
+        RoiImage(tmp_path / "tiles" / f"{i}, é.png", i % 2, f"{i}, é.png", "x", f"p{i}") for i in range(4)
+    )
+    dataset = RoiDataset("set", ("fat, white", "muscle"), {"train": images[:2], "test": images[2:]})
+    class_map = write_csv(dataset, tmp_path / "out" / "set.csv")
+    back = load_dataset(tmp_path / "out" / "set.csv", classes_file=class_map)
+    assert back.classes == dataset.classes
+    for split, members in dataset.splits.items():
+        found = [(i.path.resolve(), i.label, i.name, i.group) for i in back.splits[split]]
+        assert found == [(i.path, i.label, i.name, i.group) for i in members]
+    grades = RoiDataset("grades", ("5", "1"), dataset.splits)
+    class_map = write_csv(grades, tmp_path / "grades.csv")
+    assert [
+        i.label for i in load_dataset(tmp_path / "grades.csv", classes_file=class_map).splits["test"]
+    ] == [
+        0,
+        1,
+    ]
+
+
+def test_the_real_lists_are_read_with_their_groups(shared_dir: Path) -> None:
+    colon = load_dataset(shared_dir / "data/lc25000/meta.csv", split="0.7/0.1/0.2")
+    assert sum(map(len, colon.splits.values())) == 1000
+    assert colon.has_groups
+    lung = load_dataset(shared_dir / "data/lunghist700/meta.csv", split="0.7/0.3", group_column="patient")
+    assert sum(map(len, lung.splits.values())) == 691
+    for dataset in (colon, lung):
+        seen: dict[str | None, str] = {}
+        for split, images in dataset.splits.items():
+            assert {image.label for image in images} == set(range(len(dataset.classes)))
+            for image in images:
+                assert image.path.is_file()
+                assert seen.setdefault(image.group, split) == split
