@@ -52,9 +52,9 @@ def scan_folder(
     found, names = _walk(root, splitting=split is not None, warnings=warnings)
     classes = tuple(classes) if classes is not None else tuple(sorted(names))
     ids = {class_name: identity for identity, class_name in enumerate(classes)}
-    for class_name in sorted(names - set(ids)):
+    for class_name in sorted(set(names) - set(ids)):
         message = f"the folder is not in the class map; {did_you_mean(class_name, classes)}"
-        problems.append(Problem(str(root / class_name), message, "label"))
+        problems.append(Problem(str(names[class_name]), message, "label"))
     placed: list[tuple[str | None, RoiImage]] = []
     for (word, class_name, file), image_name in zip(
         found, image_names([f for _, _, f in found]), strict=True
@@ -80,8 +80,8 @@ def scan_folder(
     return Reading(dataset, tuple(problems), tuple(warnings))
 
 
-def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list[Found], set[str]]:
-    """All images below `root`, sorted, with their split and class; and the names of all class folders."""
+def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list[Found], dict[str, Path]]:
+    """All images below `root`, sorted, with their split and class; and every class with a folder of it."""
     folders = _folders(root)
     if not folders:
         raise HistobenchError(f"{root} has no class folders (expected one folder of images per class)")
@@ -105,24 +105,22 @@ def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list
     if splitting:
         raise HistobenchError(f"{root} has {_some(folders)} folders already; leave out --split")
     found: list[Found] = []
-    names: set[str] = set()
+    names: dict[str, Path] = {}
     for folder in folders:
         images, classes = _classes_below(root / folder, words[folder], f"{folder}/", warnings)
         found += images
-        names |= classes
+        names = classes | names
     return found, names
 
 
 def _classes_below(
     folder: Path, split: str | None, prefix: str, warnings: list[Problem]
-) -> tuple[list[Found], set[str]]:
+) -> tuple[list[Found], dict[str, Path]]:
     found: list[Found] = []
     names = _folders(folder)
     stray = [entry for entry in _entries(folder) if _is_image(entry) and not (folder / entry).is_dir()]
     if stray:
-        warnings.append(
-            Problem(str(folder), f"{_some(stray)} lie outside the class folders and are left out")
-        )
+        warnings.append(Problem(str(folder), f"outside the class folders, left out: {_some(stray)}"))
     for name in names:
         others: list[str] = []
         for parent, below, files in os.walk(folder / name):
@@ -134,8 +132,8 @@ def _classes_below(
                 else:
                     others.append(file)
         if others:
-            warnings.append(Problem(str(folder / name), f"{_some(others)}: not images by name, left out"))
-    return found, set(names)
+            warnings.append(Problem(str(folder / name), f"not images by name, left out: {_some(others)}"))
+    return found, {name: folder / name for name in names}
 
 
 def _entries(folder: Path) -> list[str]:

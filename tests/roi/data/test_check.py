@@ -1,0 +1,190 @@
+"""A dataset is looked at as a whole, and everything wrong with it is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.check import Findings, check_dataset, drop_bad
+from histobench.roi.data.csv_dataset import scan_csv
+from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.data.load import load_dataset
+
+
+def tile(folder: Path, name: str, seed: int, size: tuple[int, int] = (12, 10)) -> str:
+    """Write an image that depends on the seed alone, whatever the format."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / name)
+    return name
+
+
+def findings_of(folder: Path, rows: list[str], classes: tuple[str, ...] = ("A", "B")) -> Findings:
+    table = folder / "data.csv"
+    table.write_text("image_path,label,split,group\n" + "".join(row + "\n" for row in rows))
+    return check_dataset(scan_csv(table, classes), workers=2)
+
+
+def clean_rows(folder: Path) -> list[str]:
+    rows = []
+    for seed, split in enumerate(["train", "train", "val", "val", "test", "test"]):
+        rows.append(f"{tile(folder, f'{seed}.png', seed)},{'AB'[seed % 2]},{split},p{seed // 2}")
+    return rows
+
+
+def test_a_clean_dataset_has_no_findings(tmp_path: Path) -> None:
+    findings = findings_of(tmp_path, clean_rows(tmp_path))
+    assert findings.found == ()
+    assert findings.sizes == {(12, 10): 6}
+    findings.raise_errors()
+
+
+def test_everything_is_checked_before_anything_is_reported(tmp_path: Path) -> None:
+    rows = clean_rows(tmp_path)  # lines 2 to 7
+    (tmp_path / "broken.png").write_bytes((tmp_path / "0.png").read_bytes()[:60])
+    (tmp_path / "empty.jpg").touch()
+    rows += [
+        "gone.png,A,train,p8",  # 8
+        "broken.png,A,train,p8",  # 9
+        "empty.jpg,B,train,p8",  # 10
+        "0.png,C,train,p8",  # 11
+        f"{tile(tmp_path, 'leak.tif', 4)},A,train,p8",  # 12: 4.png is in test (line 6)
+        f"{tile(tmp_path, 'more.png', 90)},A,train,p2",  # 13: p2 is in test
+        f"{tile(tmp_path, 'twin.png', 0)},A,train,p0",  # 14: as 0.png (line 2)
+    ]
+    findings = findings_of(tmp_path, rows)
+    assert [(f.level, f.kind, f.origin.rpartition(":")[2]) for f in findings.found] == [
+        ("error", "missing file", "8"),
+        ("error", "unreadable image", "9"),
+        ("error", "unreadable image", "10"),
+        ("error", "label", "11"),
+        ("error", "image in two splits", "12"),
+        ("error", "group in two splits", "13"),
+        ("warning", "double image", "14"),
+    ]
+    table = tmp_path / "data.csv"
+    with pytest.raises(HistobenchError) as caught:
+        findings.raise_errors()
+    lines = str(caught.value).split("\n  ")
+    assert len(lines) == 6
+    assert lines[0] == f"{table}:8: {tmp_path / 'gone.png'} does not exist"
+    assert "broken.png: the image is damaged or cut short" in lines[1]
+    assert lines[2].endswith("empty.jpg: the file is empty")
+    assert lines[4] == f"{table}:12: leak.tif in train is the same image as 4.png in test ({table}:6)"
+    assert "group 'p2' is in train and in test" in lines[5]
+
+
+@pytest.mark.parametrize("form", ["png", "bmp", "tif", "webp"])
+def test_a_copy_in_another_format_is_the_same_image(tmp_path: Path, form: str) -> None:
+    rows = [f"{tile(tmp_path, 'a.png', 1)},A,train,p1"]
+    pixels = Image.open(tmp_path / "a.png")
+    pixels.save(tmp_path / f"b.{form}", **({"lossless": True} if form == "webp" else {}))
+    rows += [f"b.{form},A,test,p2", f"{tile(tmp_path, 'c.png', 2)},B,train,p1"]
+    found = findings_of(tmp_path, rows).of("image in two splits")
+    assert len(found) == 1
+    assert f"a.png in train is the same image as b.{form} in test" in found[0].message
+
+
+def test_the_same_bytes_in_another_shape_are_another_image(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 6)).save(tmp_path / "a.png")
+    Image.new("RGB", (6, 4)).save(tmp_path / "b.png")
+    assert not findings_of(tmp_path, ["a.png,A,train,p1", "b.png,A,test,p2"]).of("image in two splits")
+
+
+def test_train_and_val_may_share_with_a_warning_but_not_with_test(tmp_path: Path) -> None:
+    name = tile(tmp_path, "a.png", 1)
+    found = findings_of(tmp_path, [f"{name},A,{split},p1" for split in ("train", "val", "test")])
+    levels = {(f.kind, f.level): f for f in found.found}
+    assert len(found.of("image in two splits")) == len(found.of("group in two splits")) == 3
+    assert ("image in two splits", "warning") in levels
+    assert "train" in levels["image in two splits", "warning"].message
+    assert "val" in levels["image in two splits", "warning"].message
+    assert sum(f.level == "error" for f in found.of("image in two splits")) == 2
+    assert sum(f.level == "error" for f in found.of("group in two splits")) == 2
+
+
+def test_one_image_with_two_labels_is_told(tmp_path: Path) -> None:
+    name = tile(tmp_path, "a.png", 1)
+    found = findings_of(tmp_path, [f"{name},A,test,p1", f"{name},B,test,p1"])
+    assert any("labelled B, but the same image is labelled A" in f.message for f in found.warnings)
+
+
+def test_empty_classes_and_splits_are_found(tmp_path: Path) -> None:
+    rows = [f"{tile(tmp_path, 'a.png', 1)},A,train,p1", f"{tile(tmp_path, 'b.png', 2)},B,test,p2"]
+    found = findings_of(tmp_path, rows, ("A", "B", "C"))
+    assert [(f.level, f.message) for f in found.of("empty class")] == [
+        ("warning", "class 'A' (id 0) has no test images"),
+        ("warning", "class 'B' (id 1) has no train images"),
+        ("error", "class 'C' (id 2) has no images"),
+    ]
+    only_train = findings_of(tmp_path, rows[:1], ("A",))
+    assert [f.message for f in only_train.errors] == ["there are no test images"]
+    only_test = findings_of(tmp_path, rows[1:], ("A", "B"))
+    assert "only Zero-shot can run" in only_test.of("split")[0].message
+
+
+def test_some_groups_but_not_all_is_a_warning(tmp_path: Path) -> None:
+    rows = clean_rows(tmp_path)
+    rows[1] = rows[1].rpartition(",")[0] + ","
+    found = findings_of(tmp_path, rows)
+    assert [(f.kind, f.origin.rpartition(":")[2]) for f in found.found] == [("groups", "3")]
+
+
+def test_a_dataset_made_by_hand_is_checked_too(tmp_path: Path) -> None:
+    image = RoiImage(tmp_path / tile(tmp_path, "a.png", 1), 7, "a.png", "list:1")
+    found = check_dataset(RoiDataset("mine", ("A",), {"test": (image,)}))
+    assert "label 7 is outside the class map (ids 0 to 0)" in found.of("label")[0].message
+
+
+def test_bad_images_can_be_left_out_and_are_listed(tmp_path: Path) -> None:
+    rows = clean_rows(tmp_path)
+    (tmp_path / "broken.png").write_bytes(b"nothing")
+    table = tmp_path / "data.csv"
+    table.write_text(
+        "image_path,label,split,group\n" + "\n".join([*rows, "broken.png,A,test,p2", "gone.png,B,train,p0"])
+    )
+    dataset = load_dataset(table)
+    findings = check_dataset(dataset)
+    kept, skipped = drop_bad(dataset, findings)
+    assert {split: len(images) for split, images in kept.splits.items()} == {"train": 2, "val": 2, "test": 2}
+    assert [(s.image.name, s.split) for s in skipped] == [("gone.png", "train"), ("broken.png", "test")]
+    assert "not a PNG, JPEG or TIFF image" in skipped[1].reason
+    assert check_dataset(kept).errors == ()
+    same, none = drop_bad(kept, check_dataset(kept))
+    assert (same, none) == (kept, ())
+
+
+def test_a_path_relative_to_somewhere_else_gets_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "tiles").mkdir()
+    tile(tmp_path / "tiles", "a.png", 1)
+    monkeypatch.chdir(tmp_path)
+    found = findings_of(tmp_path / "lists", ["tiles/a.png,A,test,p1"])
+    assert "it is there relative to the current folder" in found.of("missing file")[0].message
+    tile(tmp_path / "lists", "b.png", 1)
+    (tmp_path / "lists" / "sub").mkdir()
+    tile(tmp_path / "lists" / "sub", "b.png", 1)
+    found = findings_of(tmp_path / "lists", ["sub\\b.png,A,test,p1"])
+    assert "with / in place of \\" in found.of("missing file")[0].message
+
+
+def test_progress_reaches_the_number_of_files(tmp_path: Path) -> None:
+    table = tmp_path / "data.csv"
+    table.write_text("image_path,label,split,group\n" + "\n".join(clean_rows(tmp_path)))
+    seen: list[tuple[int, int]] = []
+    check_dataset(load_dataset(table), on_progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(done, 6) for done in range(1, 7)]
+
+
+def test_the_copies_in_lc25000_are_within_groups(shared_dir: Path) -> None:
+    dataset = load_dataset(shared_dir / "data/lc25000/meta.csv", split="0.7/0.1/0.2")
+    findings = check_dataset(dataset)
+    assert findings.errors == ()
+    assert findings.sizes == {(224, 224): 1000}
+    names = {finding.message.split()[0] for finding in findings.of("double image")}
+    assert names == {"lungn925.jpeg", "lungscc504.jpeg"}
