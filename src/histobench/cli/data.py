@@ -10,6 +10,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from histobench.core.errors import HistobenchError
@@ -34,7 +35,7 @@ _PASSED = {
     "double image": "no image is there twice within a split",
 }
 _NO_GROUPS = "no groups are given, so one patient's images may be in train and test"
-_COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "SKIP": "yellow", "NOTE": "cyan"}
+_COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,30 +106,31 @@ def _check(args: argparse.Namespace) -> int:
 
     console = Console(highlight=False, markup=False)
     reading = _scan(args)
-    findings = _checked(reading, args.num_workers)
-    readable, bad = drop_bad(reading.dataset, findings)
-    dataset, skipped = (readable, bad) if args.on_bad_image == "skip" else (reading.dataset, ())
+    findings = _checked(reading, args)
+    dataset = reading.dataset
+    if args.on_bad_image == "skip":
+        dataset, _ = drop_bad(reading.dataset, findings)
     _print_summary(console, dataset, findings)
-    _print_findings(console, dataset, findings, skipping=bool(skipped), shown=args.show)
-    errors = [finding for finding in findings.errors if not (skipped and finding.image is not None)]
-    warnings = len(findings.warnings)
-    tail = f"{_count(len(errors), 'error')}, {_count(warnings, 'warning')}"
-    tail += f", {_count(len(skipped), 'image')} left out" if skipped else ""
+    _print_findings(console, dataset, findings, shown=max(0, args.show))
+    errors, warnings = len(findings.errors), len(findings.warnings)
+    tail = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"
     console.print(f"{'FAIL' if errors else 'PASS'} {tail}", style="red" if errors else "green")
     return 2 if errors else 0
 
 
-def _checked(reading: Reading, workers: int | None) -> Findings:
+def _checked(reading: Reading, args: argparse.Namespace) -> Findings:
     from rich.console import Console
     from rich.progress import Progress
 
     from histobench.roi.data.check import check_dataset
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading images", total=None)
         return check_dataset(
             reading,
-            workers=workers,
+            on_bad_image=args.on_bad_image,
+            workers=args.num_workers,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
 
@@ -162,36 +164,33 @@ def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) ->
     console.print(table)
 
 
-def _print_findings(
-    console: Console, dataset: RoiDataset, findings: Findings, *, skipping: bool, shown: int
-) -> None:
+def _print_findings(console: Console, dataset: RoiDataset, findings: Findings, *, shown: int) -> None:
     from histobench.roi.data.check import KINDS
 
+    anything = any(dataset.splits.values())
     grouped = any(image.group is not None for members in dataset.splits.values() for image in members)
     for kind in KINDS:
         found = findings.of(kind)
-        if found and skipping and found[0].image is not None:
-            _print_kind(console, "SKIP", kind, found, shown)
-            continue
         if kind == "group in two splits" and not grouped:
             _print_line(console, "NOTE", _NO_GROUPS)
-            continue
-        if not found and kind in _PASSED:
+        elif not found and kind in _PASSED and anything:
             _print_line(console, "PASS", _PASSED[kind])
         for word, level in (("FAIL", "error"), ("WARN", "warning")):
             _print_kind(console, word, kind, [f for f in found if f.level == level], shown)
 
 
-def _print_kind(
-    console: Console, word: str, kind: str, found: list[Finding] | tuple[Finding, ...], shown: int
-) -> None:
+def _print_kind(console: Console, word: str, kind: str, found: Sequence[Finding], shown: int) -> None:
     if not found:
         return
-    _print_line(console, word, f"{kind}: {len(found)}")
+    _print_line(console, word, f"{kind}: {len(found)}{_left_out(found)}")
     for finding in found[:shown]:
         console.print(f"       {finding}", soft_wrap=True)
     if len(found) > shown:
         console.print(f"       ... and {len(found) - shown} more (--show {len(found)} lists all)")
+
+
+def _left_out(found: Sequence[Finding]) -> str:
+    return ", left out" if found[0].image is not None and found[0].level == "warning" else ""
 
 
 def _print_line(console: Console, word: str, text: str) -> None:
@@ -228,5 +227,6 @@ def _demo(args: argparse.Namespace) -> int:
         seed=args.seed,
         layout=args.layout,
     )
-    print(f"synthetic dataset: {table}\ncheck it with: histobench data check {table}")
+    print(f"synthetic dataset: {table}")
+    print(f"check it with: histobench data check {table} --class2id_txt {table.with_suffix('.txt')}")
     return 0

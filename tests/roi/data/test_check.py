@@ -188,3 +188,16 @@ def test_the_copies_in_lc25000_are_within_groups(shared_dir: Path) -> None:
     assert findings.sizes == {(224, 224): 1000}
     names = {finding.message.split()[0] for finding in findings.of("double image")}
     assert names == {"lungn925.jpeg", "lungscc504.jpeg"}
+
+
+def test_skipping_bad_images_judges_what_is_left(tmp_path: Path) -> None:
+    rows = [
+        f"{tile(tmp_path, 'a.png', 1)},A,train,p1",
+        f"{tile(tmp_path, 'b.png', 2)},A,test,p2",
+        "gone.png,B,test,p2",
+    ]
+    table = tmp_path / "data.csv"
+    table.write_text("image_path,label,split,group\n" + "\n".join(rows))
+    found = check_dataset(load_dataset(table), on_bad_image="skip")
+    assert [(f.level, f.kind) for f in found.found] == [("warning", "missing file"), ("error", "empty class")]
+    assert len(found.bad_images) == 1

@@ -100,6 +100,7 @@ class _Content:
 def check_dataset(
     dataset: RoiDataset | Reading,
     *,
+    on_bad_image: str = "stop",
     workers: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Findings:
@@ -107,15 +108,19 @@ def check_dataset(
 
     Images are compared by their decoded pixels, so that a re-saved copy is found. An image or group in
     both test and another split is an error; in both train and val it is a warning, as is a copy within
-    a split.
+    a split. With `on_bad_image="skip"` a missing or unreadable image is a warning, and the rest is judged
+    as if it were not there; `drop_bad` then leaves it out.
     """
     reading = dataset if isinstance(dataset, Reading) else Reading(dataset)
     data = reading.dataset
     found = [Finding("error", problem.kind, problem.origin, problem.message) for problem in reading.problems]
     found += [Finding("warning", "left out", problem.origin, problem.message) for problem in reading.warnings]
     contents = _read_contents(data, workers, on_progress)
+    bad = list(_image_findings(data, contents, "warning" if on_bad_image == "skip" else "error"))
+    found += bad
+    if on_bad_image == "skip":
+        data, _ = drop_bad(data, Findings(tuple(bad)))
     found += _split_findings(data)
-    found += _image_findings(data, contents)
     found += _label_findings(data)
     found += _group_findings(data)
     found += _content_findings(data, contents)
@@ -149,11 +154,15 @@ def _read_contents(
     known: dict[bytes, _Content] = {}  # by digest of the file, so that a plain copy is decoded once
     contents: dict[Path, _Content] = {}
     # Threads are enough: Pillow and hashlib release the interpreter lock while they work.
-    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+    pool = ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1))
+    try:
         for path, content in zip(paths, pool.map(lambda path: _content(path, known), paths), strict=True):
             contents[path] = content
             if on_progress is not None:
                 on_progress(len(contents), len(paths))
+    finally:
+        # An interrupted check must not first read the remaining images.
+        pool.shutdown(cancel_futures=True)
     return contents
 
 
@@ -185,17 +194,17 @@ def _split_findings(dataset: RoiDataset) -> Iterable[Finding]:
         yield Finding("warning", "split", name, "there are no training images; only Zero-shot can run")
 
 
-def _image_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
+def _image_findings(dataset: RoiDataset, contents: Mapping[Path, _Content], level: str) -> Iterable[Finding]:
     for _, image in _all(dataset):
         error = contents[image.path].error
         if error is None:
             continue
         place = "" if image.origin == str(image.path) else f"{image.path}: "
         if os.path.exists(image.path):
-            yield Finding("error", "unreadable image", image.origin, f"{place}{error}", image)
+            yield Finding(level, "unreadable image", image.origin, f"{place}{error}", image)
         else:
             hint = _elsewhere(image)
-            yield Finding("error", "missing file", image.origin, f"{image.path} does not exist{hint}", image)
+            yield Finding(level, "missing file", image.origin, f"{image.path} does not exist{hint}", image)
 
 
 def _elsewhere(image: RoiImage) -> str:

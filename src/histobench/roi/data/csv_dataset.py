@@ -208,6 +208,8 @@ def _long(
 
 def _require(path: Path, column: str, header: Sequence[str]) -> None:
     if column not in header:
+        if len(header) == 1:
+            raise HistobenchError(f"{path} is not a CSV with the columns {_LAYOUTS}")
         hint = did_you_mean(column, header)
         raise HistobenchError(f"{path} has no column {column!r}; {hint} (expected columns: {_LAYOUTS})")
 
