@@ -1,0 +1,1 @@
+"""Environments: the turn loop as a pure state machine, and what surrounds it."""

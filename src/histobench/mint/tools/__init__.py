@@ -1,0 +1,34 @@
+"""Tools that an agent can call from its code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from histobench.mint.tools.base import Tool
+
+HEADING = "Tool function available (already imported in <execute> environment):"
+
+
+def get_toolset_description(tools: Sequence[Tool]) -> str:
+    """The part of the prompt that lists the tools; empty when there are none."""
+    if not tools:
+        return ""
+    check_unique_names(tools)
+    entries = [
+        f"[{number}] {tool.signature}\n{tool.description}\n" for number, tool in enumerate(tools, start=1)
+    ]
+    return "\n".join([HEADING, *entries])
+
+
+def check_unique_names(tools: Sequence[Tool]) -> None:
+    """Raise if two tools have one name: the second would silently hide the first."""
+    seen: dict[str, str] = {}
+    for tool in tools:
+        kind = f"{type(tool).__module__}.{type(tool).__qualname__}"
+        if tool.name in seen:
+            raise HistobenchError(f"two tools are called {tool.name!r}: {seen[tool.name]} and {kind}")
+        seen[tool.name] = kind

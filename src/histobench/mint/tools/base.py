@@ -1,0 +1,25 @@
+"""The base class of every tool."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+
+class Tool(ABC):
+    """A function that an agent can call from its code, with a name and words that explain it.
+
+    A tool class sets the three class variables and implements `__call__`, which returns the text that the
+    agent observes. A tool with state also implements `reset`, called before each episode.
+    """
+
+    name: ClassVar[str]
+    signature: ClassVar[str]
+    description: ClassVar[str]
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        """Do the work; the returned text is what the agent sees."""
+
+    def reset(self) -> None:  # noqa: B027 - most tools have no state
+        """Forget the last episode."""

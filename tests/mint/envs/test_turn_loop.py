@@ -1,0 +1,153 @@
+"""The turn loop keeps the books as the published benchmark did."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from histobench.mint.envs.action import classify, provider_error
+from histobench.mint.envs.state import Budget, State
+from histobench.mint.envs.turn_loop import (
+    HELP,
+    WRONG,
+    Outcome,
+    act,
+    begin,
+    observe,
+    proposals_left,
+    settle,
+    steps_left,
+)
+
+
+def _play(texts: list[str], outcomes: list[Outcome], budget: Budget = Budget()) -> State:  # noqa: B008
+    state = begin("task")
+    for text, outcome in zip(texts, outcomes, strict=True):
+        action = classify(text)
+        state = settle(act(state, action), action, outcome, budget)
+        state = observe(state, outcome, budget)
+        if state.finished:
+            break
+    return state
+
+
+def test_a_wrong_second_proposal_on_the_last_step_ends_by_proposals() -> None:
+    wrong = "<solution>1</solution>"
+    run = "<execute>1</execute>"
+    state = _play([run, run, run, wrong, wrong], [Outcome("x")] * 5)
+    assert state.terminate_reason == "max_propose_steps"
+
+
+def test_a_proposal_hides_the_code_beside_it() -> None:
+    assert classify("<execute>1</execute><solution>2</solution>").kind == "proposal"
+
+
+def test_two_empty_blocks_are_a_valid_cell_and_one_is_not() -> None:
+    assert classify("<execute></execute>").kind == "invalid"
+    assert classify("<execute></execute> <execute> </execute>").kind == "execute"
+
+
+def test_an_unclosed_block_after_a_closed_one_is_ignored() -> None:
+    assert classify("<execute>a</execute><execute>b").content == "a"
+
+
+def test_an_empty_message_is_invalid_and_leaves_no_entry() -> None:
+    state = _play([""], [Outcome(HELP)])
+    assert [message.role for message in state.history] == ["user", "user"]
+    assert state.counts.invalid_action == 1
+
+
+def test_a_provider_error_ends_the_episode_and_counts_nothing() -> None:
+    action = provider_error("context too long")
+    state = settle(act(begin("task"), action), action, Outcome(), Budget())
+    assert (state.terminate_reason, state.error, state.counts.total) == ("error", "context too long", 0)
+
+
+def test_a_failure_of_the_tool_itself_is_free() -> None:
+    action = classify("<execute>1</execute>")
+    state = settle(act(begin("t"), action), action, Outcome("traceback", counted=False), Budget())
+    assert state.counts.total == 0
+
+
+def test_the_countdown_asks_for_a_solution_at_the_last_step() -> None:
+    state = _play(["<execute>1</execute>"], [Outcome("")], Budget(2, 2))
+    assert state.history[-1].content == (
+        "Observation:\nYour answer is wrong.\nYou have 1 steps left and 2 chances to propose solution left.\n"
+        "You should take the last step to propose a solution.\n"
+    )
+
+
+@given(
+    st.text()
+    | st.lists(st.sampled_from(["<execute>", "</execute>", "<solution>", "</solution>", "x", "\n"])).map(
+        "".join
+    )
+)
+def test_any_text_is_one_of_the_four_kinds(text: str) -> None:
+    action = classify(text)
+    assert action.kind in ("execute", "invalid", "proposal", "proposal_unparsable")
+    assert action.is_proposal == ("<solution>" in text)
+
+
+def _recordings(shared: Path) -> list[Path]:
+    return sorted((shared / "mint" / "replay").glob("*.k5.jsonl.gz"))
+
+
+def test_every_recorded_episode_gives_the_recorded_books(shared_dir: Path) -> None:
+    episodes = 0
+    for path in _recordings(shared_dir):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                episodes += 1
+                _check_books(json.loads(line))
+    assert episodes == 586 * 6
+
+
+def _check_books(record: dict) -> None:
+    budget = Budget(record["settings"]["max_steps"], record["settings"]["max_propose"])
+    state = begin("task")
+    where = f"{record['model']} {record['task']} {record['task_id']}"
+    if record["terminate_reason"] == "error":
+        record = {**record, "turns": [*record["turns"], {"assistant": "", "kind": "error"}]}
+    for number, turn in enumerate(record["turns"]):
+        assert not state.finished, where
+        if turn["kind"] == "error":
+            action = provider_error(record.get("error") or "error")
+            outcome = Outcome()
+        else:
+            action = classify(turn["assistant"])
+            assert action.kind == turn["kind"], where
+            last = number == len(record["turns"]) - 1
+            outcome = Outcome(
+                turn.get("observation", ""),
+                success=turn.get("verdict") == "correct"
+                or (last and record["terminate_reason"] == "task_success"),
+            )
+        state = settle(act(state, action), action, outcome, budget)
+        if "steps_left" in turn:
+            assert (steps_left(state, budget), proposals_left(state, budget)) == (
+                turn["steps_left"],
+                turn["proposals_left"],
+            ), where
+        state = observe(state, outcome, budget, feedback=turn.get("feedback") or "")
+    assert state.finished, where
+    assert state.terminate_reason == record["terminate_reason"], where
+    assert state.success == record["success"], where
+    counts = {
+        "propose_solution": state.counts.propose_solution,
+        "use_tool": state.counts.use_tool,
+        "invalid_action": state.counts.invalid_action,
+    }
+    assert counts == record["counts"], where
+
+
+def test_a_wrong_answer_has_its_own_words() -> None:
+    state = _play(["<solution>1</solution>"], [Outcome()])
+    assert WRONG in state.history[-1].content
+    with pytest.raises(AttributeError):
+        state.finished = True  # type: ignore[misc]
