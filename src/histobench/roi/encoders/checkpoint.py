@@ -18,7 +18,17 @@ from histobench.core.errors import HistobenchError
 #: Under which names training scripts store the weights inside a larger dictionary.
 CONTAINERS = ("state_dict", "model_state_dict", "teacher", "model", "net", "module", "backbone")
 #: What wrappers put in front of every tensor name.
-PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "teacher.", "student.", "encoder.", "network.")
+PREFIXES = (
+    "module.",
+    "_orig_mod.",
+    "model.",
+    "backbone.",
+    "teacher.",
+    "student.",
+    "encoder.",
+    "network.",
+    "vit.",
+)
 SHOWN = 6
 
 

@@ -47,7 +47,7 @@ def construct(
 def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:
     """Read a published checkpoint into the network, all of it."""
     state = read_checkpoint(checkpoint, container=spec.source.container)
-    state = family_of(spec).from_upstream(spec, state)
+    state = family_of(spec).from_upstream(spec, network, state)
     load_strictly(network, state, where=f"{spec.name}: {checkpoint}", ignore=spec.source.ignore)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from itertools import count
 
+import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
@@ -76,21 +77,87 @@ def dinov2(state: State) -> State:
         if name.rsplit(".", 1)[-1] == "mask_token":
             continue
         renamed[name.replace("register_tokens", "reg_token")] = tensor
-    prefix = next((name.removesuffix("reg_token") for name in renamed if name.endswith("reg_token")), None)
-    if prefix is not None and f"{prefix}pos_embed" in renamed:
-        position = renamed[f"{prefix}pos_embed"]
-        if _has_class_position(position):
-            renamed[f"{prefix}cls_token"] = renamed[f"{prefix}cls_token"] + position[:, :1]
-            renamed[f"{prefix}pos_embed"] = position[:, 1:]
+    for name in [name for name in renamed if name.endswith("reg_token")]:
+        _fold_class_position(renamed, name.removesuffix("reg_token"))
     return renamed
 
 
-def _has_class_position(position: Tensor) -> bool:
+def transformers_vit(state: State) -> State:
+    """Names of the `transformers` library's ViT and DINOv2 networks, of any version, to timm's.
+
+    The library keeps query, key and value apart (timm has them in one matrix); newer versions renamed the
+    projections and split the gated feed-forward layer as well.
+    """
+    if not any("embeddings.patch_embeddings." in name for name in state):
+        return dinov2(state)
+    renamed: State = {}
+    for name, tensor in state.items():
+        name = re.sub(r"^(vit|dinov2|model|backbone)\.(?=embeddings|encoder|layer|pooler)", "", name)
+        block = re.match(r"(?:encoder\.layer|layers|layer)\.(\d+)\.(.+)\.(\w+)$", name)
+        if block:
+            inner = _BLOCK_NAMES.get(block[2], block[2])
+            renamed[f"blocks.{block[1]}.{inner}.{block[3].replace('lambda1', 'gamma')}"] = tensor
+        elif not name.startswith("pooler.") and not name.endswith("mask_token"):
+            stem, _, kind = name.rpartition(".")
+            renamed[_STEM_NAMES.get(name) or f"{_STEM_NAMES.get(stem, stem)}.{kind}"] = tensor
+    _join(renamed, "attn.qkv", ("query", "key", "value"))
+    _join(renamed, "mlp.fc1", ("gate", "up"))
+    _fold_class_position(renamed, "")
+    return renamed
+
+
+_STEM_NAMES = {
+    "embeddings.cls_token": "cls_token",
+    "embeddings.position_embeddings": "pos_embed",
+    "embeddings.register_tokens": "reg_token",
+    "embeddings.patch_embeddings.projection": "patch_embed.proj",
+    "layernorm": "norm",
+}
+_BLOCK_NAMES = {
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+    "attention.attention.query": "query",
+    "attention.attention.key": "key",
+    "attention.attention.value": "value",
+    "attention.q_proj": "query",
+    "attention.k_proj": "key",
+    "attention.v_proj": "value",
+    "attention.output.dense": "attn.proj",
+    "attention.o_proj": "attn.proj",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+    "layer_scale1": "ls1",
+    "layer_scale2": "ls2",
+    "mlp.weights_in": "mlp.fc1",
+    "mlp.weights_out": "mlp.fc2",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp.down_proj": "mlp.fc2",
+}
+
+
+def _join(state: State, target: str, parts: tuple[str, ...]) -> None:
+    """Put the parts of every block into one matrix, in this order."""
+    for name in [name for name in state if f".{parts[0]}." in name]:
+        names = [name.replace(f".{parts[0]}.", f".{part}.") for part in parts]
+        if all(part in state for part in names):
+            joined = torch.cat([state.pop(part) for part in names])
+            state[name.replace(f".{parts[0]}.", f".{target}.")] = joined
+
+
+def _fold_class_position(state: State, prefix: str) -> None:
+    """With registers timm keeps no position of the class token: it is part of the token."""
+    position = state.get(f"{prefix}pos_embed")
+    if f"{prefix}reg_token" not in state or position is None:
+        return
     patches = position.shape[1]
-    return int(patches**0.5) ** 2 != patches and round((patches - 1) ** 0.5) ** 2 == patches - 1
+    if int(patches**0.5) ** 2 != patches and round((patches - 1) ** 0.5) ** 2 == patches - 1:
+        state[f"{prefix}cls_token"] = state[f"{prefix}cls_token"] + position[:, :1]
+        state[f"{prefix}pos_embed"] = position[:, 1:]
 
 
 LAYOUTS: dict[str, Callable[[State], State]] = {
     "dinov2": dinov2,
     "efficientnet_pytorch": efficientnet_pytorch,
+    "transformers_vit": transformers_vit,
 }

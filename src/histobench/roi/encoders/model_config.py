@@ -57,7 +57,10 @@ def _our_facts(spec: EncoderSpec) -> dict[str, Any]:
         "interpolation": transform.interpolation,
     }
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
-    facts.update({name: spec.kwargs[name] for name in names if name in spec.kwargs})
+    tower = spec.kwargs.get("vision_config", spec.kwargs)
+    facts.update({name: tower[name] for name in names if name in tower})
+    if spec.family == "open_clip":
+        facts["quick_gelu"] = bool(spec.kwargs.get("quick_gelu", False))
     if spec.family == "timm":
         facts["architecture"] = spec.arch
         facts.update(
@@ -99,7 +102,8 @@ def _clip_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     preprocess = config.get("preprocess_cfg")
     if not isinstance(preprocess, Mapping):
         return {}
-    return {name: preprocess[name] for name in ("mean", "std", "interpolation") if name in preprocess}
+    facts = {name: preprocess[name] for name in ("mean", "std", "interpolation") if name in preprocess}
+    return {"quick_gelu": bool((config.get("model_cfg") or {}).get("quick_gelu", False)), **facts}
 
 
 def _same(stated: Any, ours: Any) -> bool:

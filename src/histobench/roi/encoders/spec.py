@@ -43,6 +43,8 @@ class WeightsSource:
     layout: str = ""
     #: Key of the dictionary inside the file that holds the tensors, where it is not an obvious one.
     container: str = ""
+    #: How to resample the file's position table to another image size (`positions.py`), once, when loading.
+    positions: str = ""
     #: Tensors of the file that the features do not need, as patterns (`fc.*`); anything else must load.
     ignore: tuple[str, ...] = ()
 
@@ -229,6 +231,7 @@ def _source(reader: _Entry) -> WeightsSource:
         url=reader.text("url", ""),
         layout=reader.text("layout", ""),
         container=reader.text("container", ""),
+        positions=reader.choice("positions", ("", "plain", "dino"), ""),
         ignore=reader.strings("ignore"),
     )
     reader.finish()

@@ -28,7 +28,9 @@ class Family:
         """The documented features [b, dim] of a batch."""
         raise NotImplementedError
 
-    def from_upstream(self, spec: EncoderSpec, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def from_upstream(
+        self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
         """The published tensors under the network's names."""
         return LAYOUTS[spec.source.layout](state) if spec.source.layout else state
 

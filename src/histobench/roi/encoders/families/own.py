@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,16 +20,19 @@ class OwnFamily(Family):
     """`arch` names the file; it has `build`, and the network has `encode_image` (and the text methods)."""
 
     def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
-        network: nn.Module = _module(spec).build(depth=depth, **spec.kwargs)
+        build = _module(spec).build
+        network: nn.Module = build(depth=depth, **_size_for(build, spec), **spec.kwargs)
         return network
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
         features: Tensor = network.encode_image(images, output=spec.output or "default")
         return features
 
-    def from_upstream(self, spec: EncoderSpec, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def from_upstream(
+        self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
         rename = getattr(_module(spec), "from_upstream", None)
-        return rename(state) if rename else state
+        return rename(state, **_size_for(rename, spec)) if rename else state
 
     def project_image(self, spec: EncoderSpec, network: Any, features: Tensor) -> Tensor:
         projected: Tensor = network.project_image(features)
@@ -41,6 +45,11 @@ class OwnFamily(Family):
     def load_tokenizer(self, spec: EncoderSpec, files: Mapping[str, Path]) -> Tokenizer:
         tokenizer: Tokenizer = _module(spec).load_tokenizer(files)
         return tokenizer
+
+
+def _size_for(function: Callable[..., Any], spec: EncoderSpec) -> dict[str, int]:
+    """The image size, for the networks that are built for one (their position tables have its shape)."""
+    return {"image_size": spec.size} if "image_size" in inspect.signature(function).parameters else {}
 
 
 def _module(spec: EncoderSpec) -> ModuleType:

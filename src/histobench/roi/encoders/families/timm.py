@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import timm
@@ -10,10 +11,16 @@ from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.families.family import Family, pool_tokens
+from histobench.roi.encoders.positions import resample_positions
 from histobench.roi.encoders.spec import EncoderSpec
 
 #: Layers that an entry may name; YAML holds no Python.
-LAYERS: dict[str, Any] = {"SwiGLUPacked": SwiGLUPacked, "SiLU": nn.SiLU, "GELU": nn.GELU}
+LAYERS: dict[str, Any] = {
+    "SwiGLUPacked": SwiGLUPacked,
+    "SiLU": nn.SiLU,
+    "GELU": nn.GELU,
+    "LayerNorm-1e-12": partial(nn.LayerNorm, eps=1e-12),
+}
 RESNET_STAGES = {"layer3": 3, "layer4": 4}
 
 
@@ -25,6 +32,9 @@ class TimmFamily(Family):
             key: LAYERS.get(value, value) if isinstance(value, str) else value
             for key, value in spec.kwargs.items()
         }
+        if spec.source.positions:
+            # The position table is resampled once, when the weights are loaded, not by timm at every call.
+            kwargs |= {"img_size": spec.size, "dynamic_img_size": False}
         if depth is not None and spec.arch.startswith("vit_"):
             kwargs["depth"] = depth
         elif depth is not None and spec.arch.startswith("resnet"):
@@ -36,6 +46,14 @@ class TimmFamily(Family):
         except (RuntimeError, TypeError) as error:
             raise HistobenchError(f"zoo: {spec.name}: timm cannot build {spec.arch!r}: {error}") from error
         return network
+
+    def from_upstream(self, spec: EncoderSpec, network: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        state = super().from_upstream(spec, network, state)
+        if spec.source.positions:
+            patches = network.patch_embed.num_patches
+            for name in [name for name in state if name.endswith("pos_embed")]:
+                state[name] = resample_positions(state[name], patches, spec.source.positions)
+        return state
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
         if spec.pooling == "pooled":

@@ -1,0 +1,99 @@
+"""Networks of the open_clip library: CLIP, and CLIP with a BERT text tower."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.clip_tokens import clip_tokenizer, wordpiece_tokenizer
+from histobench.roi.encoders.families.family import Family, Tokenizer
+from histobench.roi.encoders.spec import EncoderSpec
+
+
+class OpenClipFamily(Family):
+    """`arch` is CLIP or BertCLIP, `kwargs` what open_clip calls the model configuration."""
+
+    def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
+        try:
+            from open_clip.model import CLIP
+        except ModuleNotFoundError as error:
+            raise HistobenchError(
+                f"{spec.name} needs the package open_clip_torch; run: pip install 'histobench[text]'"
+            ) from error
+        if spec.arch == "BertCLIP":
+            return BertClip(depth=depth, **spec.kwargs)
+        towers = {
+            key: {**spec.kwargs[key], "layers": depth or spec.kwargs[key]["layers"]}
+            for key in ("vision_cfg", "text_cfg")
+        }
+        network: nn.Module = CLIP(**{**spec.kwargs, **towers})
+        return network
+
+    def from_upstream(
+        self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        # Old versions stored two constant tables with the weights.
+        return {name: t for name, t in state.items() if not name.endswith((".position_ids", "attn_mask"))}
+
+    def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
+        features: Tensor = network.encode_image(images)
+        return features
+
+    def encode_text(self, spec: EncoderSpec, network: Any, tokens: Tensor) -> Tensor:
+        return nn.functional.normalize(network.encode_text(tokens), dim=-1)
+
+    def load_tokenizer(self, spec: EncoderSpec, files: Mapping[str, Path]) -> Tokenizer:
+        if spec.arch == "BertCLIP" and spec.text is not None:
+            return wordpiece_tokenizer(files["tokenizer.json"], spec.text.context)
+        return clip_tokenizer(spec)
+
+
+class BertClip(nn.Module):
+    """A timm image tower and a BERT text tower under open_clip's names."""
+
+    def __init__(
+        self, *, embed_dim: int, vision: str, bert: Mapping[str, Any], depth: int | None = None
+    ) -> None:
+        super().__init__()
+        import timm
+        from transformers import BertConfig, BertModel
+
+        trunk = timm.create_model(vision, num_classes=0, **({} if depth is None else {"depth": depth}))
+        self.visual = nn.ModuleDict(
+            {
+                "trunk": trunk,
+                "head": nn.ModuleDict({"proj": nn.Linear(trunk.num_features, embed_dim, bias=False)}),
+            }
+        )
+        config = BertConfig(**bert, **({} if depth is None else {"num_hidden_layers": depth}))
+        width = config.hidden_size
+        middle = (width + embed_dim) // 2
+        self.text = nn.ModuleDict(
+            {
+                "transformer": BertModel(config, add_pooling_layer=False),
+                "proj": nn.Sequential(
+                    nn.Linear(width, middle, bias=False), nn.GELU(), nn.Linear(middle, embed_dim, bias=False)
+                ),
+            }
+        )
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
+
+    def encode_image(self, images: Tensor) -> Tensor:
+        """Projected image features [b, embed_dim], not normalised."""
+        projected: Tensor = self.visual["head"]["proj"](self.visual["trunk"](images))  # type: ignore[index]
+        return projected
+
+    def encode_text(self, tokens: Tensor) -> Tensor:
+        """Projected state of the first token [n, embed_dim], not normalised; 0 is padding."""
+        states = self.text["transformer"](input_ids=tokens, attention_mask=(tokens != 0).long())
+        projected: Tensor = self.text["proj"](states.last_hidden_state[:, 0])
+        return projected
+
+
+FAMILY = OpenClipFamily()

@@ -1,0 +1,84 @@
+"""Networks of the transformers library, built from their configuration: CLIP and DINOv3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.clip_tokens import clip_tokenizer
+from histobench.roi.encoders.families.family import Family, Tokenizer, pool_tokens
+from histobench.roi.encoders.positions import resample_positions
+from histobench.roi.encoders.spec import EncoderSpec
+
+POSITIONS = "vision_model.embeddings.position_embedding.weight"
+
+
+class TransformersFamily(Family):
+    """`arch` is the class name without `Model`, `kwargs` its configuration; no file of the hub is run."""
+
+    def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
+        try:
+            import transformers
+        except ModuleNotFoundError as error:
+            raise HistobenchError(
+                f"{spec.name} needs the package transformers; run: pip install 'histobench[text]'"
+            ) from error
+        kwargs = _with_depth(spec.kwargs, depth)
+        if "vision_config" in kwargs:
+            kwargs["vision_config"] = {**kwargs["vision_config"], "image_size": spec.size}
+        try:
+            config = getattr(transformers, f"{spec.arch}Config")(**kwargs)
+            network: nn.Module = getattr(transformers, f"{spec.arch}Model")(config)
+        except AttributeError as error:
+            raise HistobenchError(
+                f"{spec.name} needs a transformers with {spec.arch}Model; run: pip install -U transformers"
+            ) from error
+        return network
+
+    def from_upstream(
+        self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        state = {name: tensor for name, tensor in state.items() if not name.endswith(".position_ids")}
+        expected = network.state_dict()
+        if POSITIONS in state and POSITIONS in expected:
+            patches = expected[POSITIONS].shape[0] - 1
+            state[POSITIONS] = resample_positions(state[POSITIONS][None], patches, "plain")[0]
+        # The library moved its blocks under `model.` in newer versions; published files have either name.
+        for name in [name for name in state if name not in expected]:
+            for other in (f"model.{name}", name.removeprefix("model.")):
+                if other in expected and other not in state:
+                    state[other] = state.pop(name)
+                    break
+        return state
+
+    def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
+        if spec.arch == "CLIP":
+            pooled: Tensor = network.visual_projection(
+                network.vision_model(pixel_values=images).pooler_output
+            )
+            return pooled
+        prefix = 1 + int(getattr(network.config, "num_register_tokens", 0))
+        return pool_tokens(network(pixel_values=images).last_hidden_state, spec.pooling, prefix=prefix)
+
+    def encode_text(self, spec: EncoderSpec, network: Any, tokens: Tensor) -> Tensor:
+        # Attention is causal, so what follows the end token cannot change its state.
+        features = network.text_projection(network.text_model(input_ids=tokens).pooler_output)
+        return nn.functional.normalize(features, dim=-1)
+
+    def load_tokenizer(self, spec: EncoderSpec, files: Mapping[str, Path]) -> Tokenizer:
+        return clip_tokenizer(spec)
+
+
+def _with_depth(kwargs: Mapping[str, Any], depth: int | None) -> dict[str, Any]:
+    """The configuration, with fewer layers in every tower when `depth` is given."""
+    if depth is None:
+        return dict(kwargs)
+    towers = {key: {**kwargs[key], "num_hidden_layers": depth} for key in kwargs if key.endswith("_config")}
+    return {**kwargs, **towers} if towers else {**kwargs, "num_hidden_layers": depth}
+
+
+FAMILY = TransformersFamily()
