@@ -1,0 +1,1 @@
+"""Intervals, paired tests, ranks and power: arrays and callables in, numbers out, one procedure per file."""

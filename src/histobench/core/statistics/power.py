@@ -1,0 +1,186 @@
+"""How many test images (or patients) it takes to see a difference between two models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from histobench.core.statistics.resampling import Metric, SamplingDesign, replicates
+
+Floats = NDArray[np.float64]
+
+#: Beyond this many times the present size the noise is as good as normal and simulation only costs time.
+SIMULATE_UP_TO = 10
+
+
+@dataclass(frozen=True)
+class PowerEstimate:
+    """Units (images, or clusters such as patients) needed, and what the present test set can do."""
+
+    units_needed: int
+    simulated: bool  # whether `units_needed` was decided by simulated test sets
+    units_needed_normal: int  # by the normal formula, from the standard error alone
+    samples_needed: int  # images; with clusters: at the present mean cluster size
+    present_units: int
+    present_power: float  # chance that the present test set shows a difference of delta
+    detectable: float  # the difference that the present test set shows with the wanted power
+    observed: float  # the stored difference, first - second
+    standard_error: float  # of the difference on the present test set
+
+
+def mcnemar_samples(discordant: float, delta: float, *, alpha: float = 0.05, power: float = 0.8) -> int:
+    """Samples for McNemar's test to see a difference `delta` in accuracy (Connor 1987).
+
+    `discordant` is the share of samples that exactly one of the two models gets right; it cannot be
+    smaller than delta.
+
+    >>> mcnemar_samples(0.1, 0.05)
+    312
+    """
+    _check(delta, alpha, power)
+    if not delta <= discordant <= 1:
+        raise ValueError(f"the discordant share {discordant:g} must lie between delta ({delta:g}) and 1")
+    spread = special.ndtri(1 - alpha / 2) * discordant**0.5
+    spread += special.ndtri(power) * (discordant - delta**2) ** 0.5
+    return math.ceil(float(spread**2 / delta**2))
+
+
+def mcnemar_power(discordant: float, delta: float, n_samples: int, *, alpha: float = 0.05) -> float:
+    """The chance that McNemar's test on `n_samples` samples sees `delta` (inverse of `mcnemar_samples`)."""
+    _check(delta, alpha, 0.5)
+    spread = max(discordant - delta**2, 1e-300) ** 0.5
+    reach = delta * n_samples**0.5 - special.ndtri(1 - alpha / 2) * discordant**0.5
+    return float(special.ndtr(reach / spread))
+
+
+def units_for_error(
+    standard_error: float, n_units: int, delta: float, *, alpha: float = 0.05, power: float = 0.8
+) -> int:
+    """Units for any metric whose standard error is `standard_error` at `n_units` and shrinks as 1/sqrt(n).
+
+    >>> units_for_error(0.02, 100, 0.04)
+    197
+    """
+    _check(delta, alpha, power)
+    reach = float(special.ndtri(1 - alpha / 2) + special.ndtri(power))
+    return max(2, math.ceil(n_units * (standard_error * reach / delta) ** 2))
+
+
+def simulated_power(
+    first: Metric,
+    second: Metric,
+    design: SamplingDesign,
+    *,
+    delta: float,
+    n_units: int,
+    alpha: float = 0.05,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> float:
+    """The share of simulated test sets of `n_units` units on which a true difference `delta` shows.
+
+    Test sets are drawn from the stored predictions; the observed difference is taken out and `delta` put
+    in, so only the noise comes from the data. A difference shows when it exceeds the normal quantile times
+    its standard error.
+    """
+    _check(delta, alpha, 0.5)
+    observed = _difference(first, second, np.ones((1, design.n_samples), dtype=np.int32))[0]
+    noise = replicates(
+        lambda counts: _difference(first, second, counts),
+        design,
+        n_resamples=n_resamples,
+        seed=seed,
+        n_units=n_units,
+    )
+    noise = noise[np.isfinite(noise)]
+    if len(noise) < 2:
+        return 0.0
+    shown = np.abs(noise - observed + delta) > special.ndtri(1 - alpha / 2) * noise.std(ddof=1)
+    return float(shown.mean())
+
+
+def power_from_predictions(
+    first: Metric,
+    second: Metric,
+    design: SamplingDesign,
+    *,
+    delta: float,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> PowerEstimate:
+    """Units needed to see `delta`, from two models' stored predictions on the same samples.
+
+    The normal formula gives the first guess; simulated test sets of growing size then decide, unless the
+    guess is more than ten times the present size. Models that never differ leave no noise to learn from.
+    """
+    _check(delta, alpha, power)
+    ones = np.ones((1, design.n_samples), dtype=np.int32)
+    observed = float(_difference(first, second, ones)[0])
+    noise = replicates(
+        lambda counts: _difference(first, second, counts), design, n_resamples=n_resamples, seed=seed
+    )
+    error = float(np.nanstd(noise, ddof=1))
+    if not error > 0:
+        raise ValueError("the two models never differ on these samples: there is no noise to plan with")
+    guess = units_for_error(error, design.n_units, delta, alpha=alpha, power=power)
+
+    def power_at(n_units: int) -> float:
+        return simulated_power(
+            first,
+            second,
+            design,
+            delta=delta,
+            n_units=n_units,
+            alpha=alpha,
+            n_resamples=n_resamples,
+            seed=seed,
+        )
+
+    simulate = guess <= SIMULATE_UP_TO * design.n_units
+    needed = _smallest(power_at, power, guess) if simulate else guess
+    reach = float(special.ndtri(1 - alpha / 2) + special.ndtri(power))
+    return PowerEstimate(
+        units_needed=needed,
+        simulated=simulate,
+        units_needed_normal=guess,
+        samples_needed=math.ceil(needed * design.n_samples / design.n_units),
+        present_units=design.n_units,
+        present_power=power_at(design.n_units),
+        detectable=error * reach,
+        observed=observed,
+        standard_error=error,
+    )
+
+
+def _smallest(power_at: Callable[[int], float], wanted: float, guess: int) -> int:
+    """The smallest size (to about 2%) whose simulated power reaches `wanted`, searched around `guess`."""
+    low, high = max(2, guess // 2), max(3, guess)
+    while power_at(high) < wanted:
+        low, high = high, math.ceil(high * 1.5)
+    while low > 2 and power_at(low) >= wanted:
+        low, high = max(2, low // 2), low
+    while high - low > max(1, high // 50):
+        middle = (low + high) // 2
+        if power_at(middle) >= wanted:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _difference(first: Metric, second: Metric, counts: NDArray[np.int32]) -> Floats:
+    return np.asarray(first(counts), dtype=np.float64) - np.asarray(second(counts), dtype=np.float64)
+
+
+def _check(delta: float, alpha: float, power: float) -> None:
+    if not delta > 0:
+        raise ValueError(f"delta must be positive, not {delta:g}")
+    if not (0 < alpha < 1 and 0 < power < 1):
+        raise ValueError(f"alpha ({alpha:g}) and power ({power:g}) must lie between 0 and 1")

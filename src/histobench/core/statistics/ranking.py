@@ -1,0 +1,135 @@
+"""Many models on many datasets: mean ranks, Friedman's test, Nemenyi's critical difference, wins and ties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from histobench.core.statistics.intervals import Interval
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Friedman:
+    """Are the mean ranks more different than chance makes them?"""
+
+    statistic: float  # chi-squared, corrected for ties
+    p_value: float
+    f_statistic: float  # Iman and Davenport's, less conservative with few datasets
+    f_p_value: float
+
+
+@dataclass(frozen=True)
+class WinTieLoss:
+    """How often row beats, equals (interval of the difference contains 0) or loses to column."""
+
+    wins: NDArray[np.int64]  # [m, m]
+    ties: NDArray[np.int64]
+    losses: NDArray[np.int64]
+
+
+def ranks(scores: ArrayLike, *, higher_is_better: bool = True) -> Floats:
+    """Ranks within each dataset (row), 1 for the best, equal scores share their mean rank.
+
+    >>> ranks([[0.9, 0.8, 0.9]]).tolist()
+    [[1.5, 3.0, 1.5]]
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    return np.asarray(stats.rankdata(-values if higher_is_better else values, axis=1), dtype=np.float64)
+
+
+def mean_ranks(scores: ArrayLike, *, higher_is_better: bool = True) -> Floats:
+    """Each model's mean rank over the datasets; `scores` are [datasets, models]."""
+    return ranks(scores, higher_is_better=higher_is_better).mean(axis=0)
+
+
+def friedman(scores: ArrayLike) -> Friedman:
+    """Friedman's test with correction for ties, and Iman and Davenport's F version."""
+    ranked = ranks(scores)
+    n_datasets, n_models = ranked.shape
+    if n_datasets < 2 or n_models < 2:
+        raise ValueError("Friedman's test needs at least two datasets and two models")
+    spread = float(((ranked - (n_models + 1) / 2) ** 2).sum())
+    if spread == 0:  # every dataset is one big tie
+        return Friedman(0.0, 1.0, 0.0, 1.0)
+    deviation = ranked.sum(axis=0) - n_datasets * (n_models + 1) / 2
+    statistic = float((n_models - 1) * (deviation**2).sum() / spread)
+    p_value = float(stats.chi2.sf(statistic, n_models - 1))
+    rest = n_datasets * (n_models - 1) - statistic
+    if rest <= 1e-9:  # all datasets agree on the order
+        return Friedman(statistic, p_value, float("inf"), 0.0)
+    f_statistic = (n_datasets - 1) * statistic / rest
+    f_p_value = float(stats.f.sf(f_statistic, n_models - 1, (n_models - 1) * (n_datasets - 1)))
+    return Friedman(statistic, p_value, f_statistic, f_p_value)
+
+
+def nemenyi_critical_difference(n_models: int, n_datasets: int, *, alpha: float = 0.05) -> float:
+    """Mean ranks at least this far apart differ (Demšar 2006); studentized range with infinite freedom.
+
+    >>> round(nemenyi_critical_difference(4, 14, alpha=0.05), 2)
+    1.25
+    """
+    return _critical_range(n_models, alpha) * _rank_error(n_models, n_datasets)
+
+
+def nemenyi_p_values(average_ranks: ArrayLike, n_datasets: int) -> Floats:
+    """p-values of all pairs of models, [m, m], corrected for the number of models."""
+    average = np.asarray(average_ranks, dtype=np.float64)
+    distance = np.abs(average[:, None] - average[None, :]) / _rank_error(len(average), n_datasets)
+    p_values = stats.studentized_range.sf(distance * np.sqrt(2), len(average), np.inf)
+    return np.clip(np.asarray(p_values, dtype=np.float64), 0.0, 1.0)
+
+
+def cliques(average_ranks: ArrayLike, critical_difference: float) -> list[tuple[int, ...]]:
+    """The largest groups of models, best first, within which no two differ.
+
+    >>> cliques([1.0, 1.8, 3.0], 1.5)
+    [(0, 1), (1, 2)]
+    """
+    average = np.asarray(average_ranks, dtype=np.float64)
+    order = np.argsort(average, kind="stable")
+    found: list[tuple[int, ...]] = []
+    last_end = 0
+    for start in range(len(order)):
+        end = start
+        while end < len(order) and average[order[end]] - average[order[start]] < critical_difference:
+            end += 1
+        if end - start > 1 and end > last_end:
+            found.append(tuple(int(index) for index in order[start:end]))
+        last_end = max(last_end, end)
+    return found
+
+
+def win_tie_loss(intervals: Sequence[Sequence[Sequence[Interval | None]]]) -> WinTieLoss:
+    """Counts over datasets from `intervals[dataset][row][column]` of the difference row - column.
+
+    An entry of None is a pair that was not compared on that dataset; it counts nowhere.
+    """
+    n_models = len(intervals[0]) if intervals else 0
+    wins, ties, losses = (np.zeros((n_models, n_models), dtype=np.int64) for _ in range(3))
+    for table in intervals:
+        for row in range(n_models):
+            for column in range(n_models):
+                interval = table[row][column]
+                if interval is None or row == column:
+                    continue
+                if interval.contains(0.0):
+                    ties[row, column] += 1
+                elif (interval.low or 0.0) > 0:
+                    wins[row, column] += 1
+                else:
+                    losses[row, column] += 1
+    return WinTieLoss(wins, ties, losses)
+
+
+def _critical_range(n_models: int, alpha: float) -> float:
+    return float(stats.studentized_range.ppf(1 - alpha, n_models, np.inf)) / 2**0.5
+
+
+def _rank_error(n_models: int, n_datasets: int) -> float:
+    return float(np.sqrt(n_models * (n_models + 1) / (6 * n_datasets)))

@@ -1,0 +1,140 @@
+"""Sample sizes against closed forms, exact enumeration and simulated experiments."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.power import NormalIndPower
+
+from histobench.core.statistics.mcnemar import mcnemar_from_counts
+from histobench.core.statistics.power import (
+    mcnemar_power,
+    mcnemar_samples,
+    power_from_predictions,
+    simulated_power,
+    units_for_error,
+)
+from histobench.core.statistics.resampling import sampling_design
+
+
+def mean_of(values: np.ndarray):
+    return lambda counts: counts @ values / counts.sum(axis=1)
+
+
+def test_mcnemar_samples_by_hand() -> None:
+    # (1.95996 sqrt(0.2) + 0.84162 sqrt(0.2 - 0.01))^2 / 0.1^2 = 154.7
+    assert mcnemar_samples(0.2, 0.1) == 155
+
+
+@pytest.mark.parametrize(("discordant", "delta"), [(0.3, 0.1), (0.1, 0.03), (0.5, 0.2), (0.08, 0.08)])
+def test_mcnemar_power_is_the_inverse_of_mcnemar_samples(discordant: float, delta: float) -> None:
+    n = mcnemar_samples(discordant, delta)
+    assert mcnemar_power(discordant, delta, n) >= 0.8
+    assert mcnemar_power(discordant, delta, n - 1) < 0.8
+
+
+def test_mcnemar_power_is_near_the_exact_power_of_the_uncorrected_test() -> None:
+    discordant, delta = 0.25, 0.1
+    n = mcnemar_samples(discordant, delta)
+    p_first = (discordant + delta) / 2 / discordant
+    power = 0.0
+    for m in range(1, n + 1):  # all numbers of discordant pairs, all splits of them
+        split = np.arange(m + 1)
+        shows = (2 * split - m) ** 2 / m > stats.chi2.ppf(0.95, 1)
+        power += stats.binom.pmf(m, n, discordant) * stats.binom.pmf(split, m, p_first)[shows].sum()
+    assert power == pytest.approx(0.8, abs=0.02)
+
+
+def test_mcnemar_power_holds_in_simulated_experiments() -> None:
+    generator = np.random.default_rng(0)
+    n = mcnemar_samples(0.3, 0.1, power=0.9)
+    outcomes = generator.multinomial(n, [0.2, 0.1, 0.7], size=2000)
+    shown = np.mean(
+        [mcnemar_from_counts(int(b), int(c), method="mid-p").p_value <= 0.05 for b, c, _ in outcomes]
+    )
+    assert shown == pytest.approx(0.9, abs=0.025)
+
+
+def test_units_for_error_is_statsmodels_one_sample_size() -> None:
+    expected = NormalIndPower(ddof=0).solve_power(effect_size=0.04 / 0.2, alpha=0.05, power=0.8, ratio=0)
+    assert units_for_error(0.02, 100, 0.04) == math.ceil(expected)
+
+
+def test_needed_units_agree_with_mcnemars_closed_form_for_accuracy() -> None:
+    generator = np.random.default_rng(1)
+    first = (generator.random(1000) < 0.8).astype(float)
+    second = np.where(generator.random(1000) < 0.15, 1 - first, first)
+    result = power_from_predictions(
+        mean_of(first), mean_of(second), sampling_design(1000), delta=0.05, n_resamples=4000, seed=2
+    )
+    discordant = float(np.mean(first != second))
+    # The formula plans with the variance under delta, the predictions carry that of the observed difference.
+    planned = mcnemar_samples(discordant, 0.05) * (discordant - result.observed**2) / discordant
+    assert result.units_needed == pytest.approx(planned, rel=0.08)
+    assert result.units_needed_normal == pytest.approx(planned, rel=0.06)
+    assert result.samples_needed == result.units_needed
+    assert result.simulated
+
+
+def test_present_power_and_detectable_difference_fit_together() -> None:
+    generator = np.random.default_rng(3)
+    first, second = generator.random((2, 300))
+    metrics = mean_of(first), mean_of(second)
+    design = sampling_design(300)
+    detectable = power_from_predictions(*metrics, design, delta=0.05, n_resamples=2000).detectable
+    again = power_from_predictions(*metrics, design, delta=detectable, n_resamples=2000)
+    assert again.present_power == pytest.approx(0.8, abs=0.03)
+    assert again.units_needed == pytest.approx(300, rel=0.08)
+
+
+def test_dependent_images_need_more_patients_than_independent_ones() -> None:
+    generator = np.random.default_rng(4)
+    patients = np.repeat(np.arange(80), 5)
+    taste = generator.normal(0, 0.2, 80)[patients]
+    first = (generator.random(400) < np.clip(0.7 + taste, 0, 1)).astype(float)
+    second = (generator.random(400) < np.clip(0.7 - taste, 0, 1)).astype(float)
+    settings = {"delta": 0.05, "n_resamples": 1000}
+    by_patient = power_from_predictions(
+        mean_of(first), mean_of(second), sampling_design(400, clusters=patients), **settings
+    )
+    by_image = power_from_predictions(mean_of(first), mean_of(second), sampling_design(400), **settings)
+    assert by_patient.present_units == 80
+    assert by_patient.samples_needed == by_patient.units_needed * 5
+    assert by_patient.samples_needed > 1.3 * by_image.samples_needed
+
+
+def test_simulated_power_grows_with_size_from_alpha_to_one() -> None:
+    generator = np.random.default_rng(5)
+    first, second = generator.random((2, 200))
+    powers = [
+        simulated_power(
+            mean_of(first), mean_of(second), sampling_design(200), delta=0.06, n_units=n, n_resamples=2000
+        )
+        for n in (5, 50, 500, 5000)
+    ]
+    assert powers == sorted(powers)
+    assert powers[0] < 0.15
+    assert powers[-1] > 0.999
+
+
+def test_a_tiny_delta_is_answered_by_the_formula_alone() -> None:
+    generator = np.random.default_rng(6)
+    first, second = generator.random((2, 100))
+    result = power_from_predictions(mean_of(first), mean_of(second), sampling_design(100), delta=1e-4)
+    assert not result.simulated
+    assert result.units_needed == result.units_needed_normal > 1_000_000
+
+
+def test_impossible_questions_are_refused() -> None:
+    with pytest.raises(ValueError, match="delta must be positive"):
+        mcnemar_samples(0.1, 0)
+    with pytest.raises(ValueError, match="between delta"):
+        mcnemar_samples(0.01, 0.05)
+    with pytest.raises(ValueError, match="alpha"):
+        units_for_error(0.1, 10, 0.1, alpha=1.5)
+    same = mean_of(np.ones(10))
+    with pytest.raises(ValueError, match="never differ"):
+        power_from_predictions(same, same, sampling_design(10), delta=0.1)
