@@ -134,7 +134,7 @@ def test_an_empty_class_folder_is_a_class(tmp_path: Path) -> None:
         (["train/A/1.png", "TUM/2.png"], {}, "mixes splits (train) with others (TUM)"),
         (["train/A/1.png", "test/A/1.png"], {"split": "0.5/0.5"}, "leave out --split"),
         (["A/1.png"], {"split": "0.5/0.5", "group_regex": r"p(\d)"}, "finds no group in 'A/1.png'"),
-        (["A/1.png"], {"split": "0.5/0.5", "group_column": "p"}, "is a folder and has no columns"),
+        (["A/1.png"], {"split": "0.5/0.5", "group_column": "p"}, "has no columns"),
     ],
 )
 def test_a_folder_that_is_no_dataset_says_why(

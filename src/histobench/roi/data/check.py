@@ -15,6 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.problem import Reading, listing
+from histobench.roi.features.image_ref import locate
 
 #: The kinds of findings, in the order of a report.
 KINDS = (
@@ -30,6 +31,7 @@ KINDS = (
     "groups",
     "left out",
 )
+_MISSING = "the file does not exist"
 _BAD_IMAGE = ("missing file", "unreadable image")
 
 
@@ -168,14 +170,18 @@ def _read_contents(
 
 def _content(path: Path, known: dict[bytes, _Content]) -> _Content:
     try:
-        data = path.read_bytes()
-    except OSError:
-        data = b""  # open_rgb says what is wrong, in the words used everywhere else
+        data = locate(path).read()
+    except FileNotFoundError:
+        return _Content(error=_MISSING)
+    except IsADirectoryError:
+        return _Content(error="this is a folder, not an image")
+    except (OSError, HistobenchError) as error:
+        return _Content(error=getattr(error, "strerror", None) or str(error))
     digest = hashlib.blake2b(data, digest_size=16).digest()
-    if data and digest in known:
+    if digest in known:
         return known[digest]
     try:
-        image = open_rgb(data, name=str(path)) if data else open_rgb(path)
+        image = open_rgb(data, name=str(path))
     except HistobenchError as error:
         return _Content(error=str(error).removeprefix(f"{path}: "))
     size = f"{image.width}x{image.height}:".encode()
@@ -200,7 +206,7 @@ def _image_findings(dataset: RoiDataset, contents: Mapping[Path, _Content], leve
         if error is None:
             continue
         place = "" if image.origin == str(image.path) else f"{image.path}: "
-        if os.path.exists(image.path):
+        if error != _MISSING:
             yield Finding(level, "unreadable image", image.origin, f"{place}{error}", image)
         else:
             hint = _elsewhere(image)

@@ -13,7 +13,7 @@ from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.image_names import image_names
 from histobench.roi.data.labels import classes_of, label_reader
 from histobench.roi.data.problem import Problem, Reading
-from histobench.roi.data.split import SPLIT_WORDS, group_of, split_images
+from histobench.roi.data.split import SPLIT_WORDS, arrange, group_of
 from histobench.roi.data.text_file import read_text
 
 _PATH_COLUMNS = ("image_path", "path", "file", "filename", "image")
@@ -89,15 +89,7 @@ def scan_csv(
         placed.append((entry.split, RoiImage(file, label, image_name, origin, entry.group)))
     if not entries and not problems:
         raise HistobenchError(f"{path} lists no images")
-    splits = (
-        split_images([image for _, image in placed], split, seed=seed)
-        if split is not None
-        else {
-            wanted: tuple(image for word, image in placed if word == wanted)
-            for wanted in SPLITS
-            if any(word == wanted for word, _ in placed)
-        }
-    )
+    splits = arrange(placed, split, seed=seed)
     problems.sort(key=lambda problem: int(problem.origin.rpartition(":")[2]))
     return Reading(RoiDataset(name or path.stem, classes, splits), tuple(problems))
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_names import image_names
 from histobench.roi.data.problem import Problem, Reading
-from histobench.roi.data.split import SPLIT_WORDS, group_of, split_images
+from histobench.roi.data.split import SPLIT_WORDS, arrange, group_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
 #: What file managers leave behind, besides everything that starts with a dot.
@@ -67,15 +67,7 @@ def scan_folder(
             )
         elif class_name in ids:
             placed.append((word, RoiImage(root / file, ids[class_name], image_name, origin, group)))
-    splits = (
-        split_images([image for _, image in placed], split, seed=seed)
-        if split is not None
-        else {
-            wanted: tuple(image for word, image in placed if word == wanted)
-            for wanted in SPLITS
-            if any(word == wanted for word, _ in placed)
-        }
-    )
+    splits = arrange(placed, split, seed=seed)
     dataset = RoiDataset(name or root.resolve().name, classes, splits)
     return Reading(dataset, tuple(problems), tuple(warnings))
 

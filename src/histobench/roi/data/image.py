@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 #: What Pillow may try; the list keeps programs that draw (EPS, WMF) out of reach of a file's content.
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "JPEG2000", "PPM")
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+#: More is no tissue region, or a damaged header that asks for more memory than there is.
+_MOST_PIXELS = 150_000_000
+#: What the TIFF reader has to say about a damaged file is in its error, too; it need not be on the terminal.
+_SILENT = logging.NullHandler()
 _BITS_PER_SAMPLE, _SAMPLE_FORMAT, _ORIENTATION = 258, 339, 274
 
 
@@ -30,6 +35,8 @@ def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Im
     label = name or ("image" if isinstance(source, bytes) else str(source))
     try:
         return _open(source)
+    except MemoryError:
+        raise  # says nothing about the file
     except HistobenchError as error:
         raise HistobenchError(f"{label}: {error}") from error
     except FileNotFoundError as error:
@@ -90,8 +97,11 @@ def _is_plain_tiff(image: Image.Image) -> bool:
 def _open_tiff(source: str | Path | bytes) -> Image.Image:
     import tifffile
 
+    tifffile.logger().addHandler(_SILENT)
     with tifffile.TiffFile(io.BytesIO(source) if isinstance(source, bytes) else source) as tiff:
         page = tiff.pages[0]
+        if page.size > 4 * _MOST_PIXELS:
+            raise HistobenchError(f"{page.imagewidth} x {page.imagelength} pixels; cut it into tiles first")
         samples = page.asarray()
         orientation = page.tags.valueof(_ORIENTATION, default=1)
         photometric = getattr(page.photometric, "name", str(page.photometric))

@@ -1,4 +1,4 @@
-"""The one door for datasets: a CSV file or a folder."""
+"""The one door for datasets: a CSV file, a folder, or TAR shards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.data.folder_dataset import scan_folder
 from histobench.roi.data.problem import Reading
 from histobench.roi.data.split import parse_fractions
+from histobench.roi.data.tar_dataset import scan_tar, shards_in
 
 Fractions = tuple[float, float, float]
 
@@ -25,7 +26,7 @@ def load_dataset(
     group_column: str | None = None,
     seed: int = 0,
 ) -> RoiDataset:
-    """The dataset of a CSV file or a folder; anything wrong with it is one error that lists everything.
+    """The dataset of a CSV file, a folder or TAR shards; all that is wrong with it is one error.
 
     Without a class map the classes are the sorted names (folders, or labels that are names), or the ids.
     """
@@ -53,9 +54,16 @@ def scan_dataset(
     """As `load_dataset`, but what is wrong comes back beside what could be read."""
     source = Path(source)
     if not source.exists() and not source.suffix:
-        raise HistobenchError(f"{source} does not exist (expected a CSV file or a folder of class folders)")
+        raise HistobenchError(
+            f"{source} does not exist (expected a CSV file, a folder of class folders, or TAR shards)"
+        )
     fractions = parse_fractions(split) if isinstance(split, str) else split
     classes = read_class_map(classes_file) if classes_file is not None else None
+    is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
+    if group_column is not None and (is_shards or source.is_dir()):
+        raise HistobenchError(f"{source} has no columns; use --group-regex, or give a CSV")
+    if is_shards:
+        return scan_tar(source, classes, name, split=fractions, group_regex=group_regex, seed=seed)
     if not source.is_dir():
         return scan_csv(
             source,
@@ -66,6 +74,4 @@ def scan_dataset(
             group_column=group_column,
             seed=seed,
         )
-    if group_column is not None:
-        raise HistobenchError(f"{source} is a folder and has no columns; use --group-regex, or give a CSV")
     return scan_folder(source, classes, name, split=fractions, group_regex=group_regex, seed=seed)

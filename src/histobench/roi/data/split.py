@@ -65,6 +65,16 @@ def group_of(path: str, regex: str) -> str | None:
     return match[1] if match.re.groups else match[0]
 
 
+def arrange(
+    placed: Sequence[tuple[str | None, RoiImage]], fractions: tuple[float, float, float] | None, *, seed: int
+) -> Mapping[str, tuple[RoiImage, ...]]:
+    """The splits that the images came with, or those made by `fractions` if these are given."""
+    if fractions is not None:
+        return split_images([image for _, image in placed], fractions, seed=seed)
+    splits = {split: tuple(image for word, image in placed if word == split) for split in SPLITS}
+    return {split: images for split, images in splits.items() if images}
+
+
 def split_images(
     images: Sequence[RoiImage], fractions: tuple[float, float, float], *, seed: int = 0
 ) -> Mapping[str, tuple[RoiImage, ...]]:

@@ -1,0 +1,111 @@
+"""TAR shards of the WebDataset layout."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.check import check_dataset
+from histobench.roi.data.load import load_dataset, scan_dataset
+
+
+def picture(seed: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (8, 9, 3), dtype=np.uint8)).save(
+        buffer, "PNG"
+    )
+    return buffer.getvalue()
+
+
+def shard(path: Path, members: dict[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            item = tarfile.TarInfo(name)
+            item.size = len(data)
+            tar.addfile(item, io.BytesIO(data))
+    return path
+
+
+def test_shards_are_read_by_split_with_labels_from_cls_or_json(tmp_path: Path) -> None:
+    shard(
+        tmp_path / "train-000.tar", {"a.png": picture(1), "a.cls": b"0\n", "b.png": picture(2), "b.cls": b"1"}
+    )
+    shard(
+        tmp_path / "train-001.tar",
+        {"x/c.png": picture(3), "x/c.json": json.dumps({"label": 1, "group": 7}).encode()},
+    )
+    shard(
+        tmp_path / "test" / "0.tar", {"d.PNG": picture(4), "d.cls": b"0", "e.cls": b"1", "e.jpg": picture(5)}
+    )
+    dataset = load_dataset(tmp_path, name="shards")
+    found = {
+        s: [(i.path.relative_to(tmp_path).as_posix(), i.label, i.group) for i in v]
+        for s, v in dataset.splits.items()
+    }
+    assert found == {
+        "train": [
+            ("train-000.tar/a.png", 0, None),
+            ("train-000.tar/b.png", 1, None),
+            ("train-001.tar/x/c.png", 1, "7"),
+        ],
+        "test": [("test/0.tar/d.PNG", 0, None), ("test/0.tar/e.jpg", 1, None)],
+    }
+    assert [image.name for image in dataset.splits["train"]] == ["a.png", "b.png", "c.png"]
+    findings = check_dataset(dataset)
+    assert findings.errors == ()
+    assert findings.sizes == {(9, 8): 5}
+
+
+def test_one_shard_is_split_when_asked(tmp_path: Path) -> None:
+    members = {}
+    for i in range(20):
+        members[f"p{i // 2}_{i}.png"] = picture(i)
+        members[f"p{i // 2}_{i}.cls"] = b"ADI" if i % 2 else b"TUM"
+    path = shard(tmp_path / "all.tar", members)
+    with pytest.raises(HistobenchError, match=r"all.tar: the name does not begin with train.*--split"):
+        load_dataset(path)
+    dataset = load_dataset(path, split="0.8/0.2", group_regex=r"^p\d")
+    assert dataset.classes == ("ADI", "TUM")
+    assert {split: len(images) for split, images in dataset.splits.items()} == {"train": 16, "test": 4}
+    assert dataset.has_groups
+
+
+def test_what_is_wrong_in_a_shard_is_named(tmp_path: Path) -> None:
+    path = shard(
+        tmp_path / "test.tar",
+        {
+            "a.png": picture(1),
+            "a.cls": b"A",
+            "b.png": picture(2),
+            "c.png": b"junk",
+            "c.cls": b"A",
+            "d.png": picture(4),
+            "d.cls": b"Z",
+        },
+    )
+    class_map = tmp_path / "map.txt"
+    class_map.write_text("A,0\nB,1\n")
+    findings = check_dataset(scan_dataset(path, classes_file=class_map))
+    assert [(f.kind, f.origin.rpartition("/")[2]) for f in findings.errors] == [
+        ("row", "b.png"),
+        ("unreadable image", "c.png"),
+        ("label", "d.png"),
+        ("empty class", "test"),
+    ]
+    broken = tmp_path / "train.tar"
+    broken.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(HistobenchError, match=r"train.tar"):
+        load_dataset(broken)
+    broken.write_bytes(b"junk" * 300)
+    with pytest.raises(HistobenchError, match=r"cannot read the TAR file .*train.tar"):
+        load_dataset(broken)
+    with pytest.raises(HistobenchError, match=r"holds no images with labels"):
+        load_dataset(shard(tmp_path / "val.tar", {"readme.txt": b"nothing here"}))
