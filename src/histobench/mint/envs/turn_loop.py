@@ -1,8 +1,8 @@
 """The turn loop of the published benchmark as pure functions: text in, text out.
 
 A turn is `act` (log and count what the model did), `settle` (apply what came of it, check the budgets) and,
-while the episode goes on, `observe` (the next user message). Running code, checking answers and asking an expert
-happen between these calls, elsewhere.
+while the episode goes on, `observe` (the next user message). Running code, checking answers and asking an
+expert happen between these calls, elsewhere.
 """
 
 from __future__ import annotations

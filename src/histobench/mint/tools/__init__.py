@@ -10,7 +10,7 @@ from histobench.core.errors import HistobenchError
 if TYPE_CHECKING:
     from histobench.mint.tools.base import Tool
 
-HEADING = "Tool function available (already imported in <execute> environment):"
+HEADING = "Functions that you can call inside <execute> (already imported):"
 
 
 def get_toolset_description(tools: Sequence[Tool]) -> str:

@@ -1,0 +1,1 @@
+"""Tasks: a prompt, a reference and a checker; the eight datasets of the benchmark."""

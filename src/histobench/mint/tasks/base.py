@@ -1,0 +1,110 @@
+"""The base class of every task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.tasks.rule import Rule
+
+EXAMPLES = Path(__file__).parent / "in_context_examples"
+
+
+class Task:
+    """One instance: a prompt for the agent, a reference, and a checker.
+
+    A task class sets `task_name` (and `in_context_example_dir` if its worked example lies elsewhere), stores
+    `_id`, `_prompt` and `_reference` in its `__init__`, and implements `success`.
+    """
+
+    task_name: ClassVar[str] = "base"
+    in_context_example_dir: ClassVar[str | Path] = EXAMPLES
+    #: Which checker decides; set on the instance by whoever runs the task.
+    rule: Rule = "strict"
+
+    _id: Any
+    _prompt: str
+    _reference: Any
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.loaded_history: Any = kwargs.get("loaded_history")
+        self.metadata: dict[str, Any] = {}
+
+    @property
+    def task_id(self) -> Any:
+        """The instance's id in its dataset."""
+        return self._id
+
+    @property
+    def prompt(self) -> str:
+        """What the agent is asked."""
+        return self._prompt
+
+    @property
+    def reference(self) -> Any:
+        """The right answer, or what is needed to check one."""
+        return self._reference
+
+    def in_context_example(self, use_tool: bool = True, with_feedback: bool = False) -> str:
+        """The worked example shown before the task."""
+        if not use_tool:
+            raise HistobenchError(
+                "there is no worked example without tools: the published benchmark has none either"
+            )
+        file = "with_tool_and_feedback.txt" if with_feedback else "with_tool.txt"
+        path = Path(self.in_context_example_dir) / self.task_name / file
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise HistobenchError(f"{type(self).__name__}: no worked example at {path}") from error
+
+    def extract_answer(self, solution: str) -> Any:
+        """The answer within a solution; the default is the solution itself."""
+        return solution
+
+    def success(self, solution: str) -> bool:
+        """Whether the solution completes the task."""
+        return bool(self.extract_answer(solution) == self.reference)
+
+    @classmethod
+    def load_tasks(cls, path: str) -> tuple[Iterable[Task], int]:
+        """All tasks of a JSON-lines file, and how many there are."""
+        tasks = [cls(**record) for record in read_records(path)]
+        return tasks, len(tasks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `task` object of a line of `results.jsonl`."""
+        return {
+            "task_name": self.task_name,
+            "task_id": self.task_id,
+            "prompt": self.prompt,
+            "reference": self.reference,
+            "metadata": self.metadata,
+        }
+
+
+def read_records(path: str | Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; each must have `id`, `prompt` and `reference`."""
+    path = Path(path)
+    records: list[dict[str, Any]] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HistobenchError(f"cannot read the tasks {path}: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise HistobenchError(f"{path}:{number}: not a JSON object ({error})") from error
+        missing = [
+            key for key in ("id", "prompt", "reference") if not isinstance(record, dict) or key not in record
+        ]
+        if missing:
+            raise HistobenchError(f"{path}:{number}: {', '.join(map(repr, missing))} missing")
+        records.append(record)
+    return records

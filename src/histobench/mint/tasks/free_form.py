@@ -1,0 +1,111 @@
+"""Checkers for free-form answers: a number or a phrase (gsm8k, math, hotpotqa)."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
+
+TOLERANCE = 0.05
+_NUMBER = re.compile(
+    r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:e[-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?", re.I
+)
+_ARTICLES = {"a", "an", "the"}
+
+
+def published(reference: str, solution: str, *, recorded: bool = False) -> bool:
+    """The benchmark's rule: both are numbers and within 5 %, else the reference occurs in the answer.
+
+    `recorded` leaves out the absolute value in the tolerance, as the runs of 2023 did.
+    """
+    expected = reference.strip().lower()
+    answer = solution.lower().strip()
+    try:
+        wanted, given = float(expected), float(answer)
+    except ValueError:
+        return expected in answer
+    return abs(wanted - given) <= TOLERANCE * (wanted if recorded else abs(wanted))
+
+
+def strict(reference: str, solution: str) -> bool:
+    """A number is compared with the number that the answer gives; a phrase must occur as whole words.
+
+    >>> strict("10.0", "$10 units"), strict("6", "16 miles"), strict("-108.0", "-108")
+    (True, False, True)
+    >>> strict("no", "I do not know"), strict("no", "No.")
+    (False, True)
+    """
+    wanted = parse_number(reference)
+    if wanted is not None:
+        given = parse_number(solution)
+        return given is not None and abs(wanted - given) <= TOLERANCE * abs(wanted)
+    expected, answer = words(reference), words(solution)
+    if expected in (["yes"], ["no"]):
+        said = [word for word in answer if word in ("yes", "no")]
+        return bool(said) and set(said) == set(expected)
+    return contains_phrase(answer, expected)
+
+
+def parse_number(text: str) -> float | None:
+    """The one number that a text states, or `None` if there is none or it is not clear which.
+
+    Units, currency signs, thousands commas, percent signs, LaTeX wrappers and what stands before the last
+    equals sign are left aside.
+
+    >>> parse_number("x = $1,200$ dollars"), parse_number("3/4"), parse_number("between 2 and 5") is None
+    (1200.0, 0.75, True)
+    """
+    cleaned = re.split(r"[=≈]", text)[-1].replace("−", "-")
+    cleaned = re.sub(r"\\boxed\{(.*)\}", r"\1", cleaned)
+    cleaned = re.sub(r"\\d?frac\{([^{}]+)\}\{([^{}]+)\}", r"((\1)/(\2))", cleaned)
+    cleaned = re.sub(r"\\(?:text|mathrm)\{[^{}]*\}|\\[,;! ]|[$£€°]", " ", cleaned)
+    cleaned = (
+        re.sub(r"\\%|%", " ", cleaned).replace("\\times", "*").replace("×", "*").replace("^", "**").strip()
+    )
+    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", cleaned)
+    try:
+        return _finite(evaluate(plain, MATHEMATICS))
+    except NotArithmeticError:
+        pass
+    found = {
+        value
+        for match in _NUMBER.finditer(cleaned)
+        if match.group() and (value := _fraction(match.group())) is not None and _stands_alone(cleaned, match)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words without articles and punctuation."""
+    return [word for word in re.findall(r"[^\W_]+", text.lower()) if word not in _ARTICLES]
+
+
+def contains_phrase(answer: list[str], phrase: list[str]) -> bool:
+    """Whether the words of `phrase` occur in `answer` one after the other."""
+    size = len(phrase)
+    return size > 0 and any(answer[start : start + size] == phrase for start in range(len(answer) - size + 1))
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _fraction(text: str) -> float | None:
+    above, _, below = text.replace(",", "").partition("/")
+    try:
+        return _finite(float(above) / float(below)) if below else _finite(float(above))
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _stands_alone(text: str, match: re.Match[str]) -> bool:
+    # The 2 of "H2O" and of "x2" is not a number of its own.
+    before = text[match.start() - 1] if match.start() else " "
+    return not before.isalpha()

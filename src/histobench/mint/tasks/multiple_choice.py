@@ -1,0 +1,82 @@
+"""Checkers for multiple-choice answers (mmlu)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from histobench.mint.tasks.free_form import contains_phrase, words
+
+_LETTER = re.compile(
+    r"^\W*(?:(?:the\s+)?(?:correct\s+|final\s+|best\s+)?(?:answer|option|choice)(?:\s+(?:is|:))?\s*:?\s*)*"
+    r"(?:option\s+|choice\s+)?[(\[\"'*]*([a-z])(?=$|[)\].:,;\"'*\s])",
+    re.IGNORECASE,
+)
+
+
+def parse_options(prompt: str) -> dict[str, str]:
+    """Letter -> text of the options that follow "Options: " in a prompt, as the benchmark reads them."""
+    options: dict[str, str] = {}
+    for piece in prompt.split("Options: ")[-1].split(" , "):
+        letter, _, rest = piece.strip("[]' ").partition(")")
+        # What follows a second bracket is lost, as in the published runs.
+        options[letter.lower().strip()] = rest.split(")")[0].lower().strip(".").strip()
+    return options
+
+
+def published(reference: str, options: Mapping[str, str], solution: str) -> bool:
+    """The benchmark's rule, defects included: the reference letter anywhere in the answer is enough."""
+    letter = reference.strip().lower()
+    answer = solution.lower().strip()
+    if "a)" in answer or "a )" in answer:
+        answer = "a"  # the published loop over the alphabet returns in its first round
+    if _matches(letter, answer):
+        return True
+    correct = options[letter]
+    others = list(options.values())
+    for text in others:  # the list shrinks under the loop: neighbours of a removed entry are not looked at
+        if text in correct:
+            others.remove(text)
+    if any(_matches(text, answer) or text in answer for text in others):
+        return False
+    return _matches(correct, answer) or correct in answer
+
+
+def strict(reference: str, options: Mapping[str, str], solution: str) -> bool:
+    """The letter that the answer names decides; without a letter, the one option whose text it gives.
+
+    >>> strict("a", {"a": "6", "b": "121"}, "B ) 121")
+    False
+    >>> strict("b", {"a": "6", "b": "121"}, "The answer is (B).")
+    True
+    >>> strict("b", {"a": "a cat", "b": "a dog"}, "A dog")
+    True
+    """
+    letter = reference.strip().lower()
+    answer = solution.strip()
+    by_text = _option_of_text(options, answer)
+    named = _LETTER.match(answer)
+    # "A dog" begins with an article, not with a letter: a text that is an option in full comes first.
+    if by_text and words(answer) == words(options[by_text]):
+        return by_text == letter
+    if named and named[1].lower() in options:
+        return named[1].lower() == letter
+    return by_text == letter
+
+
+def _option_of_text(options: Mapping[str, str], answer: str) -> str | None:
+    said = words(answer)
+    found = [letter for letter, text in options.items() if text and contains_phrase(said, words(text))]
+    # "red blood cell" contains "blood cell": the longer text is meant.
+    longest = max((len(words(options[letter])) for letter in found), default=0)
+    found = [letter for letter in found if len(words(options[letter])) == longest]
+    if len(found) == 1:
+        return found[0]
+    exact = [letter for letter, text in options.items() if text == answer.lower().strip(" .")]
+    return exact[0] if len(exact) == 1 else None
+
+
+def _matches(reference: str, answer: str) -> bool:
+    if reference.isdigit() and answer.isdigit():
+        return abs(float(reference) - float(answer)) <= 0.05 * float(reference)
+    return reference in answer

@@ -1,0 +1,66 @@
+"""Reasoning tasks: free-form answers, multiple choice, TheoremQA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
+from histobench.mint.tasks.base import Task
+
+
+class ReasoningTask(Task):
+    """A question whose answer is a number or a phrase (gsm8k, math, hotpotqa)."""
+
+    task_name = "reasoning"
+
+    def __init__(self, id: Any, prompt: str, reference: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._id = id
+        self._prompt = prompt.strip()
+        self._reference = str(reference).strip().lower()
+
+    def success(self, solution: str) -> bool:
+        """Whether the answer agrees with the reference under the task's rule."""
+        if self.rule == "strict":
+            return free_form.strict(self._reference, solution)
+        return free_form.published(self._reference, solution, recorded=self.rule == "recorded")
+
+
+class MultipleChoiceTask(Task):
+    """A question with lettered options (mmlu)."""
+
+    task_name = "reasoning"
+
+    def __init__(self, id: Any, prompt: str, reference: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._id = id
+        self._prompt = prompt
+        self._reference = reference.strip().lower()
+        self._options = multiple_choice.parse_options(prompt)
+        self.metadata["options"] = self._options
+
+    def success(self, solution: str) -> bool:
+        """Whether the answer names the right option under the task's rule."""
+        check = multiple_choice.strict if self.rule == "strict" else multiple_choice.published
+        return check(self._reference, self._options, solution)
+
+
+class TheoremqaTask(Task):
+    """A question whose answer is a number, a list of numbers, True or False, or an option."""
+
+    task_name = "reasoning"
+    INSTRUCTION = "Give your answer as a number, a list of numbers, or True or False. "
+
+    def __init__(
+        self, id: Any, prompt: str, reference: Any, answer_type: str = "float", **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self._id = id
+        self._prompt = self.INSTRUCTION + prompt.strip()
+        self._reference = reference
+        self._answer_type = answer_type
+
+    def success(self, solution: str) -> bool:
+        """Whether the answer agrees with the reference under the task's rule."""
+        check = theorem_answer.strict if self.rule == "strict" else theorem_answer.published
+        return check(self._reference, self._answer_type, solution)

@@ -1,0 +1,112 @@
+"""Checkers for TheoremQA: a number, a list of numbers, a truth value or an option."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from histobench.mint.tasks.arithmetic import BUILT_INS, MATHEMATICS, NotArithmeticError, evaluate
+from histobench.mint.tasks.free_form import parse_number
+
+RELATIVE_TOLERANCE = 0.04
+_NUMERAL = r"[-+]?(?:[\d,]*\.*\d+)"
+_UNSIGNED = r"(?:[\d,]*\.*\d+)"
+#: A number with a unit after or before it, in the four shapes that are recognised, in this order.
+_WITH_UNIT = (
+    re.compile(rf"({_NUMERAL}) [^0-9 ]+$"),
+    re.compile(rf"[^0-9 ]+ ({_NUMERAL})$"),
+    re.compile(rf"({_NUMERAL})[^\d]{{1,2}}$"),
+    re.compile(rf"[^-+\d]{{1,2}}({_UNSIGNED})$"),
+)
+_THOUSANDS = re.compile(r"^[-+]?(\d{1,3}(,\d{3})*|(\d+))(\.\d+)?$")
+
+
+def published(reference: Any, answer_type: str, solution: str) -> bool:
+    """The benchmark's rule, with its `eval` replaced by an evaluator that runs nothing."""
+    return _agrees(_parse(solution, BUILT_INS), reference, answer_type)
+
+
+def strict(reference: Any, answer_type: str, solution: str) -> bool:
+    """As published, but powers of ten count, units and commas are read, and 1 is not True.
+
+    >>> strict(1000, "integer", "10^3"), strict(True, "bool", "1"), strict(2.5, "float", "about 2.5 metres")
+    (True, False, True)
+    """
+    value = _parse(solution, MATHEMATICS)
+    if answer_type in ("integer", "float") and (
+        isinstance(value, bool) or not isinstance(value, int | float)
+    ):
+        value = parse_number(solution)
+    if answer_type == "bool" and not isinstance(value, bool):
+        said = set(re.findall(r"\b(?:true|false|yes|no)\b", solution.lower()))
+        truths = {word in ("true", "yes") for word in said}
+        value = truths.pop() if len(truths) == 1 else None
+    return _agrees(value, reference, answer_type)
+
+
+def _parse(solution: str, names: Any) -> Any:
+    text = _rewrite(solution)
+    try:
+        value = evaluate(text, names)
+    except NotArithmeticError:
+        return None
+    if isinstance(value, set | tuple):
+        items = list(value)
+        return [item.real for item in items] if items and isinstance(items[0], complex) else items
+    return value.real if isinstance(value, complex) else value
+
+
+def _rewrite(text: str) -> str:
+    """The published normalisation: each step rewrites the text for the next."""
+    if "=" in text:
+        text = text.split("=")[-1].strip()
+    if "≈" in text:
+        text = text.split("≈")[-1].strip()
+    text = re.sub("[`$°]", "", text)
+    text = {"true": "True", "yes": "True", "false": "False", "no": "False"}.get(text, text)
+    for word in ("True", "False"):
+        if word in text:
+            text = word
+            break
+    if "approximately" in text:
+        text = text.replace("approximately", "").strip()
+    text = text.split(" or ")[0]
+    for shape in _WITH_UNIT:
+        match = shape.match(text)
+        if match:
+            text = match[1]
+    text = re.sub(r"10\^(-?\d+)", r"math.pow(10, \1)", text)
+    text = text.replace(" x ", "*").replace(" × ", "*")
+    if _THOUSANDS.match(text):
+        text = text.replace(",", "")
+    for letter in "abcd":
+        if f"{letter})" in text or f"{letter} )" in text or text.lower().strip() == letter:
+            text = f"({letter})"
+    option = re.search(r"\([a-d]\)", text)
+    return f'"{option.group()}"' if option else text or "0"
+
+
+def _agrees(value: Any, reference: Any, answer_type: str) -> bool:
+    if not isinstance(value, str | int | float | list):
+        return False
+    if answer_type.lower() in ("bool", "option"):
+        return bool(value == f"({reference})" or value == reference)
+    if answer_type in ("integer", "float"):
+        return _same_number(value, reference)
+    return (
+        isinstance(value, list)
+        and len(value) == len(reference)
+        and all(isinstance(item, int | float) for item in value)
+        and all(map(_same_number, sorted(value), sorted(reference)))
+    )
+
+
+def _same_number(value: Any, reference: float) -> bool:
+    if not isinstance(value, int | float):
+        return False
+    if isinstance(reference, float):
+        return abs(value - reference) <= RELATIVE_TOLERANCE * abs(reference)
+    try:
+        return round(value) == reference
+    except (OverflowError, ValueError):  # infinity, NaN
+        return False

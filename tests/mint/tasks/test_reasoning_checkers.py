@@ -1,0 +1,135 @@
+"""The checkers agree with the published ones on every recorded answer, and are strict where asked."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
+from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.reasoning import MultipleChoiceTask, ReasoningTask, TheoremqaTask
+from histobench.mint.tasks.rule import Rule
+
+CLASSES: dict[str, type[Task]] = {
+    "gsm8k": ReasoningTask,
+    "math": ReasoningTask,
+    "hotpotqa": ReasoningTask,
+    "mmlu": MultipleChoiceTask,
+    "theoremqa": TheoremqaTask,
+}
+
+
+@pytest.fixture(scope="module")
+def tasks(shared_dir: Path) -> dict[tuple[str, Any], Task]:
+    return {
+        (name, task.task_id): task
+        for name, kind in CLASSES.items()
+        for task in kind.load_tasks(str(shared_dir / "mint" / "processed" / name / "test_prompts.json"))[0]
+    }
+
+
+@pytest.fixture(scope="module")
+def answers(shared_dir: Path) -> list[dict[str, Any]]:
+    with gzip.open(
+        shared_dir / "mint" / "replay" / "reasoning_answers.jsonl.gz", "rt", encoding="utf-8"
+    ) as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize(("rule", "key"), [("published", "verdict"), ("recorded", "verdict_legacy")])
+def test_every_recorded_answer_gets_the_published_verdict(
+    tasks: dict[tuple[str, Any], Task], answers: list[dict[str, Any]], rule: Rule, key: str
+) -> None:
+    wrong: Counter[str] = Counter()
+    for case in answers:
+        task = tasks[case["task"], case["task_id"]]
+        task.rule = rule
+        # verdict_legacy covers more than the comparator of negative numbers only for TheoremQA options
+        expected = case["verdict"] if case["task"] == "theoremqa" else case.get(key, case["verdict"])
+        wrong[case["task"]] += task.success(case["answer"]) != expected
+    assert wrong.total() == 0, wrong
+
+
+@given(st.text(max_size=60))
+def test_no_answer_crashes_a_checker(text: str) -> None:
+    for check in (free_form.published, free_form.strict):
+        assert check("10.0", text) in (True, False)
+        assert check("yes", text) in (True, False)
+    options = {"a": "6", "b": "121"}
+    assert multiple_choice.published("a", options, text) in (True, False)
+    assert multiple_choice.strict("a", options, text) in (True, False)
+    for reference, kind in (
+        (1.5, "float"),
+        (3, "integer"),
+        ([1, 2], "list of integer"),
+        (True, "bool"),
+        ("a", "option"),
+    ):
+        assert theorem_answer.published(reference, kind, text) in (True, False)
+        assert theorem_answer.strict(reference, kind, text) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "right"),
+    [
+        ("10.0", "10 units", True),
+        ("10.0", "$10", True),
+        ("1200", "1,200 dollars", True),
+        ("6", "16 miles", False),
+        ("0.5", "\\frac{1}{2}", True),
+        ("0.5", "\\boxed{\\frac{1}{2}}", True),
+        ("-108.0", "-108", True),
+        ("-108.0", "108", False),
+        ("50", "50%", True),
+        ("7", "x = 7", True),
+        ("7", "either 7 or 8", False),
+        ("yes", "Yes, they are", True),
+        ("no", "They know nothing", False),
+        ("Pedro Rodríguez", "It was Pedro Rodríguez.", True),
+        ("the Beatles", "Beatles", True),
+        ("ohio", "I was in Ohiopyle", False),
+    ],
+)
+def test_the_strict_rule_reads_an_answer_as_a_person_would(reference: str, answer: str, right: bool) -> None:
+    assert free_form.strict(reference, answer) is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("c", True),
+        ("C", True),
+        ("(C)", True),
+        ("C ) 18107", True),
+        ("Option C", True),
+        ("The correct answer is c.", True),
+        ("18107", True),
+        ("D ) because", False),
+        ("a) 6", False),
+        ("6", False),
+        ("B", False),
+        ("", False),
+    ],
+)
+def test_strict_multiple_choice_wants_the_right_letter(answer: str, right: bool) -> None:
+    options = {"a": "6", "b": "121", "c": "18107", "d": "54,320"}
+    assert multiple_choice.strict("c", options, answer) is right
+
+
+def test_the_published_rule_credits_a_wrong_letter_that_contains_the_right_one() -> None:
+    assert multiple_choice.published("a", {"a": "x", "d": "y"}, "d ) earth was rotating")
+    assert not multiple_choice.strict("a", {"a": "x", "d": "y"}, "d ) earth was rotating")
+
+
+def test_an_answer_is_never_run_as_code() -> None:
+    hostile = "__import__('os').system('touch owned')"
+    assert not theorem_answer.published(1, "integer", hostile)
+    assert not theorem_answer.strict(1, "integer", "[].__class__.__mro__")
+    assert not theorem_answer.published(1, "integer", "9**9**9**9")
