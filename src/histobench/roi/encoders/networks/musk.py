@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-WIDTH, HEADS, PATCH, EPS = 1024, 16, 16, 1e-6
+WIDTH, HEADS, PATCH, EPS = 1024, 16, 16, 1e-5
 VOCABULARY, TEXT_POSITIONS = 64010, 1024
 TEXT_LENGTH = 100
 START, PAD, END, UNKNOWN = 0, 1, 2, 3
