@@ -1,0 +1,23 @@
+"""The sandbox: model code runs here and never in the host process."""
+
+from histobench.mint.sandbox.backend import active_backend, backend_works, shared_pool
+from histobench.mint.sandbox.episode import CellResult, Episode
+from histobench.mint.sandbox.limits import SCIENCE, Limits
+from histobench.mint.sandbox.pool import SandboxPool, open_sandbox
+from histobench.mint.sandbox.unit_tests import Verdict, run_unit_tests
+from histobench.mint.sandbox.zygote_process import SandboxError
+
+__all__ = [
+    "SCIENCE",
+    "CellResult",
+    "Episode",
+    "Limits",
+    "SandboxError",
+    "SandboxPool",
+    "Verdict",
+    "active_backend",
+    "backend_works",
+    "open_sandbox",
+    "run_unit_tests",
+    "shared_pool",
+]

@@ -1,0 +1,44 @@
+"""Which sandbox this machine can offer, and why not a stronger one."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from functools import cache
+
+from histobench.mint.sandbox.pool import ISOLATING, SandboxPool, open_sandbox
+from histobench.mint.sandbox.zygote_process import SandboxError
+
+_shared: SandboxPool | None = None
+_lock = threading.Lock()
+
+
+@cache
+def backend_works(name: str) -> str:
+    """ "" when the backend isolates here, else the reason why it cannot. Tried for real, with one process."""
+    try:
+        open_sandbox(name, preload=(), shell="plain", warm=0).close()
+    except SandboxError as error:
+        return str(error)
+    return ""
+
+
+def active_backend() -> tuple[str, str]:
+    """The backend that `auto` takes on this machine and why; ("none", why) where none works."""
+    reasons: list[str] = []
+    for name in ISOLATING:
+        refusal = backend_works(name)
+        if not refusal:
+            return name, "; ".join(reasons) or "the strongest backend works here"
+        reasons.append(refusal)
+    return "none", "; ".join(reasons)
+
+
+def shared_pool() -> SandboxPool:
+    """The pool of this process with the default settings, opened at the first call."""
+    global _shared
+    with _lock:
+        if _shared is None:
+            _shared = open_sandbox()
+            atexit.register(_shared.close)
+        return _shared

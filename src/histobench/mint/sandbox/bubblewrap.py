@@ -1,0 +1,125 @@
+"""The command line that puts the zygote into bubblewrap."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+
+from histobench.mint.sandbox.interpreter import (
+    SYSTEM_FILES,
+    SYSTEM_FOLDERS,
+    ancestors,
+    guest_folder,
+    interpreter_folders,
+)
+
+NOBODY = 65534
+GUEST_PARENT = "/sandbox"
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+# Run by root between two bubblewraps: from here on nobody has any privilege to lose.
+_BECOME_NOBODY = (
+    f"import os, sys; os.setgroups([]); os.setresgid(*[{NOBODY}] * 3); os.setresuid(*[{NOBODY}] * 3); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+def bubblewrap_path() -> str | None:
+    """The bubblewrap program, if installed."""
+    return shutil.which("bwrap")
+
+
+def scratch_folder() -> str:
+    """The episode's private writable folder: /tmp, unless mounting over it would hide the interpreter."""
+    return "/scratch" if any(path.startswith("/tmp/") for path in interpreter_folders()) else "/tmp"
+
+
+def bubblewrap_command(inner: list[str], environment: dict[str, str]) -> list[str]:
+    """`inner` as user nobody in namespaces of its own, seeing the system and this interpreter, read-only.
+
+    Started by root, the command first drops to nobody: only then are process limits enforced. So that nobody
+    can reach an interpreter under a folder that is closed to it, such as /root, a first bubblewrap puts an
+    empty folder in its place, with the interpreter bound inside.
+    """
+    program = bubblewrap_path() or "bwrap"
+    command = [
+        program,
+        *_namespace_options(),
+        *_file_options(),
+        *_environment_options(environment),
+        "--",
+        *inner,
+    ]
+    if os.getuid() != 0:
+        return command
+    python = os.path.realpath(sys.executable)
+    return [
+        *[program, "--die-with-parent", "--dev-bind", "/", "/", *_openings(), "--"],
+        *[python, "-I", "-S", "-c", _BECOME_NOBODY, *command],
+    ]
+
+
+def _namespace_options() -> list[str]:
+    options = ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    options += ["--unshare-cgroup-try", "--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sandbox"]
+    # The zygote is process 1: when it ends, so does everything it started. It needs one capability, inside
+    # its own user namespace, to give each episode further namespaces; an episode drops it.
+    return [*options, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-add", "CAP_SYS_ADMIN"]
+
+
+def _file_options() -> list[str]:
+    options = []
+    for folder in SYSTEM_FOLDERS:
+        if os.path.islink(folder):
+            options += ["--symlink", os.readlink(folder), folder]
+        elif os.path.isdir(folder):
+            options += ["--ro-bind", folder, folder]
+    for path in SYSTEM_FILES:
+        options += ["--ro-bind-try", path, path]
+    # Device nodes one by one: --dev would add terminals and a second user namespace.
+    for name in _DEVICES:
+        options += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    options += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", "/proc/self/fd/0", "/dev/stdin"]
+    options += ["--symlink", "/proc/self/fd/1", "/dev/stdout", "--symlink", "/proc/self/fd/2", "/dev/stderr"]
+    options += ["--dir", "/dev/shm", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", "/var", "--dir", "/run"]
+    options += ["--symlink", "/tmp", "/var/tmp", "--dir", scratch_folder()]
+    made: set[str] = set()
+    for folder in interpreter_folders():
+        for parent in ancestors(folder):
+            if parent not in made:
+                options += ["--dir", parent]
+                made.add(parent)
+        options += ["--ro-bind", folder, folder]
+    options += ["--dir", GUEST_PARENT, "--ro-bind", guest_folder(), f"{GUEST_PARENT}/guest"]
+    return [*options, "--chdir", scratch_folder(), "--remount-ro", "/"]
+
+
+def _environment_options(environment: dict[str, str]) -> list[str]:
+    options = ["--clearenv"]
+    for name, value in environment.items():
+        options += ["--setenv", name, value]
+    return options
+
+
+def _openings() -> list[str]:
+    """Options that make every needed folder reachable for nobody."""
+    options: list[str] = []
+    closed: list[str] = []
+    needed = [*interpreter_folders(), guest_folder(), os.path.dirname(bubblewrap_path() or "/usr/bin/bwrap")]
+    for folder in needed:
+        shut = next((parent for parent in ancestors(folder) if not _is_open(parent)), None)
+        if shut is None:
+            continue
+        if shut not in closed:
+            closed.append(shut)
+            options += ["--perms", "0755", "--tmpfs", shut]
+        for parent in ancestors(folder):
+            if parent.startswith(shut + "/"):
+                options += ["--perms", "0755", "--dir", parent]
+        options += ["--ro-bind", folder, folder]
+    return options
+
+
+def _is_open(folder: str) -> bool:
+    return bool(os.stat(folder).st_mode & stat.S_IXOTH)

@@ -1,0 +1,142 @@
+"""One episode's Python session as the host sees it: cells in, text out, state kept in between."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from histobench.mint.sandbox.guest.frames import MAX_FRAME, BrokenFrameError, Channel
+from histobench.mint.sandbox.limits import Limits
+
+if TYPE_CHECKING:
+    from histobench.mint.sandbox.pool import Session
+
+_RESTARTED = "The session was restarted: variables, functions and imports are gone."
+_ERROR_CHARS = 2000
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a cell printed and how it ended.
+
+    `kind`: ok, error (an exception, shown in the text), timeout (the soft one: state kept) or killed (the
+    session was ended and a fresh one takes its place).
+    """
+
+    text: str
+    kind: str
+
+
+class Episode:
+    """A stateful session; tools named at the start run in the host, in the thread that runs the cell."""
+
+    def __init__(
+        self,
+        take: Callable[[], Session],
+        tools: dict[str, Callable[..., Any]],
+        *,
+        limits: Limits,
+        first_cell_number: int,
+    ) -> None:
+        self._take = take
+        self._tools = tools
+        self._limits = limits
+        self._cell = first_cell_number
+        self._session: Session | None = self._begin()
+
+    def run_cell(self, code: str, timeout: float = 30.0) -> CellResult:
+        """Run one cell under a soft limit of `timeout` seconds and a hard one a little later."""
+        session = self._session or self._begin()
+        self._session = session
+        number = self._cell
+        self._cell += 1
+        try:
+            channel = session.open()
+            channel.send({"op": "cell", "cell": number, "code": code, "timeout": timeout})
+            return self._attend(channel, number, timeout)
+        except TimeoutError:
+            return self._replace(
+                f"TimeoutError: the cell was still running after {timeout:g} seconds and was ended."
+            )
+        except (EOFError, OSError):
+            if session.why_it_ended() == "memory":
+                return self._replace(
+                    f"MemoryError: the session held more than {self._limits.memory_mb} MB and was ended."
+                )
+            return self._replace("The Python process ended during this cell.")
+        except BrokenFrameError:
+            return self._replace("The Python process broke its connection and was ended.")
+
+    def close(self) -> None:
+        """End the session and everything it started."""
+        if self._session:
+            self._session.close()
+            self._session = None
+
+    def __enter__(self) -> Episode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self) -> Session:
+        session = self._take()
+        order = {"op": "start", "tools": sorted(self._tools), "first_cell_number": self._cell}
+        try:
+            session.open().send(order)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _replace(self, message: str) -> CellResult:
+        self.close()
+        return CellResult(f"{message}\n{_RESTARTED}\n", "killed")
+
+    def _attend(self, channel: Channel, number: int, timeout: float) -> CellResult:
+        """Serve tool calls until the cell is done. Every message comes from model code as far as we know."""
+        soft_end = time.monotonic() + timeout
+        deadline = soft_end + self._limits.grace
+        while True:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            message = channel.receive(deadline)
+            if message.get("op") == "tool":
+                called_in_time = time.monotonic() < soft_end
+                channel.send(self._call_tool(message))
+                if called_in_time:  # a slow tool is not the cell's fault
+                    deadline = max(deadline, time.monotonic() + self._limits.grace)
+            elif message.get("op") == "done" and message.get("cell") == number:
+                return _cell_result(message)
+
+    def _call_tool(self, message: dict[str, Any]) -> dict[str, Any]:
+        call, name = str(message.get("call"))[:100], message.get("name")
+        args, kwargs = message.get("args"), message.get("kwargs")
+        tool = self._tools.get(name) if isinstance(name, str) else None
+        if tool is None or not isinstance(args, list) or not isinstance(kwargs, dict):
+            return {"call": call, "error": "RuntimeError", "message": "no such tool call"}
+        try:
+            value = tool(*args, **kwargs)
+        except Exception as error:
+            return {"call": call, "error": type(error).__name__, "message": str(error)[:_ERROR_CHARS]}
+        return {"call": call, "value": _as_json(value)}
+
+
+def _cell_result(message: dict[str, Any]) -> CellResult:
+    text, kind = message.get("text"), message.get("kind")
+    if not isinstance(text, str) or kind not in ("ok", "error", "timeout"):
+        raise BrokenFrameError("no result")
+    # Half a surrogate pair cannot be written to any file later.
+    return CellResult(text.encode("utf-8", "backslashreplace").decode(), kind)
+
+
+def _as_json(value: Any) -> Any:
+    try:
+        if len(json.dumps(value)) < MAX_FRAME // 2:
+            return value
+    except (TypeError, ValueError):
+        pass
+    return str(value)[: MAX_FRAME // 8]

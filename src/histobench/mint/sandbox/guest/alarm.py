@@ -1,0 +1,63 @@
+"""The soft time limit: an alarm that raises TimeoutError inside the model's code and keeps its state."""
+
+from __future__ import annotations
+
+import linecache
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# Tracebacks show this function to the model. It has a source of its own, under a name that tells nothing
+# about this machine; the names and the line are those that the recorded episodes show.
+_HIDDEN = "<hidden_filepath>"
+_SOURCE = (
+    "\n" * 27
+    + """\
+class PythonREPL:
+    def time_limit(seconds):
+
+        def signal_handler(signum, frame):
+            raise TimeoutError(f"Timed out after {seconds} seconds.")
+
+        return signal_handler
+"""
+)
+_namespace: dict[str, Any] = {"__name__": "hidden"}
+exec(compile(_SOURCE, _HIDDEN, "exec"), _namespace)
+linecache.cache[_HIDDEN] = (len(_SOURCE), None, _SOURCE.splitlines(keepends=True), _HIDDEN)
+
+
+class SoftLimit:
+    """A running limit; tells its own exception from any other."""
+
+    def __init__(self, seconds: float) -> None:
+        self.shown = int(seconds) if float(seconds).is_integer() else seconds
+
+    def caused(self, error: BaseException | None) -> bool:
+        """Whether `error` is this limit's."""
+        return isinstance(error, TimeoutError) and str(error) == f"Timed out after {self.shown} seconds."
+
+
+@contextmanager
+def soft_limit(seconds: float) -> Iterator[SoftLimit]:
+    """Raise TimeoutError in the main thread after `seconds`, once."""
+    limit = SoftLimit(seconds)
+    signal.signal(signal.SIGALRM, _namespace["PythonREPL"].time_limit(limit.shown))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield limit
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+@contextmanager
+def alarm_held_back() -> Iterator[None]:
+    """Deliver the alarm only after the block."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)

@@ -1,0 +1,111 @@
+"""What a freshly forked episode does to itself before it reads a line of model code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from typing import Any
+
+from . import landlock, memory, seccomp
+from .syscalls import (
+    CAP_DAC_READ_SEARCH,
+    NEW_IPC,
+    NEW_MOUNT,
+    NEW_NET,
+    NEW_USER,
+    NEW_UTS,
+    NOSUID_NODEV,
+    NOSUID_NODEV_NOEXEC,
+    PR_SET_DUMPABLE,
+    PR_SET_KEEPCAPS,
+    PR_SET_NO_NEW_PRIVS,
+    bound_capabilities,
+    keep_only_capabilities,
+    mount,
+    prctl,
+    unshare,
+)
+
+MEGABYTE = 1 << 20
+
+
+def confine_in_namespaces(limits: dict[str, Any], *, scratch: str) -> None:
+    """Own mount, network, ipc, host-name and user namespaces (the pid one came with the fork)."""
+    user, group = os.getuid(), os.getgid()
+    unshare(NEW_MOUNT | NEW_UTS | NEW_IPC | NEW_NET)
+    mount("proc", "/proc", NOSUID_NODEV_NOEXEC)
+    size = f"size={limits['scratch_mb']}m,nr_inodes=16384"
+    mount("tmpfs", scratch, NOSUID_NODEV, f"{size},mode=1777")
+    mount("tmpfs", "/dev/shm", NOSUID_NODEV, f"{size},mode=1777")
+    # Last, so that the mounts belong to a user namespace in which this process holds nothing.
+    unshare(NEW_USER)
+    _write("/proc/self/uid_map", f"{user} {user} 1")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/gid_map", f"{group} {group} 1")
+    _prefer_as_victim_of_memory_shortage()
+    os.chdir(scratch)
+    set_limits(limits)
+    bound_capabilities()
+    keep_only_capabilities()
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    seccomp.install_filter(seccomp.build_filter(namespaces=True))
+
+
+def confine_with_landlock(
+    limits: dict[str, Any], *, readable: list[str], scratch: str, uid: int | None
+) -> None:
+    """File rules by Landlock, everything else by seccomp, limits and, where root allows it, an own user id.
+
+    `uid` is None where the zygote is not root: model code then runs under the user's own id.
+    """
+    _prefer_as_victim_of_memory_shortage()
+    os.chdir(scratch)
+    if uid is not None:
+        bound_capabilities((CAP_DAC_READ_SEARCH,))
+        prctl(PR_SET_KEEPCAPS, 1)
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        # The interpreter may live under a folder that only root can enter; Landlock bounds what this opens.
+        keep_only_capabilities((CAP_DAC_READ_SEARCH,))
+        prctl(PR_SET_DUMPABLE, 1)
+    set_limits(limits, others=memory.threads_of(os.getuid()) if uid is None else 0)
+    landlock.restrict_files([*readable, "/proc/self"], [scratch, "/dev/null"])
+    scoped = uid is not None or landlock.landlock_version() >= landlock.SIGNAL_SCOPE_VERSION
+    program = seccomp.build_filter(
+        namespaces=False, shared_uid=uid is None, signal_only=None if scoped else os.getpid()
+    )
+    seccomp.install_filter(program)
+
+
+def set_limits(limits: dict[str, Any], *, others: int = 0) -> None:
+    """The resource limits of one process; `others` already run under the same user id and count as well."""
+    _limit(resource.RLIMIT_AS, limits["memory_mb"] * MEGABYTE)
+    _limit(resource.RLIMIT_FSIZE, limits["file_mb"] * MEGABYTE)
+    _limit(resource.RLIMIT_NOFILE, limits["open_files"])
+    _limit(resource.RLIMIT_CPU, limits["cpu_seconds"])
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_MEMLOCK, MEGABYTE)
+    _limit(resource.RLIMIT_MSGQUEUE, 0)
+    _limit(resource.RLIMIT_NPROC, others + limits["processes"])
+
+
+def _limit(which: int, value: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(which, (value, value))
+
+
+def _prefer_as_victim_of_memory_shortage() -> None:
+    with contextlib.suppress(OSError):  # not every container lets it be written; the limits hold without it
+        _write("/proc/self/oom_score_adj", "1000")
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,100 @@
+"""The loop of one episode: cells and unit tests in, results out, tools called back over the same socket."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from .alarm import alarm_held_back
+from .capture import Capture
+from .frames import Channel
+from .unit_tests import run_program
+
+_FIRST_RECURSION_LIMIT = 3000  # what the published benchmark's cells ran under
+
+
+class Shell(Protocol):
+    """Something that runs cells in one lasting namespace."""
+
+    def start(self, names: dict[str, Any], first_cell_number: int) -> None:
+        """Begin an episode with `names` in the namespace."""
+
+    def run(self, code: str, timeout: float) -> str:
+        """Run one cell; returns ok, error or timeout. Output goes to the standard streams."""
+
+
+class EpisodeChannel(Channel):
+    """The episode's end of its socket."""
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Hold the alarm back while bytes move."""
+        with alarm_held_back():
+            yield
+
+
+_shell: Shell | None = None
+
+
+def prepare(config: dict[str, Any]) -> None:
+    """Build the shell once, in the zygote, so that every fork starts with it."""
+    global _shell
+    if config["shell"] == "ipython":
+        from .ipython_shell import IPythonShell
+
+        _shell = IPythonShell()
+    else:
+        from .plain_shell import PlainShell
+
+        _shell = PlainShell()
+
+
+def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
+    """Answer the host until it closes the socket."""
+    assert _shell is not None
+    sys.setrecursionlimit(_FIRST_RECURSION_LIMIT)
+    os.register_at_fork(after_in_child=channel.close)
+    own_pid = os.getpid()
+    output_chars = config["limits"]["output_chars"]
+    channel.send({"op": "ready"})
+    while True:
+        order = channel.receive()
+        if order["op"] == "start":
+            names = {name: _remote_tool(channel, name) for name in order["tools"]}
+            _shell.start(names, order["first_cell_number"])
+            continue
+        if order["op"] == "cell":
+            with Capture(output_chars) as captured:
+                kind = _shell.run(order["code"], order["timeout"])
+            answer = {"op": "done", "cell": order["cell"], "kind": kind, "text": captured.text()}
+        else:
+            answer = {"op": "verdict", **run_program(order)}
+        if os.getpid() != own_pid:
+            os._exit(0)  # model code forked and let the copy run on into this loop
+        channel.send(answer)
+
+
+def _remote_tool(channel: EpisodeChannel, name: str) -> Callable[..., Any]:
+    """A function that looks like the tool and asks the host to run it."""
+
+    def tool(*args: Any, **kwargs: Any) -> Any:
+        call = f"{os.getpid()}-{time.monotonic_ns()}"
+        channel.send({"op": "tool", "call": call, "name": name, "args": args, "kwargs": kwargs})
+        while True:
+            answer = channel.receive()
+            if answer.get("call") == call:  # an earlier call's answer may arrive after its cell timed out
+                break
+        if "error" in answer:
+            kind = getattr(builtins, answer["error"], None)
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                kind = RuntimeError
+            raise kind(answer["message"])
+        return answer["value"]
+
+    tool.__name__ = tool.__qualname__ = name
+    return tool

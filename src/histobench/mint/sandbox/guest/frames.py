@@ -1,0 +1,96 @@
+"""Messages over a stream socket: four bytes of length, then one JSON object. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+_LENGTH = struct.Struct("!I")
+MAX_FRAME = 4 * 1024 * 1024
+
+
+class BrokenFrameError(Exception):
+    """The other side sent something that is no message."""
+
+
+class Channel:
+    """One end of a message stream.
+
+    `guard` yields the context in which bytes are moved: inside the sandbox it holds the alarm signal back,
+    so that a time-out never tears a message apart. Waiting happens outside it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._buffer = bytearray()
+
+    def guard(self) -> AbstractContextManager[Any]:
+        """The context in which bytes are moved; nothing special by default."""
+        return nullcontext()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Write one message."""
+        body = json.dumps(message).encode()
+        if len(body) > MAX_FRAME:
+            raise ValueError(f"a message of {len(body):,} bytes is too long for the sandbox's channel")
+        with self.guard():
+            self.socket.sendall(_LENGTH.pack(len(body)) + body)
+
+    def receive(self, deadline: float | None = None) -> dict[str, Any]:
+        """The next message; EOFError if the other side is gone, TimeoutError after `deadline` (monotonic)."""
+        while True:
+            with self.guard():
+                body = self._take()
+            if body is not None:
+                return _parse(body)
+            self._wait(deadline)
+            with self.guard():
+                self._fill()
+
+    def close(self) -> None:
+        """Close this end."""
+        self.socket.close()
+
+    def _wait(self, deadline: float | None) -> None:
+        poller = select.poll()
+        poller.register(self.socket, select.POLLIN)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        if not poller.poll(left):
+            raise TimeoutError("no message before the deadline")
+
+    def _fill(self) -> None:
+        try:
+            chunk = self.socket.recv(1 << 16)
+        except ConnectionError as error:
+            raise EOFError("the other side is gone") from error
+        if not chunk:
+            raise EOFError("the other side is gone")
+        self._buffer += chunk
+
+    def _take(self) -> bytes | None:
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > MAX_FRAME:
+            raise BrokenFrameError(f"a message of {length:,} bytes was announced")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        return body
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BrokenFrameError(f"not a message: {error}") from error
+    if not isinstance(message, dict):
+        raise BrokenFrameError("not a message: no object")
+    return message

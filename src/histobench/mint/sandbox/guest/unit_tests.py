@@ -1,0 +1,32 @@
+"""Runs a submission followed by its tests, once, in a process made for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .alarm import soft_limit
+from .capture import Capture
+
+
+def run_program(order: dict[str, Any]) -> dict[str, Any]:
+    """Execute `order["program"]` in empty globals; the token goes back only if it ran to its end.
+
+    A program that leaves early, by any exception or by ending the process, never gets here with the token.
+    """
+    token = order.pop("token")
+    program = order.pop("program")
+    timeout = order.pop("timeout")
+    try:
+        with Capture(0), soft_limit(timeout):
+            exec(compile(program, "<submission>", "exec"), {})
+    except BaseException as error:
+        return {"token": None, "why": _one_line(error)}
+    return {"token": token, "why": ""}
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except BaseException:
+        text = ""
+    return f"{type(error).__name__}: {text}"[:500]

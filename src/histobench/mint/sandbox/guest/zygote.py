@@ -1,0 +1,254 @@
+"""The zygote: loads packages once, then forks one confined process per episode.
+
+It never reads a byte that model code wrote: an episode talks to the host over a socket of its own, which the
+zygote passes on and closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import confinement, episode, memory
+from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, prctl, setns, unshare
+
+_FIRST_EPISODE_UID = 1_900_000_000  # a range that no distribution hands out
+_MEMORY_CHECK_SECONDS = 0.2
+
+
+@dataclass
+class Child:
+    """A running episode."""
+
+    id: int
+    pid: int
+    scratch: str | None = None
+    uid: int | None = None  # an id that no other process of the machine has
+    reason: str = ""
+
+
+@dataclass
+class Zygote:
+    """The state of the spawning loop."""
+
+    control: socket.socket
+    config: dict[str, Any]
+    children: dict[int, Child] = field(default_factory=dict)  # by pid
+    spawned: int = 0
+    pid_namespace: int = -1
+    waker: int = -1
+    baseline: int = 0
+
+    @property
+    def isolation(self) -> str:
+        """namespaces, landlock or none."""
+        return str(self.config["isolation"])
+
+    def serve(self) -> None:
+        """Answer the host until it goes away."""
+        if self.isolation == "namespaces":
+            self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            # Whatever an episode leaves behind becomes a child of this process and can be found.
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.waker, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self.baseline = memory.resident_bytes(os.getpid())
+        self._tell({"op": "ready", "pid": os.getpid()})
+        poller = select.poll()
+        poller.register(self.control, select.POLLIN)
+        poller.register(self.waker, select.POLLIN)
+        checked = time.monotonic()
+        while True:
+            timeout = _MEMORY_CHECK_SECONDS * 1000 if self.children else None
+            ready = dict(poller.poll(timeout))
+            if self.waker in ready:
+                _drain(self.waker)
+            if self.control.fileno() in ready and not self._obey():
+                break
+            self._reap()
+            if time.monotonic() - checked >= _MEMORY_CHECK_SECONDS:
+                self._police_memory()
+                checked = time.monotonic()
+
+        for child in list(self.children.values()):
+            _kill(child.pid)
+            self._clear_away(child)
+
+    def _obey(self) -> bool:
+        payload, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 1)
+        if not payload:
+            return False
+        order = json.loads(payload)
+        if order["op"] == "spawn":
+            self._spawn(order["id"], descriptors[0])
+            os.close(descriptors[0])
+        elif order["op"] == "kill":
+            for child in self.children.values():
+                if child.id == order["id"]:
+                    _kill(child.pid)
+        return True
+
+    def _spawn(self, number: int, descriptor: int) -> None:
+        self.spawned += 1
+        child = Child(number, 0)
+        if self.isolation != "namespaces":
+            self._prepare_scratch(child)
+        else:
+            unshare(NEW_PID)
+        gc.freeze()  # a collection in the child would otherwise touch, and so copy, every page
+        child.pid = os.fork()
+        if child.pid == 0:
+            self._become_episode(child, descriptor)
+        if self.isolation == "namespaces":
+            setns(self.pid_namespace, NEW_PID)
+        self.children[child.pid] = child
+
+    def _prepare_scratch(self, child: Child) -> None:
+        child.scratch = os.path.join(self.config["scratch_root"], f"{os.getpid()}-{self.spawned}")
+        os.mkdir(child.scratch, 0o700)
+        if os.getuid() == 0 and self.isolation == "landlock":
+            child.uid = _FIRST_EPISODE_UID + self.spawned % 100_000
+            os.chown(child.scratch, child.uid, child.uid)
+
+    def _become_episode(self, child: Child, descriptor: int) -> None:
+        status = 70
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.control.detach()
+            keep = os.dup2(descriptor, 3, inheritable=False)
+            os.closerange(4, 1 << 16)
+            os.setsid()
+            channel = episode.EpisodeChannel(socket.socket(fileno=keep))
+            try:
+                self._confine(child)
+            except OSError as error:
+                channel.send({"op": "refused", "why": str(error)})
+                return
+            episode.serve(channel, self.config)
+            status = 0
+        except (EOFError, KeyboardInterrupt):
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _confine(self, child: Child) -> None:
+        limits = self.config["limits"]
+        if self.isolation == "namespaces":
+            confinement.confine_in_namespaces(limits, scratch=self.config["scratch_root"])
+            return
+        scratch = child.scratch or "/tmp"
+        os.environ.update(HOME=scratch, TMPDIR=scratch)
+        if self.isolation == "landlock":
+            confinement.confine_with_landlock(
+                limits, readable=self.config["readable"], scratch=scratch, uid=child.uid
+            )
+        else:
+            os.chdir(scratch)
+            confinement.set_limits(limits, others=memory.threads_of(os.getuid()))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if child := self.children.pop(pid, None):
+                self._clear_away(child)
+                self._tell({"op": "exit", "id": child.id, "status": status, "why": child.reason})
+
+    def _clear_away(self, child: Child) -> None:
+        if self.isolation == "namespaces":
+            return  # the pid namespace took every process along, the mount namespace every file
+        if child.uid is not None:
+            _kill_everything_of(child.uid)
+        else:
+            _kill_orphans(set(self.children))
+        if child.scratch:
+            shutil.rmtree(child.scratch, ignore_errors=True)
+
+    def _police_memory(self) -> None:
+        limit = self.config["limits"]["memory_mb"] * confinement.MEGABYTE
+        for pid in memory.greedy_trees(list(self.children), limit, self.baseline):
+            self.children[pid].reason = "memory"
+            _kill(pid)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the host is not listening; the notice is a courtesy
+            self.control.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+
+
+def main() -> None:
+    """Entry point inside the sandbox: `argv[1]` is the control socket's descriptor."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    config = json.loads(control.recv(1 << 20))
+    sys.argv[:] = [""]
+    null = os.open("/dev/null", os.O_RDWR)
+    for standard in (0, 1):
+        os.dup2(null, standard)
+    os.umask(0o077)
+    try:
+        for name in config["preload"]:
+            importlib.import_module(name)
+        episode.prepare(config)
+    except ImportError as error:
+        control.send(json.dumps({"op": "failed", "why": f"cannot preload: {error}"}).encode())
+        os._exit(1)
+    os.dup2(null, 2)
+    gc.collect()
+    Zygote(control, config).serve()
+    os._exit(0)
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _kill_everything_of(uid: int) -> None:
+    """Kill all processes of `uid` at once: as that user, -1 reaches exactly them."""
+    helper = os.fork()
+    if helper == 0:
+        try:
+            os.setresuid(uid, uid, uid)
+            os.kill(-1, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(helper, 0)
+
+
+def _kill_orphans(known: set[int]) -> None:
+    """Kill children that are no episode: they were left behind by one. A fork bomb needs several rounds."""
+    for _ in range(1000):
+        orphans = [pid for pid in memory.children_of(os.getpid()) if pid not in known]
+        if not orphans:
+            return
+        for pid in orphans:
+            _kill(pid)
+        for pid in orphans:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)

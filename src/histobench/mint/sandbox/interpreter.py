@@ -1,0 +1,62 @@
+"""Which folders the running Python needs, wherever it was installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_FILES = (
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/alternatives",
+    "/etc/fonts",
+    "/etc/mime.types",
+)
+
+
+def interpreter_folders() -> list[str]:
+    """Folders outside the system ones that hold this interpreter, its library and its installed packages.
+
+    The folder of an editable install is left out on purpose: packages, never a source tree with its data.
+    """
+    paths = sysconfig.get_paths()
+    wanted = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix]
+    wanted += [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]]
+    wanted += [str(path.parent) for path in _links(Path(sys.executable))]
+    wanted += [os.path.realpath(path) for path in wanted]
+    kept: list[str] = []
+    for path in sorted(set(wanted), key=len):
+        inside = any(_is_beneath(path, other) for other in (*kept, *SYSTEM_FOLDERS))
+        if not inside and path != "/" and os.path.isdir(path):
+            kept.append(path)
+    return kept
+
+
+def guest_folder() -> str:
+    """Where the code that runs inside the sandbox lies."""
+    return str(Path(__file__).resolve().parent / "guest")
+
+
+def ancestors(path: str) -> list[str]:
+    """The folders above `path`, from the top, without the root.
+
+    >>> ancestors("/a/b/c")
+    ['/a', '/a/b']
+    """
+    return [str(parent) for parent in reversed(Path(path).parents)][1:]
+
+
+def _links(path: Path) -> list[Path]:
+    """`path` and every symbolic link on the way to the real file."""
+    chain = [path]
+    while path.is_symlink() and len(chain) < 20:
+        path = Path(os.path.normpath(path.parent / os.readlink(path)))
+        chain.append(path)
+    return chain
+
+
+def _is_beneath(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,165 @@
+"""A pool of sandboxed Python sessions: one zygote, a few forks kept warm."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from histobench.mint.sandbox.bytecode import ensure_compiled
+from histobench.mint.sandbox.episode import Episode
+from histobench.mint.sandbox.guest.frames import BrokenFrameError, Channel
+from histobench.mint.sandbox.limits import SCIENCE, Limits
+from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess
+
+ISOLATING = ("bubblewrap", "landlock")
+
+
+class Session:
+    """One forked, confined process and the host's end of its socket."""
+
+    def __init__(self, zygote: ZygoteProcess) -> None:
+        self._zygote = zygote
+        self.number, self.channel = zygote.spawn()
+        self._ready = False
+
+    def open(self) -> Channel:
+        """The channel, once the process has confined itself."""
+        if not self._ready:
+            try:
+                greeting = self.channel.receive()
+            except (EOFError, BrokenFrameError) as error:
+                raise SandboxError(f"a sandboxed process did not start: {error}") from error
+            if greeting.get("op") != "ready":
+                raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
+            self._ready = True
+        return self.channel
+
+    def why_it_ended(self) -> str:
+        """ "memory" when it was ended for using too much of it."""
+        return self._zygote.end_of(self.number)
+
+    def close(self) -> None:
+        """End the process and everything it started."""
+        self._zygote.kill(self.number)
+        self.channel.close()
+
+
+class SandboxPool:
+    """Hands out fresh sessions; usable from many threads at once."""
+
+    def __init__(
+        self,
+        backend: str,
+        *,
+        preload: tuple[str, ...],
+        shell: str,
+        limits: Limits,
+        warm: int,
+        hash_seed: int,
+    ) -> None:
+        self.backend = backend
+        self.limits = limits
+        self._start = lambda: ZygoteProcess(
+            backend, preload=preload, shell=shell, limits=limits, hash_seed=hash_seed
+        )
+        self._lock = threading.Lock()
+        self._warm = warm
+        self._idle: deque[Session] = deque()
+        self._closed = False
+        self._zygote = self._start()
+        try:
+            # The first session proves that confining works here; a pool that opens is a pool that isolates.
+            first = Session(self._zygote)
+            first.open()
+        except BaseException:
+            self._zygote.close()
+            raise
+        self._idle.append(first)
+        self._refill()
+
+    def episode(
+        self, tools: Mapping[str, Callable[..., Any]] | None = None, *, first_cell_number: int = 1
+    ) -> Episode:
+        """A fresh Python session that can call `tools`, which run here, by their names."""
+        return Episode(self.take, dict(tools or {}), limits=self.limits, first_cell_number=first_cell_number)
+
+    def take(self) -> Session:
+        """A fresh session, warm if there is one; the caller closes it."""
+        with self._lock:
+            if self._closed:
+                raise SandboxError("this sandbox pool is closed; open a new one")
+            if not self._zygote.alive():
+                self._idle.clear()
+                self._zygote.close()
+                self._zygote = self._start()
+            session = self._idle.popleft() if self._idle else Session(self._zygote)
+            self._refill()
+            return session
+
+    @property
+    def pid(self) -> int:
+        """Process id of the zygote's outermost process."""
+        return self._zygote.pid
+
+    def close(self) -> None:
+        """End every session and the zygote."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for session in self._idle:
+                    session.channel.close()
+                self._idle.clear()
+                self._zygote.close()
+
+    def __enter__(self) -> SandboxPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _refill(self) -> None:
+        while len(self._idle) < self._warm:
+            self._idle.append(Session(self._zygote))
+
+
+def open_sandbox(
+    backend: str = "auto",
+    *,
+    preload: tuple[str, ...] | None = None,
+    shell: str | None = None,
+    limits: Limits | None = None,
+    warm: int = 2,
+    hash_seed: int = 0,
+) -> SandboxPool:
+    """Open a pool on the strongest backend that works here, or on the one named.
+
+    `preload` are the modules every session starts with (default: the scientific ones that are installed);
+    `shell` is "ipython" or "plain". `unsafe` isolates nothing and is only ever used when named.
+    """
+    if preload is None:
+        preload = tuple(name for name in SCIENCE if find_spec(name.partition(".")[0]))
+    shell = shell or ("ipython" if find_spec("IPython") else "plain")
+    ensure_compiled((*preload, "IPython.core.interactiveshell") if shell == "ipython" else preload)
+
+    def attempt(name: str) -> SandboxPool:
+        return SandboxPool(
+            name, preload=preload, shell=shell, limits=limits or Limits(), warm=warm, hash_seed=hash_seed
+        )
+
+    if backend != "auto":
+        if backend not in (*ISOLATING, "unsafe"):
+            raise SandboxError(f"unknown sandbox {backend!r}; known: auto, {', '.join(ISOLATING)}, unsafe")
+        return attempt(backend)
+    refusals = []
+    for name in ISOLATING:
+        try:
+            return attempt(name)
+        except SandboxError as error:
+            refusals.append(f"{name}: {error}")
+    raise SandboxError(
+        f"no sandbox works on this machine ({'; '.join(refusals)}); install bubblewrap, "
+        "or name the sandbox 'unsafe' to run model code with your own rights"
+    )

@@ -1,0 +1,223 @@
+"""The host's handle on one zygote: start it, ask it for episodes, hear what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.sandbox.bubblewrap import GUEST_PARENT, bubblewrap_command, scratch_folder
+from histobench.mint.sandbox.guest.frames import Channel
+from histobench.mint.sandbox.interpreter import (
+    SYSTEM_FILES,
+    SYSTEM_FOLDERS,
+    guest_folder,
+    interpreter_folders,
+)
+from histobench.mint.sandbox.limits import Limits
+
+_START_SECONDS = 120.0
+_REMEMBERED_ENDS = 1000
+_BOOT = "import sys; sys.path.insert(0, {parent!r}); from guest.zygote import main; del sys.path[0]; main()"
+_READABLE_DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_READABLE_KERNEL_FILES = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/version")
+
+# bubblewrap's --die-with-parent fires when the *thread* that started it ends, so one thread starts them all.
+_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-starter")
+
+
+class SandboxError(HistobenchError):
+    """The sandbox could not be started or was lost."""
+
+
+class ZygoteProcess:
+    """A running zygote on one backend."""
+
+    def __init__(
+        self, backend: str, *, preload: tuple[str, ...], shell: str, limits: Limits, hash_seed: int
+    ) -> None:
+        self.backend = backend
+        self._lock = threading.Lock()
+        self._next = 0
+        self._ends: dict[int, str] = {}
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command, environment, config = self._launch_plan(theirs.fileno(), hash_seed)
+            config.update(preload=list(preload), shell=shell, limits=asdict(limits))
+            self._process = _starter.submit(self._start, command, environment, theirs.fileno()).result()
+        try:
+            self._control.send(json.dumps(config).encode())
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Process id of the outermost process started."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether it can still fork episodes."""
+        return self._process.poll() is None
+
+    def spawn(self) -> tuple[int, Channel]:
+        """Ask for one more episode; returns at once with its number and the host's end of its socket."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs, self._lock:
+            self._next += 1
+            number = self._next
+            order = json.dumps({"op": "spawn", "id": number}).encode()
+            try:
+                socket.send_fds(self._control, [order], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise SandboxError(f"the sandbox is gone: {error}; run again") from error
+            self._listen()
+        return number, Channel(ours)
+
+    def kill(self, number: int) -> None:
+        """End an episode and everything it started; harmless when it has ended already."""
+        with self._lock:
+            try:
+                self._control.send(json.dumps({"op": "kill", "id": number}).encode())
+                self._listen()
+            except OSError:
+                pass  # with the zygote gone its episodes are gone too
+
+    def end_of(self, number: int, *, wait: float = 1.0) -> str:
+        """Why an episode that hung up has ended ("memory" or ""), waiting for the news a little."""
+        until = time.monotonic() + wait
+        while True:
+            with self._lock:
+                self._listen()
+                if number in self._ends:
+                    return self._ends.pop(number)
+            if time.monotonic() > until or not self.alive():
+                return ""
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        """End the zygote and with it every episode."""
+        self._control.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+        if self._scratch:
+            self._scratch.cleanup()
+
+    def _launch_plan(
+        self, descriptor: int, hash_seed: int
+    ) -> tuple[list[str], dict[str, str], dict[str, Any]]:
+        scratch = scratch_folder()
+        parent = GUEST_PARENT
+        if self.backend != "bubblewrap":
+            self._scratch = tempfile.TemporaryDirectory(
+                prefix="histobench-sandbox-", ignore_cleanup_errors=True
+            )
+            scratch = self._scratch.name
+            os.chmod(scratch, 0o711)  # each episode enters its own folder in it and cannot list the others
+            parent = str(Path(guest_folder()).parent)
+        environment = _guest_environment(scratch, hash_seed)
+        inner = [sys.executable, "-s", "-P", "-c", _BOOT.format(parent=parent), str(descriptor)]
+        if self.backend == "bubblewrap":
+            command = bubblewrap_command(inner, environment)
+            return command, environment, {"isolation": "namespaces", "scratch_root": scratch}
+        readable = [*SYSTEM_FOLDERS, *SYSTEM_FILES, *_READABLE_DEVICES, *_READABLE_KERNEL_FILES]
+        isolation = "landlock" if self.backend == "landlock" else "none"
+        config = {
+            "isolation": isolation,
+            "scratch_root": scratch,
+            "readable": readable + interpreter_folders(),
+        }
+        return inner, environment, config
+
+    def _start(
+        self, command: list[str], environment: dict[str, str], descriptor: int
+    ) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=(descriptor,),
+                cwd="/",
+                start_new_session=True,  # the host's Ctrl-C is the host's business
+            )
+        except OSError as error:
+            raise SandboxError(f"cannot start the {self.backend} sandbox: {error}") from error
+
+    def _await_ready(self) -> None:
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        if not poller.poll(_START_SECONDS * 1000):
+            raise SandboxError(f"the {self.backend} sandbox did not start within {_START_SECONDS:.0f} s")
+        try:
+            payload = self._control.recv(1 << 16)
+        except ConnectionError:
+            payload = b""
+        news = json.loads(payload) if payload else {}
+        if news.get("op") != "ready":
+            raise SandboxError(
+                f"the {self.backend} sandbox did not start: {news.get('why') or self._last_words()}"
+            )
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=2)
+        self._errors.seek(0)
+        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else f"it ended with status {self._process.poll()}"
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                payload = self._control.recv(1 << 16, socket.MSG_DONTWAIT)
+            except OSError:
+                return
+            if not payload:
+                return
+            news = json.loads(payload)
+            if news.get("op") == "exit":
+                self._ends[news["id"]] = news["why"]
+                if len(self._ends) > _REMEMBERED_ENDS:
+                    del self._ends[next(iter(self._ends))]
+
+
+def _guest_environment(scratch: str, hash_seed: int) -> dict[str, str]:
+    """The whole environment of model code; nothing of the user's own."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "IPYTHONDIR": f"{scratch}/.ipython",
+        "MPLCONFIGDIR": f"{scratch}/.matplotlib",
+        "MPLBACKEND": "Agg",
+        "LANG": "C.UTF-8",
+        "SHELL": "/bin/bash",
+        "USER": "nobody",
+        "PYTHONHASHSEED": str(hash_seed),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }

@@ -1,0 +1,68 @@
+"""The Python session an agent works in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from histobench.mint.sandbox import CellResult, Episode, SandboxPool, shared_pool
+
+NO_OUTPUT = "[Executed Successfully with No Output]"
+TRUNCATED = "...\n[Output Truncated]"
+MAX_CHARS = 2000
+
+
+class PythonREPL:
+    """Runs each query as one IPython cell in a sandboxed session that lasts until `reset`."""
+
+    name = "python"
+    signature = "python(code: str) -> str"
+    description = "Runs Python code in a session that keeps its variables; returns what the code printed."
+
+    def __init__(
+        self,
+        user_ns: Mapping[str, Callable[..., Any]] | None = None,
+        timeout: float = 30.0,
+        *,
+        pool: SandboxPool | None = None,
+        first_cell_number: int = 1,
+    ) -> None:
+        self._tools = dict(user_ns or {})
+        self._timeout = timeout
+        self._pool = pool
+        self._first_cell_number = first_cell_number
+        self._episode: Episode | None = None
+        self.last_result: CellResult | None = None
+
+    def __call__(self, query: str) -> str:
+        """The observation for one cell."""
+        if self._episode is None:
+            pool = self._pool or shared_pool()
+            self._episode = pool.episode(self._tools, first_cell_number=self._first_cell_number)
+        self.last_result = self._episode.run_cell(query, self._timeout)
+        return as_observation(self.last_result.text)
+
+    def reset(self) -> None:
+        """Forget everything: the next query starts a fresh session."""
+        if self._episode is not None:
+            self._episode.close()
+            self._episode = None
+
+    def close(self) -> None:
+        """End the session."""
+        self.reset()
+
+
+def as_observation(text: str) -> str:
+    """What the agent gets to see of a cell's output.
+
+    >>> as_observation("")
+    '[Executed Successfully with No Output]'
+    >>> len(as_observation("x" * 5000))
+    2022
+    """
+    if not text:
+        return NO_OUTPUT
+    if len(text) > MAX_CHARS:
+        return text[:MAX_CHARS] + TRUNCATED
+    return text
