@@ -1,0 +1,1 @@
+"""Where encyclopedia articles come from: the live site, a tape of recorded answers, or a folder."""

@@ -1,0 +1,39 @@
+"""A tape of recorded queries: the same question always gets the same answer, offline."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.tools.wikipedia.article import MAX_QUERY
+
+
+class TapeMissError(Exception):
+    """The query is not on the tape; the agent sees this as an exception in its code."""
+
+
+class Tape:
+    """Query -> answer, read from a JSON file (`.json` or `.json.gz`)."""
+
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path)
+        try:
+            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            answers = json.loads(raw)
+        except (OSError, EOFError, ValueError) as error:
+            raise HistobenchError(f"cannot read the Wikipedia tape {path}: {error}") from error
+        if not isinstance(answers, dict) or not all(isinstance(text, str) for text in answers.values()):
+            raise HistobenchError(f"{path} is not a tape: expected a JSON object of query -> text")
+        self._answers: dict[str, str] = answers
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def search(self, query: str) -> str:
+        """The recorded answer."""
+        try:
+            return self._answers[query[:MAX_QUERY]]
+        except KeyError:
+            raise TapeMissError(f"no recorded answer for the query {query!r}") from None

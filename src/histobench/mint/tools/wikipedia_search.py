@@ -1,0 +1,33 @@
+"""The search tool of the reasoning tasks."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from histobench.mint.tools.base import Tool
+from histobench.mint.tools.wikipedia.live import LiveWikipedia
+
+
+class Encyclopedia(Protocol):
+    """Anything that answers a search."""
+
+    def search(self, query: str) -> str:
+        """The text of the search result."""
+
+
+class WikipediaQueryRun(Tool):
+    """Searches Wikipedia: the live site by default, or a tape or a folder for machines without a network."""
+
+    name = "wikipedia_search"
+    signature = "wikipedia_search(query: str) -> str"
+    description = (
+        "Searches Wikipedia and returns the summaries of the pages that fit best. Good for facts about people, "
+        "places, companies, events and ideas. The argument is what to search for."
+    )
+
+    def __init__(self, encyclopedia: Encyclopedia | None = None) -> None:
+        self._encyclopedia = encyclopedia or LiveWikipedia()
+
+    def __call__(self, query: str) -> str:
+        """The summaries of the best pages."""
+        return self._encyclopedia.search(str(query))
