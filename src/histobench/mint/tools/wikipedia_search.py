@@ -21,8 +21,8 @@ class WikipediaQueryRun(Tool):
     name = "wikipedia_search"
     signature = "wikipedia_search(query: str) -> str"
     description = (
-        "Searches Wikipedia and returns the summaries of the pages that fit best. Good for facts about people, "
-        "places, companies, events and ideas. The argument is what to search for."
+        "Searches Wikipedia and returns the summaries of the pages that fit best. Good for facts on people, "
+        "places, companies, events and ideas. The argument is the query."
     )
 
     def __init__(self, encyclopedia: Encyclopedia | None = None) -> None:
