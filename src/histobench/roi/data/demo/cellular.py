@@ -24,10 +24,10 @@ def paint_lymphocytes(brush: Brush) -> Tissue:
     np.maximum(eosin, 0.0, out=eosin)
     haematoxylin = open_space * np.float32(0.05 + 0.25 * dense)
 
-    y, x = brush.points(10.6 + 4.0 * (1 - dense), jitter=0.22)
+    y, x = brush.points(10.6 + 3.2 * (1 - dense), jitter=0.22)
     keep = brush.look(gap, y, x) > -1.4
     thin = brush.look(bank.cloud.crop(rng, size), y, x)
-    keep &= thin * 0.25 + rng.random(len(y)) > brush.uniform(0.0, 0.35)
+    keep &= thin * 0.25 + rng.random(len(y)) > brush.uniform(0.0, 0.2)
     y, x = y[keep], x[keep]
     mixed = int(len(y) * brush.uniform(0.55, 1.0))
     order = rng.permutation(len(y))
@@ -50,8 +50,9 @@ def paint_debris(brush: Brush) -> Tissue:
     eosin += bank.grain.crop(rng, size) * np.float32(brush.uniform(0.06, 0.16))
     eosin += np.float32(brush.uniform(0.40, 0.85))
     broken = bank.blob.at(along, across)
-    level = brush.uniform(-2.4, -0.9)
-    whole = ramp(broken, level, level + 0.5)
+    broken += patch * np.float32(brush.uniform(0.2, 0.6))  # ragged, unlike the smooth lumen of a gland
+    level = brush.uniform(-2.6, -1.0)
+    whole = ramp(broken, level, level + brush.uniform(0.3, 1.0))
     crack = bank.web.at(across * np.float32(0.5), along * np.float32(0.5))
     whole *= 1.0 - crack * np.float32(brush.uniform(0.0, 0.9))
     eosin *= whole

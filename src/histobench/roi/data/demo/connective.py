@@ -132,9 +132,10 @@ def paint_fat(brush: Brush) -> Tissue:
         corner = ramp(bank.cloud.crop(rng, brush.size), brush.uniform(0.8, 1.6), 2.0)
         fibre = bank.fibre.at(across * np.float32(1.5), along) * np.float32(0.15) + np.float32(0.6)
         eosin = np.maximum(eosin, corner * fibre)
-        y, x = brush.points(17.0, jitter=0.4)
+        y, x = brush.points(21.0, jitter=0.4)
         keep = brush.look(corner, y, x) > 0.5
-        brush.press("spindle", y[keep], x[keep])
+        angle = brush.slope(across, y[keep], x[keep]) + np.float32(np.pi / 2)
+        brush.press("spindle", y[keep], x[keep], angle=angle, spread=0.4)
     y, x = brush.points(15.0, jitter=0.4)
     near = brush.look(border, y, x) < 2.0
     near &= brush.rng.random(len(y)) < brush.uniform(0.03, 0.22)
