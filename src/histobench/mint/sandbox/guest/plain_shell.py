@@ -45,8 +45,8 @@ class PlainShell:
     def _execute(self, code: str, name: str) -> None:
         tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, name, "exec"), self._names)
+        exec(compile(tree, name, "exec", dont_inherit=True), self._names)
         if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), name, "eval"), self._names)
+            value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), self._names)
             if value is not None:
                 sys.stdout.write(f"Out[{self._cell}]: {value!r}\n")

@@ -18,7 +18,8 @@ def run_program(order: dict[str, Any]) -> dict[str, Any]:
     timeout = order.pop("timeout")
     try:
         with Capture(0), soft_limit(timeout):
-            exec(compile(program, "<submission>", "exec"), {})
+            # dont_inherit: this file's own future statements are not the submission's.
+            exec(compile(program, "<submission>", "exec", dont_inherit=True), {})
     except BaseException as error:
         return {"token": None, "why": _one_line(error)}
     return {"token": token, "why": ""}

@@ -1,0 +1,56 @@
+"""Code generation tasks: a program is right when its unit tests pass, in a sandbox of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from histobench.mint.sandbox import SandboxPool, run_unit_tests, shared_pool
+from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.fenced_code import without_fence
+
+TIMEOUT_S = 10.0
+
+
+class CodeGenTask(Task):
+    """A program to write; the reference is the text of its tests."""
+
+    #: Where tests run; the process-wide pool if nobody says otherwise.
+    pool: SandboxPool | None = None
+
+    def __init__(self, id: Any, prompt: str, reference: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._id = id
+        self._prompt = prompt
+        self._reference = reference
+
+    def extract_answer(self, solution: str) -> str:
+        """The program: as given, or (strict rule) what is inside a Markdown fence."""
+        return without_fence(solution) if self.rule == "strict" else solution
+
+    def success(self, solution: str) -> bool:
+        """Whether the program passes its tests."""
+        program = self.extract_answer(solution)
+        pool = self.pool or shared_pool()
+        return run_unit_tests(pool, program, self._reference, timeout=TIMEOUT_S).passed
+
+
+class HumanEvalTask(CodeGenTask):
+    """A function to complete from its signature and docstring."""
+
+    task_name = "humaneval"
+
+    @property
+    def prompt(self) -> str:
+        """The code to complete."""
+        return f"Complete this code:\n\n{self._prompt}"
+
+
+class MBPPTask(CodeGenTask):
+    """A function to write from a description and one test."""
+
+    task_name = "mbpp"
+
+    @property
+    def prompt(self) -> str:
+        """The description without the quotes around it."""
+        return self._prompt.replace('"""', "").strip()
