@@ -1,4 +1,4 @@
-"""Synthetic tiles per second on one core, by class, beside decoding the same tiles from PNG files with Pillow.
+"""Synthetic tiles per second on one core, by class, beside decoding the same tiles from PNG with Pillow.
 
     python benchmarks/demo_tiles.py
 
@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np  # noqa: E402
-from PIL import Image  # noqa: E402
+import numpy as np
+from PIL import Image
 
-from histobench.roi.data.demo import CLASSES, render_tile  # noqa: E402
+from histobench.roi.data.demo import CLASSES, render_tile
 
 
 def main() -> None:
