@@ -1,0 +1,10 @@
+"""Step 1: extract features (the same as `histobench extract`, with the documented default size of 448)."""
+
+import sys
+
+from histobench.cli import extract
+from histobench.cli.entry import run_verb
+
+if __name__ == "__main__":
+    arguments = ["--resize_size", "448", *sys.argv[1:]]  # of a flag given twice the last one counts
+    sys.exit(run_verb(extract, arguments, prog="00-ROI_Feature_Extract.py"))

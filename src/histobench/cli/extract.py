@@ -1,0 +1,125 @@
+"""Extract features: images through one or more encoders to feature files.
+
+What has been computed before comes from the cache, and an interrupted run goes on where it was.
+
+Examples:
+  histobench extract --dataset_split_csv crc.csv --class2id_txt crc.txt --dataset_name CRC-100K \\
+      --model_name uni_v1,virchow2 --save_dir features
+  histobench extract --dataset_split_csv tiles/ --split 0.7/0.1/0.2 --model_name efficientnet-lite0
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from histobench.core.errors import HistobenchError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The documented flags of 00-ROI_Feature_Extract.py, and a few more."""
+    data = parser.add_argument_group("dataset")
+    data.add_argument(
+        "--dataset_split_csv",
+        required=True,
+        help="CSV of images, labels and splits, or a folder of class folders",
+    )
+    data.add_argument("--class2id_txt", help="class mapping file (default: from the labels or folder names)")
+    data.add_argument("--dataset_name", help="name in the feature files (default: from the CSV's name)")
+    data.add_argument("--split", help="shares of train/val/test where the data has none, e.g. 0.7/0.1/0.2")
+    data.add_argument("--group-regex", help="finds the patient or slide in a path; groups are not split up")
+    data.add_argument("--group-column", help="column of the CSV with the patient or slide (default: group)")
+    data.add_argument("--seed", type=int, default=0, help="seed of the split (default: 0)")
+    data.add_argument(
+        "--on-bad-image",
+        choices=("stop", "skip"),
+        default="stop",
+        help="unreadable images are one error that lists them (stop, the default) or are left out (skip)",
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model_name", required=True, help="encoder, or several separated by commas; or my_file.py:MyEncoder"
+    )
+    model.add_argument(
+        "--resize_size",
+        type=_positive,
+        help="image size (default: the encoder's own; 448 in 00-ROI_Feature_Extract.py)",
+    )
+    model.add_argument(
+        "--weights", help="checkpoint, folder of checkpoints, or table like model_weights.json"
+    )
+    inference = parser.add_argument_group("inference")
+    inference.add_argument(
+        "--batch_size", type=_batch_size, default=256, help="images per step, or auto (default: 256)"
+    )
+    inference.add_argument(
+        "--num_workers", type=int, default=8, help="loading workers, at most one per core (default: 8)"
+    )
+    inference.add_argument(
+        "--device", help="cpu, cuda:0, or several: cuda:0,cuda:1 (default: the GPU if there is one)"
+    )
+    inference.add_argument(
+        "--precision",
+        choices=("auto", "fp32", "bf16", "fp16"),
+        default="auto",
+        help="auto: what the encoder's authors recommend on a GPU, fp32 on a CPU (default)",
+    )
+    inference.add_argument(
+        "--compile", choices=("auto", "on", "off"), default="auto", help="auto: for long jobs (default)"
+    )
+    parser.add_argument(
+        "--save_dir", default="./ROI_Features", help="where feature files go (./ROI_Features)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the dataset, build the encoders, extract, print the files."""
+    from histobench.cli.extraction_display import display, print_extractions
+    from histobench.roi.data.load import load_dataset
+    from histobench.roi.features.extract import extract
+    from histobench.roi.features.settings import EncoderRecipe
+
+    dataset = load_dataset(
+        args.dataset_split_csv,
+        classes_file=args.class2id_txt,
+        name=args.dataset_name,
+        split=args.split,
+        group_regex=args.group_regex,
+        group_column=args.group_column,
+        seed=args.seed,
+    )
+    recipes = [EncoderRecipe(name, args.resize_size, args.weights) for name in _names(args.model_name)]
+    extractions = extract(
+        dataset,
+        recipes,
+        args.save_dir,
+        device=args.device,
+        batch_size=args.batch_size,
+        num_workers=args.num_workers,
+        precision=args.precision,
+        compile=args.compile,
+        on_bad_image=args.on_bad_image,
+        progress=display(),
+    )
+    print_extractions(extractions)
+    return 0
+
+
+def _names(text: str) -> list[str]:
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise HistobenchError("--model_name names no encoder")
+    return names
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+    return value
+
+
+def _batch_size(text: str) -> int | str:
+    return text if text == "auto" else _positive(text)

@@ -1,0 +1,76 @@
+"""Cached rows to a feature file, with memory that does not grow with the number of images."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import RoiImage
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.row_cache import RowCache
+from histobench.roi.features.store import save
+
+#: Feature sets above this many bytes are put together on disk.
+IN_MEMORY = 64 * 2**20
+
+
+def file_name(dataset: str, model: str, size: int | str, split: str) -> str:
+    """The documented name of a feature file.
+
+    >>> file_name("CRC-100K", "conch_v1", 448, "train")
+    'Dataset_[CRC-100K]_Model_[conch_v1]_Size_[448]_train.pt'
+    """
+    safe = (str(part).replace("/", "_").replace("\\", "_") for part in (dataset, model, size))
+    return "Dataset_[{}]_Model_[{}]_Size_[{}]_{}.pt".format(*safe, split)
+
+
+def assemble(
+    cache: RowCache,
+    images: Sequence[RoiImage],
+    keys: Sequence[bytes],
+    *,
+    dim: int,
+    metadata: Mapping[str, Any],
+    path: Path,
+) -> None:
+    """Write the feature file of `images`, whose content hashes are `keys`."""
+    grouped = all(image.group is not None for image in images)
+    with _array((len(keys), dim), beside=path) as embeddings:
+        cache.gather(keys, embeddings)
+        features = FeatureSet(
+            embeddings=torch.from_numpy(embeddings),
+            labels=torch.tensor([image.label for image in images], dtype=torch.int64),
+            img_names=tuple(image.name for image in images),
+            groups=tuple(str(image.group) for image in images) if grouped else None,
+            metadata=dict(metadata),
+        )
+        save(features, path)
+
+
+@contextmanager
+def _array(shape: tuple[int, int], *, beside: Path) -> Iterator[NDArray[np.float32]]:
+    """An array in memory if it is small, else in a nameless file that a kill cannot leave behind."""
+    nbytes = shape[0] * shape[1] * 4
+    if nbytes <= IN_MEMORY:
+        yield np.empty(shape, dtype=np.float32)
+        return
+    try:
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=beside.parent) as handle:
+            # Reserve the room first: a full disk is an error here, and a crash inside a memory map.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle.fileno(), 0, nbytes)
+            else:
+                handle.truncate(nbytes)
+            yield np.memmap(handle, dtype=np.float32, mode="r+", shape=shape)
+    except OSError as error:
+        raise HistobenchError(f"cannot write {beside}: {error.strerror or error}") from error

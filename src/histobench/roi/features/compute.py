@@ -1,0 +1,135 @@
+"""The loop: batches from the loader through one or more encoders into the cache."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.features.exactness import Exactness
+from histobench.roi.features.forward import Forward, Pending
+from histobench.roi.features.image_ref import ImageRef
+from histobench.roi.features.job import Failure
+from histobench.roi.features.loader import Batch, Loader, Request
+from histobench.roi.features.progress import Progress
+from histobench.roi.features.row_cache import RowCache
+from histobench.roi.features.shard_writer import ShardWriter
+from histobench.roi.features.units import Unit
+
+#: Batches the device has been given and not finished: it never waits for the host.
+IN_FLIGHT = 2
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One encoder in the loop: its network, its cache, and which of the loader's arrays it reads."""
+
+    forward: Forward
+    cache: RowCache
+    pixels: int
+    exactness: Exactness
+
+
+@dataclass
+class _Work:
+    """A unit that is being computed."""
+
+    unit: Unit
+    left: int
+    decode_only: bool | None = None
+    rows: list[list[np.ndarray]] = field(default_factory=list)
+    failures: dict[bytes, Failure] = field(default_factory=dict)
+
+
+def compute(
+    units: Sequence[Unit],
+    lanes: Sequence[Lane],
+    loader: Loader,
+    refs: Mapping[bytes, ImageRef],
+    *,
+    stop_at_bad: bool,
+    known_bad: bool = False,
+    progress: Progress,
+) -> dict[bytes, str]:
+    """Fill the caches with the units' rows; gives back the images that could not be used, and why.
+
+    With `stop_at_bad`, once a bad image is known, units that are not begun are only decoded: soon every bad
+    image can be reported, and what was begun is not lost.
+    """
+    bad: dict[bytes, str] = {}
+    writer = ShardWriter()
+    flying: deque[tuple[_Work, Batch, list[Pending]]] = deque()
+    try:
+        for batch in loader.batches(_requests(units, refs, loader.layout.batch)):
+            work: _Work = batch.request.tag
+            if work.decode_only is None:
+                work.decode_only = stop_at_bad and (known_bad or bool(bad))
+            pending = [] if work.decode_only else _start(work, batch, lanes)
+            bad.update({batch.request.keys[row]: item.reason for row, item in batch.failures.items()})
+            flying.append((work, batch, pending))
+            if len(flying) > IN_FLIGHT:
+                _land(*flying.popleft(), lanes, loader, writer, progress)
+        while flying:
+            _land(*flying.popleft(), lanes, loader, writer, progress)
+    finally:
+        writer.close()
+    return bad
+
+
+def _requests(units: Sequence[Unit], refs: Mapping[bytes, ImageRef], batch: int) -> Iterator[Request]:
+    for unit in units:
+        work = _Work(unit, left=len(unit.keys), rows=[[] for _ in unit.encoders])
+        for start in range(0, len(unit.keys), batch):
+            keys = unit.keys[start : start + batch]
+            yield Request(tuple(refs[key] for key in keys), keys, work)
+
+
+def _start(work: _Work, batch: Batch, lanes: Sequence[Lane]) -> list[Pending]:
+    started = []
+    for encoder in work.unit.encoders:
+        lane = lanes[encoder]
+        pixels = torch.from_numpy(batch.pixels[lane.pixels])
+        pending = lane.forward.start(pixels, batch.count)
+        lane.exactness.look(lane.forward, pixels[: batch.count], pending)
+        started.append(pending)
+    return started
+
+
+def _land(
+    work: _Work,
+    batch: Batch,
+    pending: list[Pending],
+    lanes: Sequence[Lane],
+    loader: Loader,
+    writer: ShardWriter,
+    progress: Progress,
+) -> None:
+    """Take the features of a finished batch; with the last one of a unit its shards are complete."""
+    keys = batch.request.keys
+    good = [row for row in range(batch.count) if row not in batch.failures]
+    for position, (encoder, item) in enumerate(zip(work.unit.encoders, pending, strict=False)):
+        forward = lanes[encoder].forward
+        features = forward.finish(item).numpy()[good]
+        _check_finite(features, [batch.request.refs[row] for row in good], forward)
+        work.rows[position].append(features)
+    work.failures.update({keys[row]: failure for row, failure in batch.failures.items()})
+    loader.release(batch)
+    work.left -= batch.count
+    progress.advance(batch.count)
+    if work.left == 0 and not work.decode_only:
+        done = [key for key in work.unit.keys if key not in work.failures]
+        lasting = {key: item.reason for key, item in work.failures.items() if item.lasting}
+        for encoder, rows in zip(work.unit.encoders, work.rows, strict=True):
+            writer.put(lanes[encoder].cache, done, np.concatenate(rows), lasting)
+
+
+def _check_finite(rows: np.ndarray, refs: Sequence[ImageRef], forward: Forward) -> None:
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        name = refs[int((~finite).argmax())].name
+        advice = "use --precision fp32" if forward.precision != "fp32" else "are the weights damaged?"
+        raise HistobenchError(f"{forward.name} gives NaN or infinite features for {name}; {advice}")

@@ -1,0 +1,81 @@
+"""Remembers the hashes of files that have not changed, so that a second run does not read them again."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from histobench.roi.features.image_ref import ImageRef
+
+#: A file changed this shortly before it was hashed may change again within the clock's resolution.
+SETTLED_NS = 2_000_000_000
+
+#: What changes when a file is written: size, two times, inode.
+Stamp = tuple[int, int, int, int]
+
+
+class ContentHashes:
+    """A table (file, offset) -> (stamp, sha256) on disk; without a writable folder it remembers nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._base: sqlite3.Connection | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(folder / "content-hashes.sqlite", timeout=30)
+            self._base.execute(
+                "CREATE TABLE IF NOT EXISTS hashes (file TEXT, offset INTEGER, size INTEGER, mtime INTEGER, "
+                "ctime INTEGER, inode INTEGER, sha256 BLOB, PRIMARY KEY (file, offset)) WITHOUT ROWID"
+            )
+        except (OSError, sqlite3.Error):
+            self.close()  # costs time, not correctness
+
+    def known(self, refs: Sequence[ImageRef]) -> tuple[list[Stamp | None], list[bytes | None]]:
+        """The stamp of every file now, and the hash of each that is still what it was."""
+        stamps = [stamp_of(ref) for ref in refs]
+        return stamps, [self._lookup(ref, stamp) for ref, stamp in zip(refs, stamps, strict=True)]
+
+    def remember(self, hashed: Iterable[tuple[ImageRef, Stamp | None, bytes]]) -> None:
+        """Keep hashes with the stamps taken before reading; files changed a moment ago are not trusted."""
+        if self._base is None:
+            return
+        now = time.time_ns()
+        rows = [
+            (os.path.abspath(ref.file), ref.offset, *stamp, sha)
+            for ref, stamp, sha in hashed
+            if stamp is not None and now - max(stamp[1], stamp[2]) > SETTLED_NS
+        ]
+        try:
+            with self._base:
+                self._base.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        except sqlite3.Error:
+            self.close()  # a full disk costs time here, not correctness
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._base is not None:
+            self._base.close()
+            self._base = None
+
+    def _lookup(self, ref: ImageRef, stamp: Stamp | None) -> bytes | None:
+        if self._base is None or stamp is None:
+            return None
+        try:
+            row = self._base.execute(
+                "SELECT size, mtime, ctime, inode, sha256 FROM hashes WHERE file = ? AND offset = ?",
+                (os.path.abspath(ref.file), ref.offset),
+            ).fetchone()
+        except sqlite3.Error:
+            return None
+        return bytes(row[4]) if row is not None and tuple(row[:4]) == stamp else None
+
+
+def stamp_of(ref: ImageRef) -> Stamp | None:
+    """The stamp of the file that holds an image, None when there is no file."""
+    try:
+        stat = os.stat(ref.file)
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino

@@ -1,0 +1,260 @@
+"""Images to feature files: the one function that the command line and Python users call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from histobench.core.device import resolve_device
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.problem import listing
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.file_hash import cache_dir
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.assemble import assemble, file_name
+from histobench.roi.features.batch_size import LARGEST
+from histobench.roi.features.feature_index import record_set
+from histobench.roi.features.fingerprint import describe_encoder, feature_set_fingerprint, fingerprint
+from histobench.roi.features.inventory import Inventory, take_inventory
+from histobench.roi.features.loader import Pool, open_pool, useful_workers
+from histobench.roi.features.precision import resolve_precision
+from histobench.roi.features.progress import Progress, Silent
+from histobench.roi.features.row_cache import RowCache
+from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.features.stage import Stage, Track
+from histobench.roi.features.units import plan_units, shard_size
+from histobench.roi.features.versions import versions
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """One feature file and how it came about; `computed` images were not in the cache."""
+
+    encoder: str
+    split: str
+    path: Path
+    images: int
+    computed: int
+    fingerprint: str
+    #: (image, reason) of what was left out.
+    skipped: tuple[tuple[str, str], ...] = ()
+    #: Of the whole run: seconds from start to end, and seconds the device spent in this encoder.
+    wall_seconds: float = 0.0
+    forward_seconds: float = 0.0
+
+
+def extract(
+    dataset: RoiDataset,
+    encoders: BasePatchEncoder | EncoderRecipe | Sequence[BasePatchEncoder | EncoderRecipe],
+    save_dir: str | Path,
+    *,
+    device: str | None = None,
+    batch_size: int | str = 256,
+    num_workers: int = 8,
+    precision: str = "auto",
+    compile: str = "auto",
+    on_bad_image: str = "stop",
+    progress: Progress | None = None,
+) -> list[Extraction]:
+    """Write the features of every split by every encoder to `save_dir`; nothing known is computed again.
+
+    Each image is decoded once for all encoders with the same resizing. Rows go to the cache
+    (`HISTOBENCH_CACHE`, else `~/.cache/histobench`) as they are made, so that a killed run goes on where it
+    was when the same call is made again, and gives the same files bit for bit.
+    """
+    settings = Settings(device, batch_size, num_workers, precision, compile, on_bad_image)
+    given = [encoders] if isinstance(encoders, BasePatchEncoder | EncoderRecipe) else list(encoders)
+    if not given:
+        raise HistobenchError("no encoder is given")
+    if not any(dataset.splits.values()):
+        raise HistobenchError(f"{dataset.name} has no images")
+    return _Run(dataset, given, Path(save_dir), settings, progress or Silent()).result()
+
+
+class _Run:
+    """One call of `extract`, step by step."""
+
+    def __init__(
+        self,
+        dataset: RoiDataset,
+        given: Sequence[BasePatchEncoder | EncoderRecipe],
+        save_dir: Path,
+        settings: Settings,
+        progress: Progress,
+    ) -> None:
+        self.began = time.perf_counter()
+        self.dataset = dataset
+        self.given = given
+        self.save_dir = save_dir
+        self.settings = settings
+        self.progress = progress
+        self.device = resolve_device(settings.devices[0])
+        self.root = cache_dir()
+        self.seconds: dict[str, float] = {}
+
+    def result(self) -> list[Extraction]:
+        on_cpu = torch.device(self.device).type == "cpu"
+        workers = useful_workers(self.settings.num_workers, on_cpu=on_cpu)
+        # Loading workers start before the networks are built: both take a moment.
+        built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
+        pool = open_pool(workers, [encoder.eval_transforms for encoder in built], polite=on_cpu)
+        try:
+            inventory = take_inventory(self.dataset, pool, self.root)
+            tracks = [self._track(encoder, inventory) for encoder in built]
+            missing = [self._missing(track.cache, inventory) for track in tracks]
+            bad = self._compute(tracks, missing, inventory, pool)
+        finally:
+            pool.close()
+        problems = self._problems(inventory, bad)
+        if problems and self.settings.on_bad_image == "stop":
+            raise HistobenchError(
+                f"{listing(problems.values())}\n  --on-bad-image skip leaves such images out; "
+                "what has been computed is kept"
+            )
+        return [
+            self._write(track, split, inventory, problems, set(lacking))
+            for track, lacking in zip(tracks, missing, strict=True)
+            for split in SPLITS
+            if self.dataset.splits.get(split)
+        ]
+
+    def _track(self, encoder: BasePatchEncoder, inventory: Inventory) -> Track:
+        precision = resolve_precision(self.settings.precision, encoder.precision, self.device)
+        kind = torch.device(self.device).type
+        exact = precision == "fp32" and self.settings.compile == "off"
+        description = describe_encoder(
+            encoder, precision=precision, numerics=f"exact on {kind}" if exact else "fast"
+        )
+        cache = RowCache(self.root, description)
+        images = feature_set_fingerprint("", sorted(inventory.refs))
+        job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])
+        name = f"jobs/{job}"
+        return Track(encoder, precision, cache, cache.decision(name), name)
+
+    def _missing(self, cache: RowCache, inventory: Inventory) -> list[bytes]:
+        images = (image for split in SPLITS for image in self.dataset.splits.get(split, ()))
+        keys = (inventory.key_of(image) for image in images)
+        return list(dict.fromkeys(key for key in keys if key is not None and key not in cache))
+
+    def _compute(
+        self, tracks: Sequence[Track], missing: Sequence[list[bytes]], inventory: Inventory, pool: Pool
+    ) -> dict[bytes, str]:
+        """Fill the caches; gives back every image that is known to be bad."""
+        bad = {key: why for track in tracks for key, why in track.cache.bad.items() if key in inventory.refs}
+        lacking = [position for position, keys in enumerate(missing) if keys]
+        if not lacking:
+            self.progress.say(f"{self.dataset.name}: all features were in the cache; nothing to compute")
+            return bad
+        active = [tracks[position] for position in lacking]
+        lists = [missing[position] for position in lacking]
+        asked = self.settings.batch_size
+        units = plan_units(lists, shard_size(asked if isinstance(asked, int) else LARGEST))
+        total = sum(len(unit.keys) for unit in units)
+        known = len(inventory.refs) - len(set().union(*lists))
+        if known:
+            self.progress.say(
+                f"{self.dataset.name}: {known} of {len(inventory.refs)} images were in the cache"
+            )
+        stage = Stage(active, self.settings, self.device, [len(keys) for keys in lists])
+        names = ", ".join(track.encoder.name for track in active)
+        self.progress.begin(f"{self.dataset.name} x {names}", total)
+        try:
+            stop = self.settings.on_bad_image == "stop"
+            bad |= stage.run(
+                units,
+                inventory.refs,
+                pool,
+                stop_at_bad=stop,
+                known_bad=bool(bad or inventory.unreadable),
+                progress=self.progress,
+            )
+        finally:
+            self.progress.end()
+        for track, forward in zip(active, stage.forwards, strict=True):
+            self.seconds[track.cache.fingerprint] = forward.seconds
+        return bad
+
+    def _problems(self, inventory: Inventory, bad: dict[bytes, str]) -> dict[RoiImage, str]:
+        """Every image that cannot be used, with the line that says so."""
+        problems: dict[RoiImage, str] = {}
+        for image in (image for split in SPLITS for image in self.dataset.splits.get(split, ())):
+            key = inventory.key_of(image)
+            why = inventory.unreadable.get(image.path) if key is None else bad.get(key)
+            if why is not None:
+                place = "" if image.origin == str(image.path) else f"{image.origin}: "
+                problems[image] = f"{place}{image.path}: {why}"
+        return problems
+
+    def _write(
+        self,
+        track: Track,
+        split: str,
+        inventory: Inventory,
+        problems: dict[RoiImage, str],
+        lacking: set[bytes],
+    ) -> Extraction:
+        encoder = track.encoder
+        images = [image for image in self.dataset.splits[split] if image not in problems]
+        if not images:
+            raise HistobenchError(f"{self.dataset.name}: none of the {split} images can be read")
+        keys = [inventory.keys[image.path] for image in images]
+        skipped = tuple(
+            (image.name, problems[image]) for image in self.dataset.splits[split] if image in problems
+        )
+        name = feature_set_fingerprint(track.cache.fingerprint, keys)
+        size = size_of(encoder)
+        path = self.save_dir / file_name(self.dataset.name, model_name(encoder), size, split)
+        metadata = {
+            "dataset": self.dataset.name,
+            "split": split,
+            "classes": list(self.dataset.classes),
+            "encoder": encoder.name,
+            "size": size,
+            "dim": int(encoder.embed_dim),
+            "precision": track.precision,
+            "fingerprint": name,
+            "encoder_fingerprint": track.cache.fingerprint,
+            "identity": track.cache.description["identity"],
+            "transform": track.cache.description["transform"],
+            "exactness": track.record.get("exactness"),
+            "skipped": [{"image": image, "reason": why} for image, why in skipped],
+            "versions": versions(),
+        }
+        assemble(track.cache, images, keys, dim=encoder.embed_dim, metadata=metadata, path=path)
+        record_set(self.root, name, metadata, path, len(images))
+        return Extraction(
+            encoder=encoder.name,
+            split=split,
+            path=path,
+            images=len(images),
+            computed=len(lacking.intersection(keys)),
+            fingerprint=name,
+            skipped=skipped,
+            wall_seconds=time.perf_counter() - self.began,
+            forward_seconds=self.seconds.get(track.cache.fingerprint, 0.0),
+        )
+
+
+def size_of(encoder: BasePatchEncoder) -> int | str:
+    """The side of the square that the encoder sees."""
+    transform = encoder.eval_transforms
+    if isinstance(transform, TransformSpec):
+        return transform.crop
+    size: Any = getattr(encoder, "input_size", None)
+    if size is None:
+        from histobench.roi.features.stage import shape_of
+
+        size = shape_of(transform)[-1]
+    return int(size)
+
+
+def model_name(encoder: BasePatchEncoder) -> str:
+    """The encoder's name as it stands in file names: `my_file.py:Mine` becomes `Mine`."""
+    name = encoder.name or type(encoder).__name__
+    return name.rpartition(":")[2] if ".py:" in name else name

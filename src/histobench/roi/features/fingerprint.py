@@ -1,0 +1,62 @@
+"""Names for results that change exactly when the results would."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+
+def fingerprint(value: Any) -> str:
+    """The sha256 of a plain value, whatever the order of its keys.
+
+    >>> fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def describe_encoder(encoder: BasePatchEncoder, *, precision: str, numerics: str) -> dict[str, Any]:
+    """What the features of an image depend on besides the image, as plain values."""
+    identity = dict(encoder.identity)
+    if "weights" not in identity:
+        from histobench.roi.encoders.own_encoder import state_sha256
+
+        identity["class"] = f"{type(encoder).__module__}.{type(encoder).__qualname__}"
+        identity["weights"] = f"sha256:{state_sha256(encoder)}"
+    return {
+        "encoder": encoder.name or type(encoder).__name__,
+        "identity": json.loads(json.dumps(identity, default=str)),
+        "transform": describe_transform(encoder.eval_transforms),
+        "dim": int(encoder.embed_dim),
+        "precision": precision,
+        "numerics": numerics,
+    }
+
+
+def describe_transform(transform: Any) -> Any:
+    """A transform as plain values; an encoder's own callable is known by its text."""
+    if isinstance(transform, TransformSpec):
+        return json.loads(json.dumps(asdict(transform)))
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(transform))
+    if inspect.isfunction(transform) or inspect.ismethod(transform):
+        with contextlib.suppress(OSError, TypeError):  # defined at a prompt: its name must do
+            text += "\n" + inspect.getsource(transform)
+    return text
+
+
+def feature_set_fingerprint(encoder: str, keys: Iterable[bytes]) -> str:
+    """The name of the features of an ordered list of images by one encoder."""
+    digest = hashlib.sha256(encoder.encode())
+    for key in keys:
+        digest.update(key)
+    return digest.hexdigest()

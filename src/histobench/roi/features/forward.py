@@ -1,0 +1,206 @@
+"""One encoder on one device: pixels in, features out, as fast as the device goes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.precision import arithmetic
+
+log = logging.getLogger(__name__)
+
+#: A network with this many convolutions is a CNN, and those run fastest with channels last.
+CNN_CONVOLUTIONS = 4
+
+
+class PixelEncoder(nn.Module):
+    """Normalisation and encoder as one network: uint8 [b, h, w, 3] (or floats [b, 3, h, w]) to features."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, encoder: BasePatchEncoder, *, channels_last: bool) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.channels_last = channels_last
+        transform = encoder.eval_transforms
+        self.takes_pixels = isinstance(transform, TransformSpec)
+        if isinstance(transform, TransformSpec):
+            # As buffers: a constant made in every step would have the device wait for it.
+            self.register_buffer("mean", torch.tensor(transform.mean).view(3, 1, 1))
+            self.register_buffer("std", torch.tensor(transform.std).view(3, 1, 1))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """float32 features [b, d]."""
+        images = pixels
+        if self.takes_pixels:
+            images = (pixels.movedim(-1, -3).to(torch.float32).div(255.0) - self.mean) / self.std
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        return self.encoder(images.contiguous(memory_format=layout)).float()
+
+
+@dataclass
+class Pending:
+    """Features that may still be on their way from the device."""
+
+    parts: list[tuple[Tensor, int]]
+    ready: Any = None  # a CUDA event
+    timed: tuple[Any, Any] | None = None
+
+    def result(self) -> Tensor:
+        """The features [count, d] in host memory."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        return torch.cat([part[:count] for part, count in self.parts])
+
+
+class Forward:
+    """Runs an encoder in batches of one constant size, whatever comes in."""
+
+    def __init__(self, encoder: BasePatchEncoder, *, device: str, precision: str, batch: int) -> None:
+        self.device = device
+        self.precision = precision
+        self.batch = batch
+        self.dim = encoder.embed_dim
+        self.name = encoder.name
+        #: Seconds the device spent in this network (on a GPU: known once the results have been fetched).
+        self.seconds = 0.0
+        self.compiled = False
+        encoder.eval().requires_grad_(False)
+        self._cuda = torch.device(device).type == "cuda"
+        channels_last = is_cnn(encoder)
+        self._network = PixelEncoder(encoder, channels_last=channels_last).to(device).eval()
+        if channels_last:
+            self._network = self._network.to(memory_format=torch.channels_last)
+        self._run: Callable[[Tensor], Tensor] = self._network
+        self._copies = torch.cuda.Stream(device) if self._cuda else None
+        self._unread: deque[Pending] = deque()
+
+    def plain(self, pixels: Tensor) -> Tensor:
+        """The features by the plainest path, for comparison: fp32, not compiled, one memory layout."""
+        with arithmetic(self.device, "fp32"):
+            layout, self._network.channels_last = self._network.channels_last, False
+            try:
+                return self._network(pixels.to(self.device)).cpu()
+            finally:
+                self._network.channels_last = layout
+
+    def compile(self) -> None:
+        """Let the first batch compile the network for this batch size; if that fails, go on without."""
+        torch._dynamo.config.suppress_errors = False
+        self._run = torch.compile(self._network, dynamic=False)
+        self.compiled = True
+
+    def start(self, pixels: Tensor, count: int) -> Pending:
+        """Begin to encode the first `count` rows of host memory; on a GPU this returns at once."""
+        parts: list[tuple[Tensor, int]] = []
+        position = 0
+        began = time.perf_counter()
+        events = self._events()
+        while position < count:
+            piece = pixels[position : min(position + self.batch, count)]
+            features = self._survive(piece)
+            if features is None:
+                continue  # the batch has become smaller: the same images again
+            parts.append((features, len(piece)))
+            position += len(piece)
+        if not self._cuda:
+            self.seconds += time.perf_counter() - began
+            return Pending(parts)
+        events[1].record()
+        ready = torch.cuda.Event()
+        ready.record()
+        return Pending(parts, ready, events)
+
+    def finish(self, pending: Pending) -> Tensor:
+        """The features of a batch, and the note of how long they took."""
+        features = pending.result()
+        if pending.timed is not None:
+            self.seconds += pending.timed[0].elapsed_time(pending.timed[1]) / 1000
+        return features
+
+    def _events(self) -> Any:
+        if not self._cuda:
+            return None
+        events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        events[0].record()
+        return events
+
+    def _survive(self, piece: Tensor) -> Tensor | None:
+        """One step, or None after memory ran out and the batch was halved."""
+        try:
+            return self._step(piece)
+        except Exception as error:
+            if is_out_of_memory(error) and self.batch > 1:
+                self._shrink(len(piece))
+                return None
+            if is_out_of_memory(error):
+                raise HistobenchError(
+                    f"{self.name}: one image does not fit into the memory of {self.device}"
+                ) from error
+            if self.compiled and not isinstance(error, HistobenchError):
+                log.warning(
+                    "%s cannot be compiled (%s); going on without",
+                    self.name,
+                    str(error).splitlines()[0][:200],
+                )
+                self._run, self.compiled = self._network, False
+                return None
+            raise
+
+    def _shrink(self, images: int) -> None:
+        self.batch = max(1, min(self.batch, images if images > 1 else self.batch) // 2)
+        log.warning("%s: out of memory on %s; the batch is now %d", self.name, self.device, self.batch)
+        if self._cuda:
+            torch.cuda.empty_cache()
+
+    def _step(self, piece: Tensor) -> Tensor:
+        with arithmetic(self.device, self.precision):
+            if self._copies is None:
+                return self._run(self._padded(piece.to(self.device))).cpu()
+            compute = torch.cuda.current_stream(self.device)
+            with torch.cuda.stream(self._copies):
+                pixels = piece.to(self.device, non_blocking=True)
+            compute.wait_stream(self._copies)
+            pixels.record_stream(compute)
+            features = self._run(self._padded(pixels))
+            host = torch.empty(features.shape, dtype=features.dtype, pin_memory=True)
+            host.copy_(features, non_blocking=True)
+            return host
+
+    def _padded(self, pixels: Tensor) -> Tensor:
+        # One shape for all batches: nothing is compiled twice, and a row's arithmetic does not depend on
+        # how many images happened to be left.
+        if len(pixels) == self.batch:
+            return pixels
+        full = torch.zeros((self.batch, *pixels.shape[1:]), dtype=pixels.dtype, device=pixels.device)
+        full[: len(pixels)] = pixels
+        return full
+
+
+def is_cnn(encoder: nn.Module) -> bool:
+    """Whether most of the network's work is in convolutions."""
+    modules = list(encoder.modules())
+    convolutions = sum(isinstance(module, nn.Conv2d) for module in modules)
+    linear = sum(isinstance(module, nn.Linear) for module in modules)
+    return convolutions >= CNN_CONVOLUTIONS and convolutions > linear
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory has run out, on any device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(
+        words in text for words in ("out of memory", "can't allocate memory", "not enough memory")
+    )

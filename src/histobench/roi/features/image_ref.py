@@ -1,0 +1,77 @@
+"""Where the bytes of an image are: a file, or a member of a TAR shard."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """The bytes of one image; `size` is -1 for "the whole file". `name` is what messages call it."""
+
+    file: str
+    name: str
+    offset: int = 0
+    size: int = -1
+
+    def read(self) -> bytes:
+        """The bytes, in one read."""
+        with open(self.file, "rb", buffering=0) as handle:
+            if self.size < 0:
+                return handle.read()
+            handle.seek(self.offset)
+            return handle.read(self.size)
+
+
+def locate(path: str | Path) -> ImageRef:
+    """The image at `path`; `shard.tar/name.jpg` is the member `name.jpg` of a TAR file."""
+    text = str(path)
+    if ".tar/" not in text.replace(os.sep, "/"):
+        return ImageRef(file=text, name=text)
+    archive, member = _split_at_archive(text)
+    if archive is None:
+        return ImageRef(file=text, name=text)
+    place = tar_members(archive).get(member)
+    if place is None:
+        raise HistobenchError(f"{archive} has no member {member!r}")
+    return ImageRef(file=archive, name=text, offset=place[0], size=place[1])
+
+
+@functools.lru_cache(maxsize=4096)
+def tar_members(archive: str) -> dict[str, tuple[int, int]]:
+    """Offset and size of every regular file in a TAR, without reading their contents."""
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            return {item.name: (item.offset_data, item.size) for item in tar if item.isreg()}
+    except (OSError, tarfile.TarError) as error:
+        raise HistobenchError(f"cannot read the TAR file {archive}: {error}") from error
+
+
+def digest(data: bytes) -> bytes:
+    """The content hash of an image's bytes (sha256)."""
+    return hashlib.sha256(data).digest()
+
+
+def reason_of(error: Exception, ref: ImageRef) -> str:
+    """One line that says why an image cannot be used, without its name."""
+    if isinstance(error, FileNotFoundError):
+        return "the file does not exist"
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    return str(error).removeprefix(f"{ref.name}: ")
+
+
+def _split_at_archive(text: str) -> tuple[str | None, str]:
+    parts = text.replace(os.sep, "/").split(".tar/")
+    for cut in range(1, len(parts)):
+        archive = ".tar/".join(parts[:cut]) + ".tar"
+        if os.path.isfile(archive):
+            return archive, ".tar/".join(parts[cut:])
+    return None, text

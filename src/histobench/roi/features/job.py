@@ -1,0 +1,97 @@
+"""What a loading worker is asked to do: hash images, or decode them into shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.image import open_rgb
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.image_ref import ImageRef, digest, reason_of
+
+#: A transform of the encoder: pixels to pixels (fast), or the encoder's own callable to floats.
+Transform = TransformSpec | Callable[[Any], Any]
+
+
+class Failure(NamedTuple):
+    """Why an image cannot be used; `lasting` when the same bytes will always fail."""
+
+    reason: str
+    lasting: bool
+
+
+@dataclass(frozen=True)
+class HashJob:
+    """Read images and give the hash of their bytes."""
+
+    refs: tuple[ImageRef, ...]
+
+    def one(self, index: int) -> HashJob:
+        """The part of the job that is about a single image."""
+        return HashJob((self.refs[index],))
+
+
+@dataclass(frozen=True)
+class DecodeJob:
+    """Decode images into rows `start`, `start + 1`, ... of a slot of the ring; `keys` are their hashes."""
+
+    slot: int
+    start: int
+    refs: tuple[ImageRef, ...]
+    keys: tuple[bytes, ...]
+
+    def one(self, index: int) -> DecodeJob:
+        """The part of the job that is about a single image."""
+        return replace(self, start=self.start + index, refs=(self.refs[index],), keys=(self.keys[index],))
+
+
+Job = HashJob | DecodeJob
+#: Per image: its hash, None for "decoded", or why not.
+Outcome = bytes | None | Failure
+#: Arrays of a ring: `ring[slot][transform]` is [batch, ...].
+Ring = Sequence[Sequence[NDArray[Any]]]
+
+
+def perform(job: Job, ring: Ring, transforms: Sequence[Transform]) -> list[Outcome]:
+    """Do a job; a bad image is an outcome, never an exception."""
+    if isinstance(job, HashJob):
+        return [_hashed(ref) for ref in job.refs]
+    return [
+        _decoded(ref, key, [rows[job.start + index] for rows in ring[job.slot]], transforms)
+        for index, (ref, key) in enumerate(zip(job.refs, job.keys, strict=True))
+    ]
+
+
+def _hashed(ref: ImageRef) -> Outcome:
+    try:
+        return digest(ref.read())
+    except OSError as error:
+        return Failure(reason_of(error, ref), lasting=False)
+
+
+def _decoded(
+    ref: ImageRef, key: bytes, rows: Sequence[NDArray[Any]], transforms: Sequence[Transform]
+) -> Outcome:
+    try:
+        data = ref.read()
+    except OSError as error:
+        return Failure(reason_of(error, ref), lasting=False)
+    if digest(data) != key:
+        return Failure("the file changed while it was being used; run again", lasting=False)
+    try:
+        image = open_rgb(data, name=ref.name)
+    except HistobenchError as error:
+        return Failure(reason_of(error, ref), lasting=True)
+    except MemoryError:
+        return Failure("not enough memory to decode it", lasting=False)
+    for row, transform in zip(rows, transforms, strict=True):
+        if isinstance(transform, TransformSpec):
+            row[...] = transform.crop_pixels(image)
+        else:
+            row[...] = np.asarray(transform(image))
+    return None

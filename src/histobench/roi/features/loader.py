@@ -1,0 +1,183 @@
+"""Batches of decoded images, in order, a few ahead of whoever uses them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.image_ref import ImageRef
+from histobench.roi.features.job import DecodeJob, Failure, HashJob, Outcome, Transform
+from histobench.roi.features.process_pool import ProcessPool
+from histobench.roi.features.ring import Layout
+from histobench.roi.features.thread_pool import ThreadPool
+
+#: Batches in memory: two that the device works on and two that are being filled.
+SLOTS = 4
+#: Images per job of a worker: enough to make messages cheap, few enough to spread one batch over workers.
+JOB_IMAGES = 16
+HASH_IMAGES = 64
+
+Pool = ProcessPool | ThreadPool
+
+
+def open_pool(workers: int, transforms: Sequence[Transform], *, polite: bool = False) -> Pool:
+    """Processes where they can be used, else threads."""
+    plain = all(isinstance(transform, TransformSpec) for transform in transforms)
+    if workers > 0 and plain and os.name == "posix":
+        return ProcessPool(workers, polite=polite)
+    return ThreadPool(workers)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Images that are decoded into one batch; `tag` comes back with it."""
+
+    refs: tuple[ImageRef, ...]
+    keys: tuple[bytes, ...]
+    tag: Any = None
+
+
+@dataclass
+class Batch:
+    """Decoded images: `pixels[i]` is [batch, ...] for the i-th transform, of which `count` rows are meant."""
+
+    request: Request
+    slot: int
+    pixels: Sequence[NDArray[Any]]
+    failures: dict[int, Failure] = field(default_factory=dict)
+    left: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of images, the bad ones included (their pixels are zero)."""
+        return len(self.request.refs)
+
+
+class Loader:
+    """Turns requests into batches with the workers of a pool."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        transforms: Sequence[Transform],
+        shapes: Sequence[tuple[int, ...]],
+        *,
+        batch: int,
+        slots: int = SLOTS,
+    ) -> None:
+        dtypes = tuple("uint8" if isinstance(item, TransformSpec) else "float32" for item in transforms)
+        self.layout = Layout(slots, batch, tuple(shapes), dtypes)
+        self._pool = pool
+        self._ring = pool.set_ring(self.layout, transforms)
+        self._free = deque(range(slots))
+        self._changed = threading.Condition()
+
+    @property
+    def arrays(self) -> list[list[NDArray[Any]]]:
+        """All arrays of the ring, for whoever wants to lock their pages."""
+        return self._ring
+
+    def batches(self, requests: Iterable[Request]) -> Iterator[Batch]:
+        """The requests' batches in order; give each back with `release` when its pixels have been used."""
+        waiting = iter(requests)
+        ahead: deque[Batch] = deque()
+        more = True
+        while True:
+            while more and self._free:
+                request = next(waiting, None)
+                if request is None:
+                    more = False
+                else:
+                    ahead.append(self._begin(request))
+            if not ahead:
+                if more:
+                    raise RuntimeError("every batch of the ring is in use; release one first")
+                return
+            batch = ahead.popleft()
+            with self._changed:
+                while batch.left > 0:
+                    self._pool.check()
+                    self._changed.wait()
+            self._pool.check()
+            yield batch
+
+    def release(self, batch: Batch) -> None:
+        """Let the batch's memory be filled again."""
+        self._free.append(batch.slot)
+
+    def _begin(self, request: Request) -> Batch:
+        slot = self._free.popleft()
+        batch = Batch(request, slot, self._ring[slot], left=len(request.refs))
+        for array in batch.pixels:  # what is left of another batch must not reach the device
+            array[len(request.refs) :] = 0
+        size = max(1, min(JOB_IMAGES, -(-len(request.refs) // (2 * self._pool.workers))))
+        for start in range(0, len(request.refs), size):
+            part = slice(start, start + size)
+            job = DecodeJob(slot, start, request.refs[part], request.keys[part])
+
+            def done(position: int, outcomes: Sequence[Outcome], start: int = start) -> None:
+                self._note(batch, start + position, outcomes)
+
+            self._pool.submit(job, done)
+        return batch
+
+    def _note(self, batch: Batch, first: int, outcomes: Sequence[Outcome]) -> None:
+        with self._changed:
+            for row, outcome in enumerate(outcomes, first):
+                if isinstance(outcome, Failure):
+                    batch.failures[row] = outcome
+                    for array in batch.pixels:
+                        array[row] = 0
+            batch.left -= len(outcomes)
+            self._changed.notify_all()
+
+
+def hash_all(pool: Pool, refs: Sequence[ImageRef]) -> list[bytes | Failure]:
+    """The content hash of every image, or why it cannot be read."""
+    results: list[bytes | Failure | None] = [None] * len(refs)
+    changed = threading.Condition()
+    left = len(refs)
+
+    for start in range(0, len(refs), HASH_IMAGES):
+
+        def done(position: int, outcomes: Sequence[Outcome], start: int = start) -> None:
+            nonlocal left
+            with changed:
+                for index, outcome in enumerate(outcomes, start + position):
+                    results[index] = outcome
+                left -= len(outcomes)
+                changed.notify_all()
+
+        pool.submit(HashJob(tuple(refs[start : start + HASH_IMAGES])), done)
+    with changed:
+        while left:
+            pool.check()
+            changed.wait()
+    pool.check()
+    return [result for result in results if result is not None]
+
+
+def useful_workers(asked: int, *, on_cpu: bool) -> int:
+    """As many loading workers as asked for, but no more than there are cores for them.
+
+    With the network on the CPU the cores belong to it: one worker per two cores keeps it fed.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(asked, max(1, cores // 2) if on_cpu else cores)
+
+
+def zeros_like_batch(loader: Loader) -> list[NDArray[Any]]:
+    """A batch of black images, for warming up."""
+    layout = loader.layout
+    return [
+        np.zeros((layout.batch, *shape), dtype=dtype)
+        for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
+    ]

@@ -1,0 +1,223 @@
+"""Loading workers that are processes: fed by one thread, restarted when they die."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.features.job import Failure, Job, Outcome, Transform
+from histobench.roi.features.ring import Layout, SharedMemory, arrays_of
+from histobench.roi.features.thread_pool import Done
+
+#: Jobs in the hands of one worker: one it does and one it finds when it is done.
+AHEAD = 2
+#: How often an image may take a worker down before it counts as bad.
+ATTEMPTS = 2
+#: Workers that die before they say hello, in a row, before the pool gives up.
+FALSE_STARTS = 3
+
+
+@dataclass
+class _Task:
+    job: Job
+    done: Done
+    position: int = 0
+    attempts: int = 0
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[bytes]
+    socket: Connection
+    tasks: deque[_Task] = field(default_factory=deque)
+    greeted: bool = False
+    informed: bool = False  # knows the ring
+
+
+class ProcessPool:
+    """`workers` processes that hash and decode images; see `worker.py` for their side."""
+
+    def __init__(self, workers: int, *, polite: bool = False) -> None:
+        self.workers = workers
+        self._polite = polite
+        self._memory = SharedMemory()
+        self._ring: list[list[NDArray[Any]]] = []
+        self._setting: tuple[Layout, Sequence[Transform]] | None = None
+        self._queue: deque[_Task] = deque()
+        self._lock = threading.Lock()
+        self._wake_read, self._wake_write = Pipe(duplex=False)
+        self._woken = False
+        self._closing = False
+        self._false_starts = 0
+        self._error: BaseException | None = None
+        self.restarts = 0
+        self._workers = [self._start() for _ in range(workers)]
+        self._thread = threading.Thread(target=self._run, name="histobench-feed", daemon=True)
+        self._thread.start()
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The ids of the worker processes."""
+        return [worker.process.pid for worker in self._workers]
+
+    def set_ring(self, layout: Layout, transforms: Sequence[Transform]) -> list[list[NDArray[Any]]]:
+        """Make the shared arrays that decode jobs write to; before the first decode job, once."""
+        self._ring = arrays_of(layout, self._memory.allocate(layout.nbytes))
+        self._setting = (layout, tuple(transforms))
+        return self._ring
+
+    def submit(self, job: Job, done: Done) -> None:
+        """Have a job done; `done` is called from the feeding thread."""
+        with self._lock:
+            self._queue.append(_Task(job, done))
+        self._wake()
+
+    def check(self) -> None:
+        """Raise what stopped the pool, if something did."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Stop the workers and wait for them."""
+        if self._closing:
+            return
+        self._closing = True
+        self._wake()
+        self._thread.join()
+        for worker in self._workers:
+            worker.socket.close()
+        for worker in self._workers:
+            try:
+                worker.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        self._memory.close()
+
+    def _wake(self) -> None:
+        with self._lock:
+            if not self._woken:  # one message at a time, so that the pipe can never be full
+                self._woken = True
+                self._wake_write.send_bytes(b".")
+
+    def _start(self) -> _Worker:
+        ours, theirs = Pipe(duplex=True)
+        environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        descriptors = (theirs.fileno(), self._memory.descriptor)
+        command = [sys.executable, "-m", "histobench.roi.features.worker", *map(str, descriptors)]
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment
+            )
+        except OSError as error:
+            raise HistobenchError(f"cannot start a loading worker: {error}; use --num_workers 0") from error
+        finally:
+            theirs.close()
+        if self._polite:
+            _lower_priority(process.pid)
+        return _Worker(process, ours)
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._feed()
+                for source in wait([self._wake_read, *(worker.socket for worker in self._workers)]):
+                    if source is self._wake_read:
+                        with self._lock:
+                            self._wake_read.recv_bytes()
+                            self._woken = False
+                    else:
+                        self._receive(next(w for w in self._workers if w.socket is source))
+        except BaseException as error:
+            self._error = error
+            self._abandon()
+
+    def _feed(self) -> None:
+        for load in range(AHEAD):  # every worker gets its first job before any gets its second
+            for worker in self._workers:
+                if len(worker.tasks) > load:
+                    continue
+                with self._lock:
+                    if not self._queue:
+                        return
+                    task = self._queue.popleft()
+                worker.tasks.append(task)
+                if self._setting is not None and not worker.informed:
+                    worker.informed = True
+                    self._send(worker, ("ring", self._setting))
+                self._send(worker, ("job", task.job))
+
+    def _send(self, worker: _Worker, message: Any) -> None:
+        with suppress(ConnectionError):  # its death is noticed when its socket is read
+            worker.socket.send(message)
+
+    def _receive(self, worker: _Worker) -> None:
+        try:
+            kind, outcomes = worker.socket.recv()
+        except (EOFError, ConnectionError):
+            self._bury(worker)
+            return
+        if kind == "ready":
+            worker.greeted = True
+            self._false_starts = 0
+            return
+        task = worker.tasks.popleft()
+        task.done(task.position, outcomes)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Replace a dead worker and have its jobs done again; the one it died of is taken apart."""
+        if self._closing:
+            return
+        worker.socket.close()
+        worker.process.wait()
+        if not worker.greeted:
+            self._false_starts += 1
+            if self._false_starts >= FALSE_STARTS:
+                code = worker.process.returncode
+                raise HistobenchError(f"loading workers cannot start (exit code {code}); use --num_workers 0")
+        tasks = list(worker.tasks)
+        if tasks and worker.greeted:
+            tasks[:1] = self._suspects(tasks[0])
+        with self._lock:
+            self._queue.extendleft(reversed(tasks))
+        self.restarts += 1
+        self._workers[self._workers.index(worker)] = self._start()
+
+    def _suspects(self, task: _Task) -> list[_Task]:
+        task.attempts += 1
+        if task.attempts < ATTEMPTS:
+            return [task]
+        if len(task.job.refs) > 1:
+            return [
+                _Task(task.job.one(index), task.done, task.position + index)
+                for index in range(len(task.job.refs))
+            ]
+        task.done(task.position, [Failure("decoding it crashed the decoder", lasting=False)])
+        return []
+
+    def _abandon(self) -> None:
+        """Let everyone who waits find the error."""
+        with self._lock:
+            tasks = [task for worker in self._workers for task in worker.tasks] + list(self._queue)
+            self._queue.clear()
+        for task in tasks:
+            empty: Sequence[Outcome] = []
+            task.done(task.position, empty)
+
+
+def _lower_priority(process: int) -> None:
+    with suppress(OSError):  # an order of importance, not a need
+        os.setpriority(os.PRIO_PROCESS, process, 5)

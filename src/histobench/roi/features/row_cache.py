@@ -1,0 +1,86 @@
+"""Features of single images on disk, by content: what has been computed once is never computed again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.atomic import write_json
+from histobench.core.errors import HistobenchError
+from histobench.roi.features.fingerprint import fingerprint
+from histobench.roi.features.row_shard import read_keys, read_shard, shard_files, write_shard
+
+
+class RowCache:
+    """The rows of one encoder: a folder of shards that are added to and never changed."""
+
+    def __init__(self, root: Path, description: Mapping[str, Any]) -> None:
+        self.description = dict(description)
+        self.fingerprint = fingerprint(self.description)
+        self.folder = root / "features" / self.fingerprint
+        #: key -> (position of the shard, row)
+        self.rows: dict[bytes, tuple[int, int]] = {}
+        #: key -> why it could not be decoded
+        self.bad: dict[bytes, str] = {}
+        self._shards: list[Path] = []
+        if not (self.folder / "encoder.json").is_file():
+            write_json(self.folder / "encoder.json", self.description)
+        else:
+            os.utime(self.folder / "encoder.json")  # when it was last used
+        self.refresh()
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.rows or key in self.bad
+
+    def add(self, keys: Sequence[bytes], rows: NDArray[np.float32], bad: Mapping[bytes, str]) -> None:
+        """Write a shard; when this returns, its rows survive a kill."""
+        self._remember(write_shard(self.folder, keys, rows, bad), keys, bad)
+
+    def refresh(self) -> None:
+        """Take note of the shards on disk, those of other processes included."""
+        known = set(self._shards)
+        for path in shard_files(self.folder):
+            if path not in known:
+                try:
+                    shard = read_keys(path)
+                except HistobenchError:
+                    path.unlink(missing_ok=True)  # its rows will be computed again
+                    continue
+                self._remember(path, shard.keys, shard.bad)
+
+    def gather(self, keys: Sequence[bytes], out: NDArray[np.float32]) -> None:
+        """Copy the rows of `keys` to `out`, reading each shard once."""
+        wanted: dict[int, list[tuple[int, int]]] = {}
+        for position, key in enumerate(keys):
+            shard, row = self.rows[key]
+            wanted.setdefault(shard, []).append((position, row))
+        for shard, pairs in sorted(wanted.items()):
+            targets, sources = np.array(pairs).T
+            rows = read_shard(self._shards[shard]).rows
+            assert rows is not None
+            out[targets] = rows[sources]
+
+    def decision(self, name: str) -> dict[str, Any]:
+        """What was decided about this encoder in an earlier run, empty when nothing was."""
+        try:
+            content = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def decide(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a decision down, so that a run that goes on decides in the same way."""
+        write_json(self.folder / f"{name}.json", dict(value))
+
+    def _remember(self, path: Path, keys: Sequence[bytes], bad: Mapping[bytes, str]) -> None:
+        shard = len(self._shards)
+        self._shards.append(path)
+        for row, key in enumerate(keys):
+            self.rows.setdefault(key, (shard, row))
+        self.bad.update(bad)

@@ -1,0 +1,61 @@
+"""How features are computed; what they are is up to the encoder and the images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from histobench.core.errors import HistobenchError, did_you_mean
+
+if TYPE_CHECKING:
+    from histobench.roi.encoders.base import BasePatchEncoder
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that may change the speed, and at most the last bits of the features."""
+
+    device: str | None = None
+    batch_size: int | str = 256
+    num_workers: int = 8
+    precision: str = "auto"
+    compile: str = "auto"
+    on_bad_image: str = "stop"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("--precision", self.precision, ("auto", "fp32", "bf16", "fp16")),
+            ("--compile", self.compile, ("auto", "on", "off")),
+            ("--on-bad-image", self.on_bad_image, ("stop", "skip")),
+        ):
+            if value not in known:
+                raise HistobenchError(f"{name} {value!r} is unknown; {did_you_mean(value, known)}")
+        if self.batch_size != "auto" and not (isinstance(self.batch_size, int) and self.batch_size >= 1):
+            raise HistobenchError(
+                f"--batch_size must be 'auto' or a whole number from 1 up, not {self.batch_size!r}"
+            )
+        if self.num_workers < 0:
+            raise HistobenchError(f"--num_workers must be 0 or more, not {self.num_workers}")
+
+    @property
+    def devices(self) -> tuple[str | None, ...]:
+        """The devices of a list such as `cuda:0,cuda:1`."""
+        names = tuple(name.strip() for name in (self.device or "").split(",") if name.strip())
+        return names or (None,)
+
+
+@dataclass(frozen=True)
+class EncoderRecipe:
+    """An encoder by name, so that another process can make the same one."""
+
+    name: str
+    resize_size: int | None = None
+    weights: str | None = None
+
+    def build(self) -> BasePatchEncoder:
+        """The encoder itself."""
+        from histobench.roi.encoders.registry import create_encoder
+
+        weights = str(Path(self.weights).expanduser()) if self.weights else None
+        return create_encoder(self.name, resize_size=self.resize_size, weights=weights)

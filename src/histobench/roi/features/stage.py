@@ -1,0 +1,146 @@
+"""Encoders made ready on a device: batch size, compilation, memory, and then the loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.batch_size import CPU_BATCH, largest_batch
+from histobench.roi.features.compile_choice import worth_compiling
+from histobench.roi.features.compute import Lane, compute
+from histobench.roi.features.exactness import Exactness
+from histobench.roi.features.forward import Forward
+from histobench.roi.features.image_ref import ImageRef
+from histobench.roi.features.job import Transform
+from histobench.roi.features.loader import Loader, Pool
+from histobench.roi.features.pinned import pin
+from histobench.roi.features.progress import Progress
+from histobench.roi.features.row_cache import RowCache
+from histobench.roi.features.settings import Settings
+from histobench.roi.features.units import Unit
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Track:
+    """One encoder of a run, with what has been computed by it and what was decided about it."""
+
+    encoder: BasePatchEncoder
+    precision: str
+    cache: RowCache
+    #: batch, compile and exactness as decided for this job; a run that goes on finds them here.
+    record: dict[str, Any]
+    job: str
+
+    def note(self, **values: Any) -> None:
+        """Add to the job's record, on disk."""
+        self.record.update(values)
+        self.cache.decide(self.job, self.record)
+
+
+class Stage:
+    """Several encoders on one device."""
+
+    def __init__(
+        self, tracks: Sequence[Track], settings: Settings, device: str, images: Sequence[int]
+    ) -> None:
+        self.tracks = tracks
+        self.device = device
+        self.transforms, self._pixels = distinct([track.encoder.eval_transforms for track in tracks])
+        self.shapes = [shape_of(transform) for transform in self.transforms]
+        self.forwards = [
+            self._ready(track, pixels, settings, count)
+            for track, pixels, count in zip(tracks, self._pixels, images, strict=True)
+        ]
+
+    @property
+    def batch(self) -> int:
+        """Images per batch of the loader."""
+        return max(forward.batch for forward in self.forwards)
+
+    def run(
+        self,
+        units: Sequence[Unit],
+        refs: Mapping[bytes, ImageRef],
+        pool: Pool,
+        *,
+        stop_at_bad: bool,
+        known_bad: bool = False,
+        progress: Progress,
+    ) -> dict[bytes, str]:
+        """Compute the units; gives back the bad images and why they are bad."""
+        loader = Loader(pool, self.transforms, self.shapes, batch=self.batch)
+        lanes = []
+        for track, forward, pixels in zip(self.tracks, self.forwards, self._pixels, strict=True):
+            exactness = Exactness(track.record.get("exactness"))
+            exactness.on_measured = lambda record, track=track: track.note(exactness=record)
+            lanes.append(Lane(forward, track.cache, pixels, exactness))
+        with pin(loader.arrays, self.device):
+            bad = compute(
+                units,
+                lanes,
+                loader,
+                refs,
+                stop_at_bad=stop_at_bad,
+                known_bad=known_bad,
+                progress=progress,
+            )
+        for track, forward in zip(self.tracks, self.forwards, strict=True):
+            if track.record.get("batch") != forward.batch:
+                track.note(batch=forward.batch)
+        return bad
+
+    def _ready(self, track: Track, pixels: int, settings: Settings, images: int) -> Forward:
+        shape = self.shapes[pixels]
+        dtype = torch.uint8 if isinstance(self.transforms[pixels], TransformSpec) else torch.float32
+        asked = settings.batch_size
+        batch = track.record.get("batch") or (CPU_BATCH if isinstance(asked, str) else asked)
+        forward = Forward(track.encoder, device=self.device, precision=track.precision, batch=int(batch))
+        if "batch" not in track.record:
+            if asked == "auto":
+                forward.batch = largest_batch(forward, shape, dtype)
+            if torch.device(self.device).type == "cpu":
+                forward.batch = min(forward.batch, CPU_BATCH)
+            # A batch larger than the job would be mostly padding.
+            forward.batch = min(forward.batch, 1 << max(images - 1, 0).bit_length())
+        if "compile" not in track.record:
+            compiled = settings.compile == "on" or (
+                settings.compile == "auto" and worth_compiling(forward, shape, dtype, images)
+            )
+            track.note(batch=forward.batch, compile=compiled)
+        if track.record["compile"]:
+            forward.compile()
+        return forward
+
+
+def distinct(transforms: Sequence[Transform]) -> tuple[list[Transform], list[int]]:
+    """The transforms that give different pixels, and which of them each encoder uses.
+
+    Mean and standard deviation are applied on the device, so they do not count.
+    """
+    chosen: list[Transform] = []
+    known: dict[Any, int] = {}
+    positions = []
+    for item in transforms:
+        key = (item.resize, item.crop, item.interpolation) if isinstance(item, TransformSpec) else id(item)
+        if key not in known:
+            known[key] = len(chosen)
+            chosen.append(item)
+        positions.append(known[key])
+    return chosen, positions
+
+
+def shape_of(transform: Transform) -> tuple[int, ...]:
+    """The shape of what a transform gives for one image."""
+    if isinstance(transform, TransformSpec):
+        return transform.crop, transform.crop, 3
+    return tuple(np.asarray(transform(Image.new("RGB", (256, 256)))).shape)

@@ -1,0 +1,45 @@
+"""A loading worker: a process that decodes images into shared memory. It never imports torch.
+
+It is started as `python -m histobench.roi.features.worker SOCKET MEMORY` with two inherited descriptors,
+so that it neither copies the parent's threads and locks (fork) nor runs the parent's script again (spawn).
+"""
+
+from __future__ import annotations
+
+import mmap
+import signal
+import sys
+import warnings
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.roi.features.job import perform
+from histobench.roi.features.ring import arrays_of
+
+
+def main(socket: int, memory: int) -> None:
+    """Do jobs until the other end is closed, which also happens when the parent is killed."""
+    # An interrupt from the keyboard reaches every process of the terminal; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore")  # a bad image is reported by its outcome
+    parent = Connection(socket)
+    ring: list[list[NDArray[Any]]] = []
+    transforms: Any = ()
+    try:
+        parent.send(("ready", None))
+        while True:
+            kind, content = parent.recv()
+            if kind == "ring":
+                layout, transforms = content
+                ring = arrays_of(layout, np.frombuffer(mmap.mmap(memory, layout.nbytes), dtype=np.uint8))
+            else:
+                parent.send(("done", perform(content, ring, transforms)))
+    except (EOFError, ConnectionError):
+        pass
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
