@@ -1,0 +1,15 @@
+#!/usr/bin/env python3
+"""Bootstrap confidence intervals for stored results (step 3 of the ROI benchmark)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
+
+from histobench.cli import bootstrap
+from histobench.cli.entry import run_verb
+
+if __name__ == "__main__":
+    sys.exit(run_verb(bootstrap, sys.argv[1:], prog=Path(__file__).name))

@@ -1,0 +1,110 @@
+"""Confidence intervals for every metric of every stored task, from the stored predictions.
+
+Writes X_bootstrap_ci.json beside each X_complete_results.json and bootstrap_ci_summary.json at the top
+of the results folder. Test images are drawn within classes, or whole patients/slides where the dataset
+has groups; the files say which. Intervals that exist already for the same predictions are kept.
+
+Examples:
+  histobench bootstrap results
+  histobench bootstrap results --method bca --n_bootstrap 5000 --force
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from histobench.roi.comparison.stored_intervals import StoredIntervals
+
+_SHOWN = {"balanced_accuracy": "bal. accuracy", "auroc": "AUROC"}
+#: Rows that are printed; all are in the summary.
+_LONGEST = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The results folder, the number of resamples, the seed."""
+    parser.add_argument("results", nargs="?", help="results folder (searched with all its subfolders)")
+    parser.add_argument("--results_dir", help="the same, as a flag")
+    parser.add_argument("--n_bootstrap", type=int, default=1000, help="resamples (default: 1000)")
+    parser.add_argument("--random_state", type=int, default=42, help="seed of the resamples (default: 42)")
+    parser.add_argument(
+        "--method",
+        choices=("percentile", "bca"),
+        default="percentile",
+        help="percentile (default), or BCa: corrected for bias and skewness, slower",
+    )
+    parser.add_argument("--force", action="store_true", help="compute again what exists already")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compute, show and write the intervals."""
+    if bool(args.results) == bool(args.results_dir):
+        raise HistobenchError(
+            "name one results folder: histobench bootstrap RESULTS (or --results_dir RESULTS)"
+        )
+    from rich.console import Console
+    from rich.progress import track
+
+    from histobench.roi.comparison.run_intervals import BootstrapSettings
+    from histobench.roi.comparison.stored_intervals import bootstrap_runs, write_summary
+    from histobench.roi.results.reader import load_runs
+
+    folder = Path(args.results or args.results_dir)
+    settings = BootstrapSettings(args.n_bootstrap, args.random_state, args.method)
+    runs = load_runs(folder)
+    console = Console()
+    steps = track(
+        bootstrap_runs(runs, settings, force=args.force),
+        description="resampling",
+        total=len(runs),
+        transient=True,
+        console=console,
+        disable=not console.is_terminal,
+    )
+    found = list(steps)
+    summary = write_summary(folder, found)
+    _print(found, console)
+    console.print(f"summary: {summary}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _print(found: list[StoredIntervals], console: Console) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("dataset", "encoder", "task", *(f"{title} (95% interval)" for title in _SHOWN.values())):
+        table.add_column(column)
+    for item in found[:_LONGEST]:
+        metrics = item.content["metrics"]
+        table.add_row(
+            item.run.identity.dataset,
+            item.run.identity.encoder,
+            f"{item.run.task} {item.run.setting}".rstrip(),
+            *(_shown(metrics.get(name)) for name in _SHOWN),
+        )
+    console.print(table)
+    if len(found) > _LONGEST:
+        console.print(f"... and {len(found) - _LONGEST} more in the summary", highlight=False)
+    drawn = Counter(str(item.content.get("resampled")) for item in found)
+    what = ", ".join(f"{name} ({count} runs)" for name, count in drawn.items())
+    console.print(f"drawn again: {what}", soft_wrap=True, highlight=False)
+    skipped = Counter(item.skipped for item in found if item.skipped is not None)
+    console.print(f"{len(found) - skipped.total()} computed, {skipped.total()} skipped", highlight=False)
+    for why, count in skipped.items():
+        console.print(f"  {count} skipped: {why}", soft_wrap=True, highlight=False)
+
+
+def _shown(entry: dict[str, float | None] | None) -> str:
+    if entry is None or entry["value"] is None:
+        return "-"
+    if entry["ci_lower"] is None or entry["ci_upper"] is None:
+        return f"{entry['value']:.3f}"
+    return f"{entry['value']:.3f} [dim]{entry['ci_lower']:.3f}-{entry['ci_upper']:.3f}[/]"

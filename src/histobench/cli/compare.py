@@ -1,0 +1,116 @@
+"""Rank encoders by one metric and say which differences are real.
+
+Prints the ranked table with intervals, the difference to the best encoder, and whether it holds after
+Holm correction over all pairs; with several datasets also mean ranks, Friedman's test, Nemenyi's critical
+difference and wins/ties/losses. Writes CSV, Markdown, LaTeX and JSON. Only runs on the same test images are
+compared.
+
+Examples:
+  histobench compare results
+  histobench compare results --metric auroc --task KNN
+  histobench compare results --task Few-shot --setting 9way_16shot -o tables
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from histobench.roi.comparison.grids import Grid
+
+#: A matrix of more encoders than this does not fit a terminal; it is in the files.
+_WIDEST_MATRIX = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to compare, by which metric, and where the tables go."""
+    parser.add_argument("results", help="results folder (searched with all its subfolders)")
+    parser.add_argument("--metric", default="balanced_accuracy", help="default: balanced_accuracy")
+    parser.add_argument("--task", help="default: Linear-Probe where there is one")
+    parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
+    parser.add_argument("--preset", help="only runs of this preset")
+    parser.add_argument("--dataset", help="only this dataset")
+    parser.add_argument("--encoders", help="only these encoders, comma-separated")
+    parser.add_argument("--alpha", type=float, default=0.05, help="error rate of the table (default: 0.05)")
+    parser.add_argument(
+        "--n_bootstrap", type=int, help="resamples (default: 2000 or more, by the number of pairs)"
+    )
+    parser.add_argument("--random_state", type=int, default=42, help="seed of the resamples (default: 42)")
+    parser.add_argument(
+        "--test",
+        choices=("auto", "bootstrap", "mcnemar", "delong"),
+        default="auto",
+        help="auto (default): DeLong for AUROC, paired bootstrap for everything else",
+    )
+    parser.add_argument("-o", "--output", help="folder for the files (default: RESULTS/comparison)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, print, write."""
+    from rich.console import Console
+
+    from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+    from histobench.roi.comparison.comparison_files import write_comparison
+    from histobench.roi.comparison.grids import grids
+    from histobench.roi.comparison.selection import select_runs
+    from histobench.roi.results.reader import load_runs
+
+    settings = CompareSettings(args.metric, args.alpha, args.n_bootstrap, args.random_state, args.test)
+    runs = select_runs(
+        load_runs(args.results),
+        task=args.task,
+        setting=args.setting,
+        preset=args.preset,
+        dataset=args.dataset,
+        encoders=names_in(args.encoders),
+    )
+    console = Console()
+    with console.status(f"resampling {len(runs)} runs"):
+        comparison = compare_runs(runs, settings)
+    for grid in grids(comparison, digits=3):
+        if len(grid.header) <= _WIDEST_MATRIX + 1:
+            print_grid(grid, console)
+    if all(len(table.entries) < 2 for table in comparison.tables):
+        console.print("[yellow]one encoder only[/]: there is nothing to compare it with")
+    files = write_comparison(comparison, Path(args.output or Path(args.results) / "comparison"))
+    console.print(
+        f"written: {files[0].parent}/{{{', '.join(path.name for path in files)}}}",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
+    return 0
+
+
+def names_in(text: str | None) -> list[str] | None:
+    """The names of a comma-separated list; None where there is no list."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise HistobenchError(f"--encoders names nothing: {text!r}")
+    return names
+
+
+def print_grid(grid: Grid, console: Console) -> None:
+    """Print one table with its notes below."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    console.print(grid.title, style="bold", soft_wrap=True, highlight=False, markup=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in grid.header:
+        table.add_column(escape(column), no_wrap=column != "encoder")
+    for row in grid.rows:
+        table.add_row(*map(escape, row), style="dim" if row[-1].endswith("*") else None)
+    console.print(table)
+    for note in grid.notes:
+        console.print(f"  {note}", soft_wrap=True, highlight=False, markup=False)
+    console.print()

@@ -1,0 +1,1 @@
+"""Stored runs in, statistics out: intervals of every run, comparisons of encoders, sample sizes."""

@@ -1,0 +1,110 @@
+"""A comparison as plain JSON values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from histobench.core.statistics.intervals import Interval
+from histobench.roi.comparison.comparison import Comparison, DatasetTable, Entry, Pair
+from histobench.roi.comparison.dataset_ranking import DatasetRanking
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Everything the comparison knows; missing numbers are null."""
+    return {
+        "metric": comparison.metric,
+        "lower_is_better": comparison.lower_is_better,
+        "task": comparison.task,
+        "setting": comparison.setting,
+        "presets": list(comparison.presets),
+        "alpha": comparison.alpha,
+        "datasets": [_table(table) for table in comparison.tables],
+        "ranking": None if comparison.ranking is None else _ranking(comparison.ranking),
+    }
+
+
+def _table(table: DatasetTable) -> dict[str, Any]:
+    return {
+        "dataset": table.dataset,
+        "num_images": table.n_images,
+        "num_groups": table.n_groups,
+        "resampled": table.resampled,
+        "n_bootstrap": table.n_resamples,
+        "test": table.test,
+        "correction": f"Holm over {len(table.pairs)} pairs",
+        "encoders": [_entry(entry) for entry in table.entries],
+        "pairs": [_pair(pair) for pair in table.pairs],
+        "notes": list(table.notes),
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "encoder": entry.name,
+        "rank": entry.rank,
+        "value": entry.value,
+        **_bounds(entry.interval),
+        "reported_value": entry.reported,
+    }
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    mcnemar, delong = pair.tests.mcnemar, pair.tests.delong
+    return {
+        "first": pair.first,
+        "second": pair.second,
+        "difference": pair.difference,
+        **_bounds(pair.interval),
+        "p_value": _number(pair.p_value),
+        "p_holm": _number(pair.p_adjusted),
+        "holds": pair.holds,
+        "paired_bootstrap": {"p_value": pair.tests.bootstrap},
+        "mcnemar": {
+            "p_value": mcnemar.p_value,
+            "method": mcnemar.method,
+            "only_first_correct": mcnemar.only_first,
+            "only_second_correct": mcnemar.only_second,
+        },
+        "delong": {"p_value": None, "reason": pair.tests.no_delong}
+        if delong is None
+        else {"p_value": delong.p_value, "auroc_difference": delong.difference, "z": _number(delong.z)},
+    }
+
+
+def _ranking(ranking: DatasetRanking) -> dict[str, Any]:
+    counts = ranking.win_tie_loss
+    return {
+        "datasets": list(ranking.datasets),
+        "encoders": [
+            {"encoder": name, "mean_rank": rank, "mean_value": value}
+            for name, rank, value in zip(ranking.names, ranking.mean_ranks, ranking.mean_values, strict=True)
+        ],
+        "friedman": {
+            "statistic": ranking.friedman.statistic,
+            "p_value": ranking.friedman.p_value,
+            "iman_davenport_f": _number(ranking.friedman.f_statistic),
+            "iman_davenport_p_value": ranking.friedman.f_p_value,
+        },
+        "nemenyi": {
+            "critical_difference": ranking.critical_difference,
+            "p_values": [list(row) for row in ranking.nemenyi_p],
+            "groups_without_difference": [list(group) for group in ranking.groups],
+        },
+        "win_tie_loss": {
+            "wins": counts.wins.tolist(),
+            "ties": counts.ties.tolist(),
+            "losses": counts.losses.tolist(),
+        },
+        "left_out": list(ranking.left_out),
+        "notes": list(ranking.notes),
+    }
+
+
+def _bounds(interval: Interval) -> dict[str, Any]:
+    bounds: dict[str, Any] = {"ci_lower": interval.low, "ci_upper": interval.high}
+    return bounds | ({"ci_note": interval.reason} if interval.reason else {})
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,169 @@
+"""A comparison as grids of text: the one form that CSV, Markdown, LaTeX and the terminal all show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from histobench.core.statistics.intervals import Interval
+from histobench.roi.comparison.comparison import Comparison, DatasetTable
+from histobench.roi.comparison.dataset_ranking import DatasetRanking
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A titled table of text; `notes` stand below it."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def grids(comparison: Comparison, *, digits: int = 4) -> list[Grid]:
+    """For each dataset the ranked table and the matrix of pairs; then the ranking over datasets."""
+    found: list[Grid] = []
+    for table in comparison.tables:
+        found.append(ranked_grid(comparison, table, digits=digits))
+        if len(table.pairs) > 1:
+            found.append(pair_grid(comparison, table, digits=digits))
+    if comparison.ranking is not None:
+        found += [
+            ranking_grid(comparison.ranking, comparison.alpha, digits=digits),
+            win_grid(comparison.ranking),
+        ]
+    return found
+
+
+def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:
+    """Encoders best first, with intervals and what the difference to the best is worth."""
+    level = f"{100 * (1 - comparison.alpha):g}%"
+    best = table.entries[0].name
+    rows = []
+    for entry in table.entries:
+        pair = None if entry.name == best else table.pair(entry.name, best)
+        tail = ("best", "") if entry.name == best else ("-", "-")
+        if pair is not None:
+            tail = (
+                shown(pair.difference, pair.interval, digits=digits),
+                shown_p(pair.p_adjusted) + (" *" if pair.holds else ""),
+            )
+        rank = "-" if entry.rank is None else str(entry.rank)
+        rows.append((rank, entry.name, shown(entry.value, entry.interval, digits=digits), *tail))
+    starred = (
+        (f"* differs from the best after Holm correction at {comparison.alpha:g}",) if table.pairs else ()
+    )
+    return Grid(
+        title=_title(comparison, table),
+        header=("#", "encoder", f"value [{level}]", f"difference to best [{level}]", "p (Holm)"),
+        rows=tuple(rows),
+        notes=(*starred, _how(comparison, table), *table.notes),
+    )
+
+
+def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:
+    """Every encoder against every other: row - column, starred where it holds after correction."""
+    names = [entry.name for entry in table.entries]
+    rows = []
+    for first in names:
+        cells = []
+        for second in names:
+            pair = None if first == second else table.pair(first, second)
+            star = "*" if pair is not None and pair.holds else ""
+            cells.append("" if pair is None else f"{pair.difference:+.{digits}f}{star}")
+        rows.append((first, *cells))
+    return Grid(
+        title=f"{table.dataset or 'results'}: row minus column",
+        header=("", *names),
+        rows=tuple(rows),
+        notes=(f"* holds after Holm correction at {comparison.alpha:g}",),
+    )
+
+
+def ranking_grid(ranking: DatasetRanking, alpha: float, *, digits: int = 4) -> Grid:
+    """Mean ranks over datasets with Friedman's test and the critical difference."""
+    counts = ranking.win_tie_loss
+    rows = tuple(
+        (
+            name,
+            f"{rank:.2f}",
+            f"{value:.{digits}f}",
+            f"{counts.wins[k].sum()}/{counts.ties[k].sum()}/{counts.losses[k].sum()}",
+        )
+        for k, (name, rank, value) in enumerate(
+            zip(ranking.names, ranking.mean_ranks, ranking.mean_values, strict=True)
+        )
+    )
+    test = ranking.friedman
+    notes = [
+        f"Friedman chi2 = {test.statistic:.2f}, p = {shown_p(test.p_value)}; mean ranks that are "
+        f"{ranking.critical_difference:.2f} or more apart differ (Nemenyi, {alpha:g})"
+    ]
+    notes += [f"no difference between {', '.join(group)}" for group in ranking.groups]
+    if ranking.left_out:
+        notes.append(f"not run on every dataset: {', '.join(ranking.left_out)}")
+    return Grid(
+        title=f"over {len(ranking.datasets)} datasets ({', '.join(ranking.datasets)})",
+        header=("encoder", "mean rank", "mean value", "win/tie/loss"),
+        rows=rows,
+        notes=(*notes, *ranking.notes),
+    )
+
+
+def win_grid(ranking: DatasetRanking) -> Grid:
+    """Wins, ties and losses of each encoder against each other over the datasets."""
+    counts = ranking.win_tie_loss
+    rows = []
+    for i, first in enumerate(ranking.names):
+        cells = [
+            "" if i == j else f"{counts.wins[i, j]}/{counts.ties[i, j]}/{counts.losses[i, j]}"
+            for j in range(len(ranking.names))
+        ]
+        rows.append((first, *cells))
+    return Grid(
+        title="win/tie/loss of row against column",
+        header=("", *ranking.names),
+        rows=tuple(rows),
+        notes=("a tie is an interval of the difference that contains 0",),
+    )
+
+
+def shown(value: float | None, interval: Interval, *, digits: int = 4) -> str:
+    """`value [low, high]`, with a dash for what is missing.
+
+    >>> shown(0.81, Interval(0.7954, 0.8311), digits=3)
+    '0.810 [0.795, 0.831]'
+    """
+    if value is None:
+        return "-"
+    if interval.low is None or interval.high is None:
+        return f"{value:.{digits}f} [-]"
+    return f"{value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def shown_p(p_value: float) -> str:
+    """Three digits; never 0.
+
+    >>> shown_p(0.0123), shown_p(1e-9)
+    ('0.012', '<0.001')
+    """
+    if p_value != p_value:
+        return "-"
+    return "<0.001" if p_value < 0.001 else f"{p_value:.3f}"
+
+
+def _title(comparison: Comparison, table: DatasetTable) -> str:
+    setting = f" {comparison.setting}" if comparison.setting else ""
+    presets = ", ".join(preset for preset in comparison.presets if preset)
+    suffix = f" (preset {presets})" if presets else ""
+    return f"{table.dataset or 'results'}: {comparison.task}{setting}, {comparison.metric}{suffix}"
+
+
+def _how(comparison: Comparison, table: DatasetTable) -> str:
+    groups = "" if table.n_groups is None else f" of {table.n_groups} groups"
+    tests = {"bootstrap": "paired bootstrap", "mcnemar": "McNemar's test", "delong": "DeLong's test"}
+    direction = "lower is better; " if comparison.lower_is_better else ""
+    pairs = "1 pair" if len(table.pairs) == 1 else f"{len(table.pairs)} pairs"
+    return (
+        f"{direction}{table.n_images} test images{groups}; intervals: {table.n_resamples} resamples of "
+        f"{table.resampled}; p: {tests[table.test]}, Holm-corrected over {pairs}"
+    )

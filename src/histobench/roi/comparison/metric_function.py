@@ -1,0 +1,105 @@
+"""Metrics of stored predictions as functions of resampling counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.metrics.batched import evaluate_resamples
+from histobench.roi.metrics.formulas import METRICS, metrics_of
+from histobench.roi.metrics.tally import CALIBRATION_BINS, Tally
+
+if TYPE_CHECKING:
+    from histobench.roi.predictions import Predictions
+
+Floats = NDArray[np.float64]
+Evaluate = Callable[[NDArray[np.int32]], Mapping[str, Floats]]
+
+#: Metrics that follow from the confusion matrix alone and so take a fraction of the time of the others.
+LABEL_METRICS = frozenset(
+    name
+    for name in METRICS
+    if not any(part in name for part in ("auroc", "auprc", "log_loss", "brier", "ece", "mce"))
+)
+
+
+def check_metric(metric: str) -> None:
+    """Refuse a name that is no metric."""
+    if metric not in METRICS:
+        raise HistobenchError(f"unknown metric {metric!r}; {did_you_mean(metric, METRICS)}")
+
+
+def all_metrics(predictions: Predictions) -> Evaluate:
+    """Every metric of one run as a function of counts [b, n]."""
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        return evaluate_resamples(
+            predictions.probabilities, predictions.labels, counts, predicted=predictions.predicted
+        )
+
+    return evaluate
+
+
+def one_metric(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
+    """One metric of several runs on the same images as a function of counts; name of run -> [b]."""
+    check_metric(metric)
+    if metric in LABEL_METRICS:
+        return _from_confusion(runs, metric)
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        return {name: all_metrics(predictions)(counts)[metric] for name, predictions in runs.items()}
+
+    return evaluate
+
+
+def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
+    from scipy import sparse
+
+    sizes = {name: _n_classes(predictions) for name, predictions in runs.items()}
+    cells = sparse.vstack(
+        [_cells(predictions, sizes[name]) for name, predictions in runs.items()], format="csr"
+    )
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        tallied = (cells @ np.ascontiguousarray(counts.T, dtype=np.float64)).T
+        values, start = {}, 0
+        for name, c in sizes.items():
+            confusion = tallied[:, start : start + c * c].reshape(-1, c, c)
+            values[name] = metrics_of(_confusion_only(confusion))[metric]
+            start += c * c
+        return values
+
+    return evaluate
+
+
+def _cells(predictions: Predictions, c: int) -> NDArray[np.float64]:
+    from scipy import sparse
+
+    n = len(predictions)
+    rows = predictions.labels * c + predictions.predicted
+    return sparse.csr_matrix((np.ones(n), (rows, np.arange(n))), shape=(c * c, n))
+
+
+def _n_classes(predictions: Predictions) -> int:
+    seen = max(int(predictions.labels.max(initial=-1)), int(predictions.predicted.max(initial=-1))) + 1
+    return max(len(predictions.classes), predictions.probabilities.shape[1], seen)
+
+
+def _confusion_only(confusion: Floats) -> Tally:
+    """A tally that knows only the confusion matrices; what needs more comes out as NaN."""
+    size, c = confusion.shape[:2]
+    unknown = np.full(size, np.nan)
+    return Tally(
+        confusion=confusion,
+        concordance=np.full((size, c, c), np.nan),
+        average_precision=np.full((size, c), np.nan),
+        micro_auroc=unknown,
+        micro_auprc=unknown,
+        log_loss=unknown,
+        squared_error=unknown,
+        calibration=np.full((size, CALIBRATION_BINS, 3), np.nan),
+    )

@@ -1,0 +1,149 @@
+"""How large the next test set must be: power from two stored runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.core.statistics.power import (
+    PowerEstimate,
+    mcnemar_power,
+    mcnemar_samples,
+    power_from_predictions,
+)
+from histobench.core.statistics.resampling import Metric, design_for_labels
+from histobench.roi.comparison.metric_function import check_metric, one_metric
+from histobench.roi.comparison.same_images import aligned
+from histobench.roi.comparison.selection import distinct_names
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.stored_run import StoredRun
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What two stored runs say about a test set that could show a difference of delta."""
+
+    dataset: str
+    first: str
+    second: str
+    metric: str
+    delta: float
+    power: float
+    alpha: float
+    unit: str  # "images" or "groups"
+    estimate: PowerEstimate
+    discordant: float  # share of images that exactly one of the two gets right
+    mcnemar_images: int | None  # for accuracy on independent images, in closed form
+    mcnemar_present_power: float | None
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """What difference is to be seen, and how surely."""
+
+    metric: str = "balanced_accuracy"
+    delta: float = 0.02
+    power: float = 0.8
+    alpha: float = 0.05
+    n_bootstrap: int = 4000
+    random_state: int = 42
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric)
+        if not self.delta > 0:
+            raise HistobenchError(f"--delta must be positive, not {self.delta:g}")
+        for name, value in (("power", self.power), ("alpha", self.alpha)):
+            if not 0 < value < 1:
+                raise HistobenchError(f"--{name} must lie between 0 and 1, not {value:g}")
+        if self.n_bootstrap < 100:
+            raise HistobenchError(f"--n_bootstrap must be at least 100, not {self.n_bootstrap}")
+
+
+def plan_test_set(runs: Sequence[StoredRun], settings: PlanSettings) -> Plan:
+    """Images or groups needed so that two encoders' difference of `delta` shows; `runs` are two runs."""
+    named = distinct_names(runs)
+    if len(named) != 2:
+        raise HistobenchError(
+            f"power needs exactly two runs on one dataset, not {len(named)} ({', '.join(named) or 'none'}); "
+            "choose with --encoders a,b and, where there are more, --preset, --setting or --dataset"
+        )
+    first, second = named
+    dataset = runs[0].identity.dataset
+    predictions = aligned({name: run.predictions for name, run in named.items()}, dataset=dataset)
+    reference = predictions[first]
+    design = design_for_labels(reference.labels, reference.groups)
+    metrics = {name: _metric(predictions[name], settings.metric) for name in named}
+    try:
+        estimate = power_from_predictions(
+            metrics[first],
+            metrics[second],
+            design,
+            delta=settings.delta,
+            alpha=settings.alpha,
+            power=settings.power,
+            n_resamples=settings.n_bootstrap,
+            seed=settings.random_state,
+        )
+    except ValueError as error:
+        raise HistobenchError(f"{first} and {second} on {dataset}: {error}") from error
+    right = [run.predicted == run.labels for run in predictions.values()]
+    discordant = float(np.mean(right[0] != right[1]))
+    closed = settings.metric == "accuracy" and not design.is_clustered and discordant >= settings.delta
+    rates = {"alpha": settings.alpha}
+    return Plan(
+        dataset=dataset,
+        first=first,
+        second=second,
+        metric=settings.metric,
+        delta=settings.delta,
+        power=settings.power,
+        alpha=settings.alpha,
+        unit="groups" if design.is_clustered else "images",
+        estimate=estimate,
+        discordant=discordant,
+        mcnemar_images=mcnemar_samples(discordant, settings.delta, power=settings.power, **rates)
+        if closed
+        else None,
+        mcnemar_present_power=mcnemar_power(discordant, settings.delta, len(reference), **rates)
+        if closed
+        else None,
+    )
+
+
+def _metric(predictions: Predictions, metric: str) -> Metric:
+    evaluate = one_metric({"": predictions}, metric)
+
+    def value(counts: NDArray[np.int32]) -> NDArray[np.float64]:
+        return evaluate(counts)[""]
+
+    return value
+
+
+def in_words(plan: Plan) -> str:
+    """The plan as a few sentences."""
+    estimate = plan.estimate
+    per_group = (
+        "" if plan.unit == "images" else f" (about {estimate.samples_needed:,} images at the present size)"
+    )
+    how = "simulated test sets" if estimate.simulated else "the normal formula"
+    lines = [
+        f"{plan.dataset or 'results'}: {plan.metric}, {plan.first} against {plan.second}",
+        f"  to see a difference of {plan.delta:g} with power {plan.power:g} (two-sided, "
+        f"alpha {plan.alpha:g}):",
+        f"  {estimate.units_needed:,} test {plan.unit}{per_group}, by {how}; "
+        f"the normal formula says {estimate.units_needed_normal:,}",
+    ]
+    if plan.mcnemar_images is not None:
+        lines.append(f"  McNemar's test in closed form: {plan.mcnemar_images:,} images")
+    lines += [
+        f"  the present {estimate.present_units:,} {plan.unit} show it with power "
+        f"{estimate.present_power:.2f}, and differences from {estimate.detectable:.4f} on with power "
+        f"{plan.power:g}",
+        f"  stored difference: {estimate.observed:+.4f} (standard error {estimate.standard_error:.4f}); "
+        f"exactly one of the two is right on {100 * plan.discordant:.1f}% of the images",
+    ]
+    return "\n".join(lines)

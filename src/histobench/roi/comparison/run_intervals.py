@@ -1,0 +1,186 @@
+"""Bootstrap intervals of every metric of one stored run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.core.statistics.intervals import METHODS, Interval, bca_interval, percentile_interval
+from histobench.core.statistics.resampling import (
+    Evaluate,
+    SamplingDesign,
+    design_for_labels,
+    jackknife_of_all,
+    jackknife_strata,
+    replicates_of_all,
+    sampling_design,
+)
+from histobench.roi.comparison.metric_function import all_metrics
+from histobench.roi.results.layout import TaskFiles
+
+if TYPE_CHECKING:
+    from histobench.roi.results.stored_run import StoredRun
+
+Floats = NDArray[np.float64]
+
+RESAMPLED = {
+    "plain": "images",
+    "stratified": "images within classes",
+    "cluster": "groups (patients or slides)",
+    "stratified cluster": "groups (patients or slides) within classes",
+}
+
+
+@dataclass(frozen=True)
+class BootstrapSettings:
+    """How intervals are made."""
+
+    n_bootstrap: int = 1000
+    random_state: int = 42
+    method: str = "percentile"  # or "bca"
+
+    def __post_init__(self) -> None:
+        if self.n_bootstrap < 2:
+            raise HistobenchError(f"--n_bootstrap must be at least 2, not {self.n_bootstrap}")
+        if self.random_state < 0:
+            raise HistobenchError(f"--random_state must not be negative ({self.random_state})")
+        if self.method not in METHODS:
+            raise HistobenchError(f"unknown method {self.method!r}; known: {', '.join(METHODS)}")
+
+
+def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]:
+    """What `*_bootstrap_ci.json` holds: an interval for every metric of the run's file.
+
+    The metrics of a few-shot run are means over episodes, so its `metrics` have intervals over episodes;
+    `averaged_predictions` are then the metrics, over test images, of the mean probabilities.
+    """
+    predictions = run.predictions
+    if len(predictions) == 0:
+        raise HistobenchError(
+            f"{TaskFiles.beside(run.path).detailed} holds no predictions: nothing to resample"
+        )
+    design = design_for_labels(predictions.labels, predictions.groups)
+    over_images = intervals_of(all_metrics(predictions), design, settings)
+    reasons = run.info.get("undefined_metrics") or {}
+    content: dict[str, Any] = {
+        "task_name": run.task,
+        "setting": run.setting,
+        "dataset": run.identity.dataset,
+        "encoder": run.identity.encoder,
+        "preset": run.identity.preset,
+        **asdict(settings),
+        "confidence_level": 0.95,
+        "num_samples": len(predictions),
+        "num_groups": design.n_units if design.is_clustered else None,
+    }
+    episodes = read_episodes(TaskFiles.beside(run.path).per_episode)
+    if episodes is None:
+        content |= {"resampling": design.kind, "resampled": RESAMPLED[design.kind]}
+        content["metrics"] = _for_reported(over_images, run.metrics, reasons)
+        return content
+    n_episodes = len(next(iter(episodes.values())))
+    over_episodes = intervals_of(_means(episodes), sampling_design(n_episodes), settings)
+    content |= {"resampling": "plain", "resampled": "episodes"}
+    content["num_episodes"] = n_episodes
+    content["metrics"] = _for_reported(over_episodes, run.metrics, reasons)
+    content["averaged_predictions"] = {
+        "resampling": design.kind,
+        "resampled": RESAMPLED[design.kind],
+        "metrics": over_images,
+    }
+    return content
+
+
+def intervals_of(
+    evaluate: Evaluate, design: SamplingDesign, settings: BootstrapSettings
+) -> dict[str, dict[str, Any]]:
+    """Value, interval, mean and spread of every metric of `evaluate`."""
+    observed = evaluate(np.ones((1, design.n_samples), dtype=np.int32))
+    resampled = replicates_of_all(
+        evaluate, design, n_resamples=settings.n_bootstrap, seed=settings.random_state
+    )
+    left_out = jackknife_of_all(evaluate, design) if settings.method == "bca" else {}
+    strata = jackknife_strata(design)
+    found: dict[str, dict[str, Any]] = {}
+    for name, values in resampled.items():
+        value = float(observed[name][0])
+        if not np.isfinite(value):
+            found[name] = _missing(None, "undefined on the test set")
+        elif design.n_units < 2:
+            found[name] = _missing(value, "a single unit cannot be resampled")
+        elif settings.method == "bca":
+            found[name] = _entry(value, values, bca_interval(values, value, left_out[name], strata=strata))
+        else:
+            found[name] = _entry(value, values, percentile_interval(values))
+    return found
+
+
+def read_episodes(path: Path) -> dict[str, Floats] | None:
+    """The metrics of each episode of a few-shot run, name -> [episodes]; None where there is no file."""
+    if not path.exists():
+        return None
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["episodes"]
+        names = [name for name in rows[0] if name != "episode"]
+        return {
+            name: np.array([np.nan if row[name] is None else float(row[name]) for row in rows])
+            for name in names
+        }
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise HistobenchError(f"{path} does not list the metrics of episodes: {error!r}") from error
+
+
+def _means(columns: Mapping[str, Floats]) -> Evaluate:
+    """The mean of each column over the drawn episodes, undefined values left out."""
+    names = list(columns)
+    table = np.stack([columns[name] for name in names], axis=1)
+    defined = np.isfinite(table).astype(np.float64)
+    filled = np.where(defined > 0, table, 0.0)
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        with np.errstate(invalid="ignore"):
+            means = (counts @ filled) / (counts @ defined)
+        return {name: means[:, k] for k, name in enumerate(names)}
+
+    return evaluate
+
+
+def _entry(value: float, values: Floats, interval: Interval) -> dict[str, Any]:
+    defined = values[np.isfinite(values)]
+    return {
+        "value": value,
+        "ci_lower": interval.low,
+        "ci_upper": interval.high,
+        "mean": float(defined.mean()) if len(defined) else None,
+        "std": float(defined.std(ddof=1)) if len(defined) > 1 else None,
+        "method": interval.method,
+        "n_valid": interval.n_valid,
+        "reason": interval.reason,
+    }
+
+
+def _missing(value: float | None, reason: str) -> dict[str, Any]:
+    return {"value": value, "ci_lower": None, "ci_upper": None, "n_valid": 0, "reason": reason}
+
+
+def _for_reported(
+    found: dict[str, dict[str, Any]], reported: Mapping[str, float | None], reasons: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """The intervals in the run's own order, with its reasons; a metric that cannot be resampled says so."""
+    table: dict[str, dict[str, Any]] = {}
+    for name, value in reported.items():
+        entry = dict(found.get(name) or _missing(value, "not a metric of the stored class probabilities"))
+        if entry["value"] is None:
+            entry["reason"] = reasons.get(name) or entry["reason"]
+        elif value is not None and abs(entry["value"] - value) > 1e-6:
+            entry["reported_value"] = value
+            entry["note"] = "the interval belongs to the stored predictions, the reported value to the file"
+        table[name] = entry
+    return table | {name: entry for name, entry in found.items() if name not in table}

@@ -1,0 +1,107 @@
+"""Which stored runs stand in one table, and what each is called there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.results.stored_run import StoredRun
+
+DEFAULT_TASK = "Linear-Probe"
+
+
+def select_runs(
+    runs: Sequence[StoredRun],
+    *,
+    task: str | None = None,
+    setting: str | None = None,
+    preset: str | None = None,
+    encoders: Sequence[str] | None = None,
+    dataset: str | None = None,
+) -> list[StoredRun]:
+    """The runs of one task at one setting; an ambiguous or unknown choice is refused with the choices.
+
+    Without a task it is the linear probe where there is one, otherwise the first task found.
+    """
+    tasks = list(dict.fromkeys(run.task for run in runs))
+    if task is None:
+        task = DEFAULT_TASK if DEFAULT_TASK in tasks else tasks[0]
+    chosen = _having(runs, "task", task, [run.task for run in runs])
+    if dataset is not None:
+        chosen = _having(chosen, "dataset", dataset, [run.identity.dataset for run in chosen])
+    if preset is not None:
+        chosen = _having(chosen, "preset", preset, [run.identity.preset for run in chosen])
+    settings = sorted({run.setting for run in chosen}, key=_natural)
+    if setting is not None:
+        chosen = _having(chosen, "setting", setting, [run.setting for run in chosen])
+    elif len(settings) > 1:
+        raise HistobenchError(
+            f"{task} has {len(settings)} settings ({', '.join(settings)}); choose one, "
+            f"such as --setting {settings[-1]}"
+        )
+    if encoders:
+        known = [run.identity.encoder for run in chosen]
+        for name in encoders:
+            if name not in known:
+                raise HistobenchError(f"no run of the encoder {name!r} here; {did_you_mean(name, known)}")
+        chosen = sorted(
+            (run for run in chosen if run.identity.encoder in encoders),
+            key=lambda run: list(encoders).index(run.identity.encoder),
+        )
+    return chosen
+
+
+def by_dataset(runs: Iterable[StoredRun]) -> dict[str, list[StoredRun]]:
+    """The runs of each dataset, in the order found."""
+    groups: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        groups.setdefault(run.identity.dataset, []).append(run)
+    return groups
+
+
+def distinct_names(runs: Sequence[StoredRun]) -> dict[str, StoredRun]:
+    """A name for each run: its encoder, and what sets it apart where an encoder has several runs."""
+    names = [run.identity.encoder or _folder(run) for run in runs]
+    for what in (_preset, _seed, _folder):
+        seen = Counter(names)
+        names = [
+            f"{name} [{what(run)}]" if seen[name] > 1 and _differs(name, names, runs, what) else name
+            for name, run in zip(names, runs, strict=True)
+        ]
+    return dict(zip(names, runs, strict=True))
+
+
+def _preset(run: StoredRun) -> str:
+    return run.identity.preset
+
+
+def _seed(run: StoredRun) -> str:
+    return f"seed {run.identity.seed}"
+
+
+def _folder(run: StoredRun) -> str:
+    """The results folder: the one that holds the task's folder."""
+    folder = run.path.parent
+    while folder.name.startswith("way_") or folder.name == run.task:
+        folder = folder.parent
+    return folder.as_posix() if folder != Path() else "."
+
+
+def _differs(
+    name: str, names: Sequence[str], runs: Sequence[StoredRun], what: Callable[[StoredRun], str]
+) -> bool:
+    values = {what(run) for other, run in zip(names, runs, strict=True) if other == name}
+    return len(values) > 1
+
+
+def _having(runs: Sequence[StoredRun], what: str, wanted: str, values: Sequence[str]) -> list[StoredRun]:
+    if wanted not in values:
+        raise HistobenchError(f"no results of the {what} {wanted!r} here; {did_you_mean(wanted, values)}")
+    return [run for run, value in zip(runs, values, strict=True) if value == wanted]
+
+
+def _natural(setting: str) -> list[object]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", setting)]

@@ -1,0 +1,92 @@
+"""Intervals for a whole results folder: one file beside each task, a summary at the top."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from histobench.core.atomic import write_json
+from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
+from histobench.roi.results.layout import TaskFiles
+from histobench.roi.results.stored_run import StoredRun
+
+SUMMARY = "bootstrap_ci_summary.json"
+
+
+@dataclass(frozen=True)
+class StoredIntervals:
+    """The intervals of one run and how they came about."""
+
+    run: StoredRun
+    path: Path
+    content: dict[str, Any]
+    skipped: str | None = None  # why nothing was computed
+
+
+def bootstrap_runs(
+    runs: list[StoredRun], settings: BootstrapSettings, *, force: bool = False
+) -> Iterator[StoredIntervals]:
+    """Write and yield the intervals of each run; those that exist for the same predictions are kept."""
+    for run in runs:
+        files = TaskFiles.beside(run.path)
+        digest = _digest(files)
+        existing = None if force else _existing(files.bootstrap, digest)
+        if existing is not None:
+            yield StoredIntervals(run, files.bootstrap, existing, _why_skipped(existing, settings))
+            continue
+        content = run_intervals(run, settings)
+        content["predictions_sha256"] = digest
+        write_json(files.bootstrap, content)
+        yield StoredIntervals(run, files.bootstrap, content)
+
+
+def write_summary(results_dir: Path, intervals: list[StoredIntervals]) -> Path:
+    """Write `bootstrap_ci_summary.json`: value and bounds of every metric of every run."""
+    path = results_dir / SUMMARY
+    write_json(path, {"runs": [_summary_row(results_dir, item) for item in intervals]})
+    return path
+
+
+def _summary_row(results_dir: Path, item: StoredIntervals) -> dict[str, Any]:
+    content = item.content
+    kept = ("dataset", "encoder", "task_name", "setting", "preset", "n_bootstrap", "random_state", "method")
+    row = {name: content.get(name) for name in (*kept, "resampled", "num_samples", "num_groups")}
+    row["file"] = item.path.relative_to(results_dir).as_posix()
+    row["metrics"] = {
+        name: {key: entry.get(key) for key in ("value", "ci_lower", "ci_upper", "reason")}
+        for name, entry in content["metrics"].items()
+    }
+    return row
+
+
+def _digest(files: TaskFiles) -> str:
+    """Of the predictions and the episodes: what the intervals depend on."""
+    digest = hashlib.sha256()
+    for path in (files.detailed, files.per_episode):
+        if path.exists():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _existing(path: Path, digest: str) -> dict[str, Any] | None:
+    """The stored intervals, unless they are broken or belong to other predictions."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if content["predictions_sha256"] == digest and content["metrics"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _why_skipped(existing: dict[str, Any], settings: BootstrapSettings) -> str:
+    other = [
+        f"{name} {existing.get(name)}"
+        for name, value in asdict(settings).items()
+        if existing.get(name) != value
+    ]
+    if other:
+        return f"intervals exist with {', '.join(other)}; --force computes them again"
+    return "the same intervals exist already"

@@ -1,0 +1,215 @@
+"""`histobench bootstrap` and its script: files, skipping, groups, episodes, bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score
+
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.core.statistics.resampling import draw_counts, sampling_design
+from histobench.roi.comparison.run_intervals import BootstrapSettings, read_episodes, run_intervals
+from histobench.roi.metrics.formulas import METRICS
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.reader import load_runs
+
+SCRIPT = Path(__file__).resolve().parents[3] / "02-Bootstrap_Statistical_Analysis.py"
+Write = Callable[..., Path]
+Simulate = Callable[..., Predictions]
+
+
+def content(results: Path, pattern: str = "*_bootstrap_ci.json") -> dict:
+    (path,) = results.rglob(pattern)
+    return json.loads(path.read_text())
+
+
+def test_intervals_are_those_of_a_loop_over_scikit_learn(write_run: Write) -> None:
+    (run,) = load_runs(write_run("a"))
+    found = run_intervals(run, BootstrapSettings(n_bootstrap=100, random_state=5))
+    predictions = run.predictions
+    counts = draw_counts(sampling_design(150, strata=predictions.labels), 100, np.random.default_rng(5))
+    slow = []
+    for row in counts:
+        index = np.repeat(np.arange(150), row)
+        slow.append(balanced_accuracy_score(predictions.labels[index], predictions.predicted[index]))
+    entry = found["metrics"]["balanced_accuracy"]
+    assert [entry["ci_lower"], entry["ci_upper"]] == pytest.approx(np.percentile(slow, [2.5, 97.5]))
+    assert entry["value"] == pytest.approx(run.metrics["balanced_accuracy"])
+    assert entry["std"] == pytest.approx(np.std(slow, ddof=1))
+
+
+def test_every_metric_of_every_task_gets_an_interval_beside_its_files(write_run: Write) -> None:
+    write_run("a", task="KNN")
+    results = write_run("a", task="Linear-Probe")
+    assert main(["bootstrap", str(results), "--n_bootstrap", "50"]) == 0
+    folder = results / "Colon_a"
+    for task in ("KNN", "Linear-Probe"):
+        found = json.loads((folder / task / f"{task}_bootstrap_ci.json").read_text())
+        assert set(found["metrics"]) == set(METRICS)
+        assert found["resampling"] == "stratified"
+        for entry in found["metrics"].values():
+            assert entry["ci_lower"] <= entry["mean"] <= entry["ci_upper"]
+    summary = json.loads((results / "bootstrap_ci_summary.json").read_text())
+    assert [row["task_name"] for row in summary["runs"]] == ["KNN", "Linear-Probe"]
+    assert summary["runs"][0]["file"] == "Colon_a/KNN/KNN_bootstrap_ci.json"
+    assert summary["runs"][0]["metrics"]["accuracy"]["ci_lower"] is not None
+
+
+def test_existing_intervals_are_kept_until_forced(
+    write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = write_run("a")
+    main(["bootstrap", str(results), "--n_bootstrap", "40"])
+    (path,) = results.rglob("*_bootstrap_ci.json")
+    before = path.stat().st_mtime_ns
+    capsys.readouterr()
+    main(["bootstrap", str(results), "--n_bootstrap", "60"])
+    assert "0 computed, 1 skipped" in (out := capsys.readouterr().out)
+    assert "n_bootstrap 40; --force computes them again" in " ".join(out.split())
+    assert path.stat().st_mtime_ns == before
+    main(["bootstrap", str(results), "--n_bootstrap", "60", "--force"])
+    assert content(results)["n_bootstrap"] == 60
+
+
+def test_intervals_of_other_predictions_are_not_mistaken_for_these(write_run: Write) -> None:
+    results = write_run("a", 2.0)
+    main(["bootstrap", str(results), "--n_bootstrap", "40"])
+    before = content(results)["metrics"]["accuracy"]["value"]
+    write_run("a", 0.2)
+    main(["bootstrap", str(results), "--n_bootstrap", "40"])
+    assert content(results)["metrics"]["accuracy"]["value"] < before - 0.1
+
+
+def test_the_same_seed_gives_the_same_file(write_run: Write) -> None:
+    (run,) = load_runs(write_run("a"))
+    settings = BootstrapSettings(n_bootstrap=50, random_state=1)
+    assert run_intervals(run, settings) == run_intervals(run, settings)
+    other = BootstrapSettings(n_bootstrap=50, random_state=2)
+    assert run_intervals(run, settings)["metrics"] != run_intervals(run, other)["metrics"]
+
+
+def test_groups_are_drawn_whole_and_the_file_says_so(write_run: Write) -> None:
+    (run,) = load_runs(write_run("a", groups=True))
+    found = run_intervals(run, BootstrapSettings(n_bootstrap=50))
+    assert found["resampling"] == "cluster"
+    assert found["resampled"] == "groups (patients or slides)"
+    assert found["num_groups"] == 30
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_bca_intervals_have_the_same_shape(write_run: Write, groups: bool) -> None:
+    (run,) = load_runs(write_run("a", groups=groups))
+    found = run_intervals(run, BootstrapSettings(n_bootstrap=400, method="bca"))
+    entry = found["metrics"]["accuracy"]
+    assert entry["method"] == "bca"
+    assert entry["ci_lower"] < entry["value"] < entry["ci_upper"]
+
+
+def test_a_metric_without_a_value_stays_null_with_its_reason(write_run: Write, simulate: Simulate) -> None:
+    predictions = simulate(signal=1.0)
+    keep = np.flatnonzero(predictions.labels != 2)
+    absent = replace(
+        predictions,
+        labels=predictions.labels[keep],
+        probabilities=predictions.probabilities[keep],
+        predicted=predictions.predicted[keep],
+        img_names=tuple(predictions.img_names[k] for k in keep),
+    )
+    (run,) = load_runs(write_run("a", predictions=absent))
+    found = run_intervals(run, BootstrapSettings(n_bootstrap=50))
+    assert found["metrics"]["auroc"]["value"] is None
+    assert found["metrics"]["auroc"]["ci_lower"] is None
+    assert found["metrics"]["auroc"]["reason"] == "class LYM absent from the test set"
+    assert found["metrics"]["accuracy"]["ci_lower"] is not None
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_metric_that_is_not_of_probabilities_keeps_its_value_without_interval(write_run: Write) -> None:
+    results = write_run("a")
+    (path,) = results.rglob("*_complete_results.json")
+    stored = json.loads(path.read_text())
+    stored["metrics"]["map_at_5"] = 0.61
+    path.write_text(json.dumps(stored))
+    entry = run_intervals(load_runs(results)[0], BootstrapSettings(n_bootstrap=20))["metrics"]["map_at_5"]
+    assert (entry["value"], entry["ci_lower"]) == (0.61, None)
+    assert entry["reason"] == "not a metric of the stored class probabilities"
+
+
+def test_few_shot_intervals_are_over_episodes_and_beside_them_over_images(write_run: Write) -> None:
+    results = write_run("a", task="Few-shot", setting="3way_4shot", episodes=40)
+    (run,) = load_runs(results)
+    found = run_intervals(run, BootstrapSettings(n_bootstrap=2000))
+    episodes = read_episodes(next(results.rglob("*_per_episode_metrics.json")))
+    assert episodes is not None
+    assert found["resampled"] == "episodes"
+    assert found["num_episodes"] == 40
+    entry = found["metrics"]["accuracy"]
+    error = episodes["accuracy"].std(ddof=1) / np.sqrt(40)
+    assert entry["value"] == pytest.approx(episodes["accuracy"].mean())
+    assert entry["ci_lower"] == pytest.approx(entry["value"] - 1.96 * error, abs=0.25 * error)
+    assert found["metrics"]["auroc"]["value"] == pytest.approx(np.nanmean(episodes["auroc"]))
+    assert found["metrics"]["mcc"]["value"] is None
+    over_images = found["averaged_predictions"]
+    assert over_images["resampled"] == "images within classes"
+    assert over_images["metrics"]["accuracy"]["value"] == pytest.approx(
+        np.mean(run.predictions.predicted == run.predictions.labels)
+    )
+
+
+def test_one_group_alone_gives_no_interval(write_run: Write, simulate: Simulate) -> None:
+    predictions = replace(simulate(signal=1.0), groups=("p1",) * 150)
+    (run,) = load_runs(write_run("a", predictions=predictions))
+    entry = run_intervals(run, BootstrapSettings(n_bootstrap=20))["metrics"]["accuracy"]
+    assert entry["ci_lower"] is None
+    assert entry["reason"] == "a single unit cannot be resampled"
+
+
+def test_the_script_runs_as_a_user_runs_it(write_run: Write) -> None:
+    results = write_run("a")
+    command = [sys.executable, str(SCRIPT), "--results_dir", str(results), "--n_bootstrap", "50"]
+    done = subprocess.run([*command, "--random_state", "7"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert content(results)["random_state"] == 7
+    assert (results / "bootstrap_ci_summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "no results folder at nowhere"),
+        ([], "name one results folder"),
+        (["nowhere", "--n_bootstrap", "1"], "--n_bootstrap must be at least 2"),
+        (["nowhere", "--random_state", "-1"], "--random_state must not be negative"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bootstrap", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_broken_episode_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x_per_episode_metrics.json"
+    path.write_text('{"episodes": []}')
+    with pytest.raises(HistobenchError, match=r"x_per_episode_metrics\.json does not list the metrics"):
+        read_episodes(path)
+
+
+def test_a_broken_interval_file_is_computed_again(write_run: Write) -> None:
+    results = write_run("a")
+    main(["bootstrap", str(results), "--n_bootstrap", "40"])
+    (path,) = results.rglob("*_bootstrap_ci.json")
+    path.write_text("{")
+    assert main(["bootstrap", str(results), "--n_bootstrap", "40"]) == 0
+    assert content(results)["n_bootstrap"] == 40

@@ -1,0 +1,303 @@
+"""`histobench compare`: ranking, claims, refusals and files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs
+from histobench.roi.comparison.comparison_files import latex, markdown
+from histobench.roi.comparison.same_images import taken
+from histobench.roi.comparison.selection import distinct_names, select_runs
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.reader import load_runs
+
+Write = Callable[..., Path]
+Simulate = Callable[..., Predictions]
+
+
+def compare(results: Path, **settings: object) -> Comparison:
+    choice = {"n_bootstrap": 500} | settings
+    return compare_runs(load_runs(results), CompareSettings(**choice))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def three(write_run: Write) -> Path:
+    """Two good encoders that cannot be told apart, and a bad one."""
+    write_run("good", 2.0)
+    write_run("also_good", 2.0)
+    return write_run("bad", 0.3)
+
+
+def test_the_table_is_ranked_and_only_real_differences_hold(three: Path) -> None:
+    (table,) = compare(three).tables
+    assert [entry.rank for entry in table.entries] == [1, 2, 3]
+    assert table.entries[2].name == "bad"
+    best, second = table.entries[0].name, table.entries[1].name
+    close, far = table.pair(best, second), table.pair(best, "bad")
+    assert close is not None
+    assert not close.holds
+    assert close.interval.contains(0)
+    assert far is not None
+    assert far.holds
+    assert not far.interval.contains(0)
+    assert far.difference == pytest.approx(table.entries[0].value - table.entries[2].value)
+
+
+def test_correction_is_holm_over_all_pairs(three: Path) -> None:
+    (table,) = compare(three).tables
+    raw = [pair.p_value for pair in table.pairs]
+    assert len(raw) == 3
+    expected = multipletests(raw, method="holm")[1]
+    assert [pair.p_adjusted for pair in table.pairs] == pytest.approx(expected)
+
+
+def test_a_pair_seen_from_the_other_side_has_the_opposite_difference(three: Path) -> None:
+    (table,) = compare(three, metric="auroc").tables
+    there, back = table.pair("good", "bad"), table.pair("bad", "good")
+    assert there is not None
+    assert back is not None
+    assert there.difference == -back.difference
+    assert (there.interval.low, there.interval.high) == (-back.interval.high, -back.interval.low)
+    assert there.tests.mcnemar.only_first == back.tests.mcnemar.only_second
+    assert there.tests.delong.difference == pytest.approx(-back.tests.delong.difference)
+    assert there.p_value == back.p_value
+
+
+def test_auroc_goes_by_delong_and_other_metrics_by_the_paired_bootstrap(three: Path) -> None:
+    assert compare(three, metric="auroc").tables[0].test == "delong"
+    assert compare(three, metric="macro_auprc").tables[0].test == "bootstrap"
+    forced = compare(three, metric="accuracy", test="mcnemar").tables[0]
+    assert [pair.p_value for pair in forced.pairs] == [pair.tests.mcnemar.p_value for pair in forced.pairs]
+
+
+def test_delong_differs_by_the_stored_auroc(three: Path) -> None:
+    (table,) = compare(three, metric="auroc").tables
+    for pair in table.pairs:
+        assert pair.tests.delong.difference == pytest.approx(pair.difference)
+
+
+def test_for_a_loss_the_lowest_is_best(three: Path) -> None:
+    comparison = compare(three, metric="log_loss")
+    values = [entry.value for entry in comparison.tables[0].entries]
+    assert comparison.lower_is_better
+    assert values == sorted(values)
+
+
+def test_equal_encoders_share_a_rank_and_do_not_differ(write_run: Write, simulate: Simulate) -> None:
+    same = simulate(signal=1.0)
+    write_run("a", predictions=same)
+    (table,) = compare(write_run("b", predictions=same)).tables
+    assert [entry.rank for entry in table.entries] == [1, 1]
+    assert table.pairs[0].p_adjusted == 1
+
+
+def test_images_in_another_order_are_matched_by_name(write_run: Write, simulate: Simulate) -> None:
+    predictions = simulate(signal=1.5)
+    shuffled = taken(predictions, np.random.default_rng(0).permutation(150))
+    write_run("a", predictions=predictions)
+    (table,) = compare(write_run("b", predictions=shuffled)).tables
+    assert table.pairs[0].difference == 0
+    assert table.pairs[0].tests.mcnemar.n_discordant == 0
+
+
+def test_groups_known_to_one_run_serve_all(write_run: Write) -> None:
+    write_run("a", groups=False)
+    (table,) = compare(write_run("b", groups=True)).tables
+    assert table.n_groups == 30
+    assert table.resampled == "groups (patients or slides)"
+
+
+def change_first_label(predictions: Predictions) -> Predictions:
+    labels = predictions.labels.copy()
+    labels[0] = (labels[0] + 1) % 3
+    return replace(predictions, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda p: taken(p, np.arange(140)),
+            r"different images of Colon: 150 and 140, 10 only for a \(such as tile_0_0140.png\)",
+        ),
+        (change_first_label, r"the true labels of 1 test images of Colon differ, such as tile_0_0000.png: "),
+        (lambda p: replace(p, classes=("TUM", "STR", "ADI")), "their class maps differ"),
+        (
+            lambda p: replace(p, img_names=tuple(f"x{name}" for name in p.img_names)),
+            r"150 only for a \(such as tile_0_0000.png\) and 150 only for b \(such as xtile_0_0000.png\)",
+        ),
+        (lambda p: replace(p, groups=("one",) * 75 + ("two",) * 75), r"the groups \(patients or slides\)"),
+    ],
+)
+def test_runs_on_different_test_images_are_refused_with_what_differs(
+    change: Callable[[Predictions], Predictions], message: str, write_run: Write, simulate: Simulate
+) -> None:
+    predictions = simulate(signal=1.0, groups=True)
+    write_run("a", predictions=predictions)
+    results = write_run("b", predictions=change(predictions))
+    with pytest.raises(HistobenchError, match=r"cannot compare a with b: .*" + message):
+        compare(results)
+
+
+def test_repeated_names_in_another_order_cannot_be_matched(write_run: Write, simulate: Simulate) -> None:
+    predictions = replace(simulate(signal=1.0), img_names=("x",) * 149 + ("y",))
+    write_run("a", predictions=predictions)
+    results = write_run("b", predictions=replace(predictions, img_names=("y",) + ("x",) * 149))
+    with pytest.raises(HistobenchError, match="image names of Colon repeat"):
+        compare(results)
+
+
+def test_too_few_resamples_for_the_number_of_pairs_are_noted(three: Path) -> None:
+    assert "too few" in " ".join(compare(three, n_bootstrap=50).tables[0].notes)
+    assert not compare(three, n_bootstrap=2000).tables[0].notes
+
+
+def test_a_metric_that_one_run_lacks_leaves_it_at_the_end(write_run: Write, simulate: Simulate) -> None:
+    predictions = simulate(signal=1.0)
+    uncovered = predictions.probabilities.copy()
+    uncovered[:, 2] = np.nan
+    write_run("whole", predictions=predictions)
+    results = write_run("other", 0.9)
+    runs = load_runs(results)
+    runs[0].__dict__["predictions"] = replace(runs[0].predictions, probabilities=uncovered)
+    (table,) = compare_runs(runs, CompareSettings("auroc", n_bootstrap=50)).tables
+    assert [(entry.name, entry.rank) for entry in table.entries] == [("whole", 1), ("other", None)]
+    assert table.pairs == ()
+    assert table.notes == ("the metric has no value for other",)
+
+
+@pytest.fixture
+def many_datasets(write_run: Write) -> Path:
+    for k, dataset in enumerate(("Colon", "Breast", "Lung", "Skin", "Liver", "Brain")):
+        for encoder, signal in (("strong", 2.5), ("middle", 1.2), ("weak", 0.3)):
+            write_run(encoder, signal, dataset=dataset, test_set=k)
+    return write_run("extra", 2.0, dataset="Colon", test_set=0)
+
+
+def test_over_datasets_there_are_ranks_friedman_and_wins(many_datasets: Path) -> None:
+    comparison = compare(many_datasets)
+    ranking = comparison.ranking
+    assert ranking is not None
+    assert ranking.names == ("strong", "middle", "weak")
+    assert ranking.mean_ranks == (1, 2, 3)
+    assert ranking.left_out == ("extra",)
+    scores = [
+        [next(e.value for e in table.entries if e.name == name) for name in ranking.names]
+        for table in comparison.tables
+    ]
+    assert ranking.friedman.p_value == pytest.approx(stats.friedmanchisquare(*np.transpose(scores)).pvalue)
+    assert ranking.win_tie_loss.wins[0].tolist() == [0, 6, 6]
+    assert ranking.win_tie_loss.losses[2].tolist() == [6, 6, 0]
+    assert ranking.groups == (("strong", "middle"), ("middle", "weak"))
+
+
+def test_for_a_loss_wins_are_lower_values(many_datasets: Path) -> None:
+    ranking = compare(many_datasets, metric="log_loss", n_bootstrap=200).ranking
+    assert ranking is not None
+    assert ranking.names[0] == "strong"
+    assert ranking.win_tie_loss.wins[0, 2] == 6
+
+
+def test_all_four_forms_are_written_and_agree(
+    many_datasets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = many_datasets / "tables"
+    assert main(["compare", str(many_datasets), "--n_bootstrap", "300", "-o", str(output)]) == 0
+    stem = "comparison_Linear-Probe_balanced_accuracy"
+    stored = json.loads((output / f"{stem}.json").read_text())
+    rows = list(csv.DictReader((output / f"{stem}.csv").read_text().splitlines()))
+    pairs = list(csv.DictReader((output / f"{stem}_pairs.csv").read_text().splitlines()))
+    assert len(rows) == 19
+    assert len(pairs) == 5 * 3 + 6
+    colon = next(table for table in stored["datasets"] if table["dataset"] == "Colon")
+    first = next(row for row in rows if row["dataset"] == "Colon" and row["rank"] == "1")
+    assert float(first["value"]) == colon["encoders"][0]["value"]
+    assert stored["ranking"]["encoders"][0]["encoder"] == "strong"
+    text = (output / f"{stem}.md").read_text()
+    assert f"| 1 | {first['encoder']} | {float(first['value']):.4f} [" in text
+    assert r"\toprule" in (output / f"{stem}.tex").read_text()
+    printed = capsys.readouterr().out
+    assert "Friedman chi2 = 12.00" in printed
+    assert "differs from the best after Holm correction" in printed
+
+
+def test_latex_and_markdown_escape_what_they_must(write_run: Write) -> None:
+    write_run("uni_v1|x", 1.0)
+    comparison = compare(write_run("50%&more", 1.0))
+    assert r"uni\_v1|x" in latex(comparison)
+    assert r"50\%\&more" in latex(comparison)
+    assert r"uni_v1\|x" in markdown(comparison)
+
+
+def test_a_single_encoder_is_shown_without_comparison(
+    write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(write_run("alone")), "--n_bootstrap", "50"]) == 0
+    assert "nothing to compare it with" in capsys.readouterr().out
+
+
+def test_few_shot_values_are_those_of_the_stored_predictions_and_this_is_said(write_run: Write) -> None:
+    results = write_run("a", task="Few-shot", setting="3way_4shot")
+    (path,) = results.rglob("*_complete_results.json")
+    stored = json.loads(path.read_text())
+    stored["metrics"]["balanced_accuracy"] = 0.123
+    path.write_text(json.dumps(stored))
+    (table,) = compare(results).tables
+    assert table.entries[0].reported == 0.123
+    assert "mean probabilities over episodes" in table.notes[0]
+
+
+def test_selection_names_the_choices(write_run: Write) -> None:
+    write_run("a", task="Few-shot", setting="3way_4shot")
+    write_run("a", task="Few-shot", setting="3way_16shot")
+    runs = load_runs(write_run("a", task="KNN", preset="sklearn"))
+    with pytest.raises(HistobenchError, match=r"2 settings \(3way_4shot, 3way_16shot\)"):
+        select_runs(runs, task="Few-shot")
+    assert [run.setting for run in select_runs(runs, task="Few-shot", setting="3way_4shot")] == ["3way_4shot"]
+    for choice, message in (
+        ({"task": "KNNN"}, "no results of the task 'KNNN' here; did you mean KNN"),
+        ({"task": "KNN", "preset": "uni"}, "no results of the preset 'uni' here; known: sklearn"),
+        ({"task": "KNN", "encoders": ["b"]}, "no run of the encoder 'b' here"),
+        ({"task": "KNN", "dataset": "Colom"}, "no results of the dataset 'Colom' here; did you mean Colon"),
+    ):
+        with pytest.raises(HistobenchError, match=message):
+            select_runs(runs, **choice)  # type: ignore[arg-type]
+
+
+def test_runs_of_one_encoder_are_told_apart_by_what_differs(write_run: Write) -> None:
+    write_run("a", folder="one")
+    write_run("a", preset="sklearn", folder="two")
+    write_run("a", preset="sklearn", seed=3, folder="three")
+    runs = load_runs(write_run("b", folder="four"))
+    assert set(distinct_names(runs)) == {"a [uni]", "a [sklearn] [seed 0]", "a [sklearn] [seed 3]", "b"}
+    again = load_runs(write_run("b", folder="five"))
+    assert len(distinct_names(again)) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--metric", "acuracy"], "unknown metric 'acuracy'; did you mean accuracy"),
+        (["--alpha", "2"], "--alpha must lie between 0 and 1"),
+        (["--n_bootstrap", "1"], "--n_bootstrap must be at least 2"),
+        (["--encoders", ","], "--encoders names nothing"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, three: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(three), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1

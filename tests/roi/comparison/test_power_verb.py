@@ -1,0 +1,103 @@
+"""`histobench power`: numbers, words and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from histobench.cli.main import main
+from histobench.core.statistics.power import mcnemar_samples
+from histobench.roi.comparison.planning import PlanSettings, in_words, plan_test_set
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.reader import load_runs
+
+Write = Callable[..., Path]
+Simulate = Callable[..., Predictions]
+
+
+@pytest.fixture
+def two(write_run: Write) -> Path:
+    write_run("a", 1.5, n=600)
+    return write_run("b", 1.4, n=600)
+
+
+def test_accuracy_is_planned_by_simulation_and_by_mcnemars_formula(two: Path) -> None:
+    plan = plan_test_set(load_runs(two), PlanSettings("accuracy", delta=0.05, n_bootstrap=2000))
+    first, second = (run.predictions for run in load_runs(two))
+    discordant = np.mean((first.predicted == first.labels) != (second.predicted == second.labels))
+    assert plan.discordant == pytest.approx(discordant)
+    assert plan.mcnemar_images == mcnemar_samples(float(discordant), 0.05)
+    assert plan.estimate.units_needed == pytest.approx(plan.mcnemar_images, rel=0.1)
+    assert plan.unit == "images"
+    assert plan.estimate.observed == pytest.approx(
+        np.mean(first.predicted == first.labels) - np.mean(second.predicted == second.labels)
+    )
+
+
+def test_with_groups_the_answer_is_in_groups(write_run: Write) -> None:
+    write_run("a", 1.5, groups=True)
+    runs = load_runs(write_run("b", 1.4, groups=True))
+    plan = plan_test_set(runs, PlanSettings("accuracy", delta=0.08, n_bootstrap=300))
+    assert plan.unit == "groups"
+    assert plan.mcnemar_images is None
+    assert plan.estimate.present_units == 30
+    assert "test groups (about" in in_words(plan)
+
+
+def test_a_smaller_difference_needs_more_images(two: Path) -> None:
+    runs = load_runs(two)
+    needed = [
+        plan_test_set(runs, PlanSettings("auroc", delta=delta, n_bootstrap=300)).estimate.units_needed
+        for delta in (0.04, 0.02)
+    ]
+    assert needed[1] == pytest.approx(4 * needed[0], rel=0.35)
+
+
+def test_the_verb_speaks_and_writes_json(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["power", str(two), "--encoders", "b,a", "--delta", "0.05", "--n_bootstrap", "300"]
+    assert main(command) == 0
+    assert "balanced_accuracy, b against a" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert plan["estimate"]["present_units"] == 600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--encoders", "a"], "--encoders must name two encoders"),
+        (["--encoders", "a,c"], "no run of the encoder 'c'"),
+        (["--encoders", "a,b", "--delta", "0"], "--delta must be positive"),
+        (["--encoders", "a,b", "--power", "1"], "--power must lie between 0 and 1"),
+        (["--encoders", "a,b", "--n_bootstrap", "5"], "--n_bootstrap must be at least 100"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, two: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["power", str(two), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_more_than_two_runs_are_refused_with_the_way_out(
+    two: Path, write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run("a", 1.5, n=600, preset="sklearn", folder="again")
+    assert main(["power", str(two), "--encoders", "a,b"]) == 2
+    assert "exactly two runs on one dataset, not 3" in capsys.readouterr().err
+
+
+def test_identical_runs_leave_nothing_to_plan_with(
+    write_run: Write, simulate: Simulate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = simulate(signal=1.0)
+    write_run("a", predictions=same)
+    results = write_run("b", predictions=same)
+    assert main(["power", str(results), "--encoders", "a,b"]) == 2
+    assert "never differ" in capsys.readouterr().err
