@@ -95,12 +95,13 @@ def fit_names(state: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str,
             break
         current = best
     if not wanted & current.keys():
-        return _strip_shared_prefixes(current)
+        # Nothing fits: let the error show bare names at least.
+        return strip_shared_prefixes(current)
     return current
 
 
-def _strip_shared_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Nothing fits yet: take off prefixes that every name has, so that the error shows the bare names."""
+def strip_shared_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Take off wrapper prefixes that every name has."""
     for _ in range(3):
         for prefix in PREFIXES:
             if all(name.startswith(prefix) for name in state):

@@ -7,7 +7,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.checkpoint import load_strictly, read_checkpoint
+from histobench.roi.encoders.checkpoint import load_strictly, read_checkpoint, strip_shared_prefixes
 from histobench.roi.encoders.families.family import family_of
 from histobench.roi.encoders.file_hash import sha256_of
 from histobench.roi.encoders.model_config import check_config
@@ -47,7 +47,8 @@ def construct(
 def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:
     """Read a published checkpoint into the network, all of it."""
     state = read_checkpoint(checkpoint, container=spec.source.container)
-    state = family_of(spec).from_upstream(spec, network, state)
+    # A wrapper's prefix on every name would hide the published names from the renaming.
+    state = family_of(spec).from_upstream(spec, network, strip_shared_prefixes(state))
     load_strictly(network, state, where=f"{spec.name}: {checkpoint}", ignore=spec.source.ignore)
 
 

@@ -24,7 +24,7 @@ def is_offline() -> bool:
 def find_in_cache(spec: EncoderSpec, file: str) -> Path | None:
     """A published file that was downloaded before; never touches the network."""
     if spec.source.kind == "url":
-        path = _url_target(spec)
+        path = cached_url(spec, spec.source.url)
         return path if path.is_file() else None
     from huggingface_hub import try_to_load_from_cache
 
@@ -97,30 +97,29 @@ def _download(spec: EncoderSpec, file: str) -> Path:
         ) from error
 
 
-def fetch_from_url(spec: EncoderSpec) -> Path:
-    """A file from a fixed address (a release of a code repository), kept in the cache folder."""
-    path = _url_target(spec)
+def fetch_from_url(spec: EncoderSpec, url: str) -> Path:
+    """A file from a fixed address (of a code repository), kept in the cache folder."""
+    path = cached_url(spec, url)
     if not path.is_file():
+        by_hand = "fetch it yourself and give its path in model_utils/model_weights.json"
         if is_offline():
             raise HistobenchError(
-                f"the weights of {spec.name} are not on this machine and HF_HUB_OFFLINE=1 forbids download; "
-                f"fetch {spec.source.url} elsewhere and give its path in model_utils/model_weights.json"
+                f"{spec.name} needs {url}, and HF_HUB_OFFLINE=1 forbids download; {by_hand}"
             )
         try:
             with (
-                urllib.request.urlopen(spec.source.url, timeout=60) as remote,
+                urllib.request.urlopen(url, timeout=60) as remote,
                 atomic_path(path) as temporary,
                 temporary.open("wb") as handle,
             ):
                 shutil.copyfileobj(remote, handle, 1 << 20)
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-            raise HistobenchError(
-                f"{spec.name}: cannot download {spec.source.url} ({error}); "
-                "download it yourself and give its path in model_utils/model_weights.json"
-            ) from error
-    check_sha256(spec, path)
+            raise HistobenchError(f"{spec.name}: cannot download {url} ({error}); {by_hand}") from error
+    if url == spec.source.url:
+        check_sha256(spec, path)
     return path
 
 
-def _url_target(spec: EncoderSpec) -> Path:
-    return cache_dir() / "weights" / spec.name / spec.source.file
+def cached_url(spec: EncoderSpec, url: str) -> Path:
+    """Where a file from a fixed address is kept."""
+    return cache_dir() / "weights" / spec.name / url.rsplit("/", 1)[-1]

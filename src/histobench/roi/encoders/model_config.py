@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ TOLERANCE = 6e-4  # published statistics are rounded to three digits in places
 
 
 def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
-    """Raise when a configuration beside `checkpoint` contradicts the entry (except in its `traps`)."""
+    """Raise when a configuration beside `checkpoint` contradicts the entry (except in its `traps`).
+
+    Another interpolation is only warned of: libraries write their default there, whatever the authors used.
+    """
     for name in CONFIG_FILES:
         path = checkpoint.parent / name
         if not path.is_file():
@@ -27,15 +31,19 @@ def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
         except (OSError, ValueError) as error:
             raise HistobenchError(f"{path} is not valid JSON") from error
         if isinstance(config, dict):
-            differences = list(disagreements(spec, config))
+            differences = dict(disagreements(spec, config))
+            note = differences.pop("interpolation", None)
+            if note:
+                warnings.warn(f"{path}: {note}; the zoo's is used", stacklevel=2)
             if differences:
+                stated = "; ".join(differences.values())
                 raise HistobenchError(
-                    f"{path} does not describe {spec.name} as the zoo does: {'; '.join(differences)}; "
+                    f"{path} does not describe {spec.name} as the zoo does: {stated}; "
                     "is this another model's folder?"
                 )
 
 
-def disagreements(spec: EncoderSpec, config: Mapping[str, Any]) -> Iterator[str]:
+def disagreements(spec: EncoderSpec, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every fact that the configuration states otherwise than the entry, except the entry's known traps."""
     stated = {
         **_timm_facts(config),
@@ -46,7 +54,7 @@ def disagreements(spec: EncoderSpec, config: Mapping[str, Any]) -> Iterator[str]
     ours = _our_facts(spec)
     for key, value in stated.items():
         if key in ours and key not in spec.traps and not _same(value, ours[key]):
-            yield f"{key} is {value}, the zoo says {ours[key]}"
+            yield key, f"{key} is {value}, the zoo says {ours[key]}"
 
 
 def _our_facts(spec: EncoderSpec) -> dict[str, Any]:

@@ -72,6 +72,8 @@ class TextTower:
     context: int = 77
     #: Tokenizer files beside the checkpoint; none when the tokenizer comes with the library.
     files: tuple[str, ...] = ()
+    #: Address of the folder that holds these files, where they are not part of the hub repository.
+    url: str = ""
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,9 @@ def _source(reader: _Entry) -> WeightsSource:
 
 
 def _text(reader: _Entry) -> TextTower:
-    text = TextTower(context=reader.integer("context", 77), files=reader.strings("files"))
+    text = TextTower(
+        context=reader.integer("context", 77), files=reader.strings("files"), url=reader.text("url", "")
+    )
     reader.finish()
     return text
 

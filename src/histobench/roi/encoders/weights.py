@@ -38,7 +38,7 @@ def resolve_weights(spec: EncoderSpec, weights: str | Path | None = None) -> Pat
     if source.kind == "hub":
         return fetch_from_hub(spec, source.file)
     if source.kind == "url":
-        return fetch_from_url(spec)
+        return fetch_from_url(spec, source.url)
     if source.kind == "package":
         return _package_file(spec)
     raise HistobenchError(f"{spec.name} has no weights to load")
@@ -63,6 +63,8 @@ def resolve_companion(spec: EncoderSpec, checkpoint: Path | None, file: str) -> 
         for beside in (checkpoint.parent / file, checkpoint.parent / Path(file).name):
             if beside.is_file():
                 return beside
+    if spec.text is not None and spec.text.url:
+        return fetch_from_url(spec, f"{spec.text.url}/{file}")
     if spec.source.kind == "hub":
         return fetch_from_hub(spec, file)
     raise HistobenchError(f"{spec.name} needs {file} beside its checkpoint")

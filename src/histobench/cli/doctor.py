@@ -1,0 +1,41 @@
+"""Is this machine ready? Checks Python, packages, devices, disk and the chosen encoders.
+
+Every line is PASS, WARN or FAIL, with the fix. The exit code is 0 unless something FAILs.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from histobench.roi.encoders.checkup import Finding, check_encoders, check_machine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `histobench doctor`."""
+    parser.add_argument("--models", help="encoders to check, separated by commas", default="")
+    parser.add_argument("--weights", help="table of checkpoint paths, or folder of checkpoints")
+    parser.add_argument("--online", action="store_true", help="ask the model hub whether access is granted")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings; 1 when one of them is a FAIL."""
+    names = [name.strip() for name in args.models.split(",") if name.strip()]
+    findings = check_machine()
+    findings += check_encoders(names, weights=args.weights, online=args.online)
+    _print(findings)
+    return int(any(finding.verdict == "FAIL" for finding in findings))
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(soft_wrap=True)
+    colours = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        line = Text(finding.verdict, style=colours[finding.verdict])
+        line.append(f"  {finding.subject:<{width}}  {finding.message}", style="default")
+        console.print(line)
+        if finding.fix:
+            console.print(Text(f"      {'':<{width}}  fix: {finding.fix}", style="dim"))

@@ -1,0 +1,85 @@
+"""The encoders: a table, or everything about one of them.
+
+histobench models                  all encoders
+histobench models show uni_v2      every fact, the citation, how to get the weights
+histobench models --markdown       the table of the README
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.catalogue import describe, markdown_table, rows
+from histobench.roi.encoders.registry import get_spec, list_encoders
+from histobench.roi.encoders.spec import EncoderSpec
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `histobench models`."""
+    parser.add_argument("action", nargs="?", choices=["show"], help="show: everything about one encoder")
+    parser.add_argument("name", nargs="?", help="the encoder, e.g. uni_v2 or virchow2@cls")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--json", action="store_true", help="print the facts as JSON")
+    parser.add_argument(
+        "--zero-shot", action="store_true", help="only encoders that can be compared with text"
+    )
+    parser.add_argument(
+        "--present", action="store_true", help="only encoders whose weights are on this machine"
+    )
+    parser.add_argument("--weights", help="table of checkpoint paths, or folder of checkpoints")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was asked for."""
+    if args.action == "show":
+        if not args.name:
+            raise HistobenchError("which encoder? e.g. histobench models show uni_v2")
+        spec = get_spec(args.name)
+        print(json.dumps(describe(spec, args.weights), indent=2) if args.json else _page(spec, args.weights))
+        return 0
+    specs = [spec for spec in list_encoders() if spec.text is not None or not args.zero_shot]
+    if args.markdown:
+        print(markdown_table(specs))
+        return 0
+    table = rows(specs, args.weights)
+    if args.present:
+        table = [row for row in table if row["weights"] == "yes"]
+    if args.json:
+        print(json.dumps(table, indent=2))
+    else:
+        _print_table(table)
+    return 0
+
+
+def _print_table(table: list[dict[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    # A pipe has no width of its own; a table cut at 80 columns would lose what the reader came for.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    view = Table(box=None, pad_edge=False, header_style="bold")
+    numbers = {"dim", "params", "GFLOPs", "px"}
+    for column in table[0] if table else ():
+        view.add_column(column, justify="right" if column in numbers else "left", no_wrap=column != "licence")
+    for row in table:
+        view.add_row(*row.values())
+    console.print(view)
+    present = sum(row["weights"] == "yes" for row in table)
+    console.print(
+        f"\n{len(table)} encoders, weights of {present} on this machine. "
+        "histobench models show NAME tells everything about one.",
+        highlight=False,
+    )
+
+
+def _page(spec: EncoderSpec, weights: str | None) -> str:
+    facts = describe(spec, weights)
+    width = max(map(len, facts))
+    lines = [f"{key:<{width}}  {value}" for key, value in facts.items() if not isinstance(value, list)]
+    steps = facts.get("how to get the weights", [])
+    if steps:
+        lines += ["", "how to get the weights", *(f"  {step}" for step in steps)]
+    return "\n".join(lines)

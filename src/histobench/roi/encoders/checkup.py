@@ -1,0 +1,197 @@
+"""The checks of `histobench doctor`: what works here, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.catalogue import has_weights, weights_steps
+from histobench.roi.encoders.download import is_offline
+from histobench.roi.encoders.file_hash import cache_dir
+from histobench.roi.encoders.registry import get_spec, list_encoders
+from histobench.roi.encoders.spec import EncoderSpec
+from histobench.roi.encoders.weights import find_weights
+
+GIB = 1024**3
+DISK_ENOUGH = 10 * GIB
+OLDEST_PYTHON = (3, 11)
+#: Packages that a family needs beyond those that are always installed.
+FAMILY_PACKAGES = {"transformers": ("transformers",), "open_clip": ("open_clip", "transformers")}
+ARCH_PACKAGES = {"keep": ("transformers",), "musk": ("sentencepiece",)}
+TEXT_PACKAGES = {"transformers": ("open_clip",), "own": ("tokenizers",)}
+#: Room for activations and the library itself, on top of the weights.
+WORKING_MEMORY = 1.5 * GIB
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the check-up."""
+
+    verdict: str  # PASS, WARN or FAIL
+    subject: str
+    message: str
+    fix: str = ""
+
+
+def check_machine() -> list[Finding]:
+    """Python, torch, GPU, memory, disk and the download settings."""
+    findings = [_python(), *_torch(), _disk()]
+    if is_offline():
+        findings.append(
+            Finding("WARN", "downloads", "HF_HUB_OFFLINE=1: nothing is downloaded", "unset HF_HUB_OFFLINE")
+        )
+    return findings
+
+
+def check_encoders(
+    names: Iterable[str], *, weights: str | None = None, online: bool = False
+) -> list[Finding]:
+    """Each named encoder; without names a summary of the zoo."""
+    names = list(names)
+    if not names:
+        specs = list_encoders()
+        ready = [spec.name for spec in specs if has_weights(spec, weights)]
+        message = f"{len(ready)} of {len(specs)} ready without a download: {', '.join(ready)}"
+        return [Finding("PASS", "encoders", message, "histobench doctor --models NAME checks one")]
+    return [finding for name in names for finding in _encoder(name, weights, online)]
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if tuple(sys.version_info[:2]) < OLDEST_PYTHON:
+        return Finding("FAIL", "python", version, "histobench needs Python 3.11 or newer")
+    return Finding("PASS", "python", version)
+
+
+def _torch() -> list[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        return [Finding("FAIL", "torch", f"cannot be imported: {error}", "pip install torch")]
+    findings = [Finding("PASS", "torch", torch.__version__)]
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            name = torch.cuda.get_device_name(index)
+            findings.append(
+                Finding("PASS", f"cuda:{index}", f"{name}, {free / GIB:.1f} of {total / GIB:.1f} GiB free")
+            )
+    elif torch.backends.mps.is_available():
+        findings.append(Finding("PASS", "mps", "Apple GPU"))
+    else:
+        findings.append(
+            Finding(
+                "WARN",
+                "gpu",
+                "none found; large encoders take seconds per image on the CPU",
+                "small ones are fine: efficientnet-lite0, kaiko-vits16, tiny-vl",
+            )
+        )
+    return findings
+
+
+def _disk() -> Finding:
+    places = [cache_dir(), Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()]
+    free, folder = min((shutil.disk_usage(_existing(place)).free, place) for place in places)
+    message = f"{free / GIB:.1f} GiB free for {folder}"
+    if free < DISK_ENOUGH:
+        return Finding("WARN", "disk", message, "free some space, or point HF_HOME to a larger disk")
+    return Finding("PASS", "disk", message)
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _encoder(name: str, weights: str | None, online: bool) -> list[Finding]:
+    if ".py:" in name:
+        file = Path(name.rpartition(":")[0]).expanduser()
+        if file.is_file():
+            return [Finding("PASS", name, "your own encoder; the file is there")]
+        return [Finding("FAIL", name, f"the file {file} does not exist", "give the path of the Python file")]
+    try:
+        spec = get_spec(name)
+    except HistobenchError as error:
+        return [Finding("FAIL", name, str(error), "histobench models lists all encoders")]
+    return [*_packages(spec), _weights(spec, weights, online), *_memory(spec)]
+
+
+def _packages(spec: EncoderSpec) -> list[Finding]:
+    needed = {*FAMILY_PACKAGES.get(spec.family, ()), *ARCH_PACKAGES.get(spec.arch, ())}
+    if spec.text is not None:
+        needed.update(TEXT_PACKAGES.get(spec.family, ()))
+    missing = sorted(package for package in needed if importlib.util.find_spec(package) is None)
+    if missing:
+        fix = "pip install 'histobench[text]'"
+        return [Finding("FAIL", spec.full_name, f"missing packages: {', '.join(missing)}", fix)]
+    return [Finding("PASS", spec.full_name, "its packages are installed")]
+
+
+def _weights(spec: EncoderSpec, weights: str | None, online: bool) -> Finding:
+    try:
+        found = find_weights(spec, weights) if spec.source.kind not in ("seed", "project") else None
+    except HistobenchError as error:
+        return Finding("FAIL", spec.full_name, str(error), "correct the path in the table of weights")
+    if found is not None or spec.source.kind in ("seed", "project"):
+        return Finding("PASS", spec.full_name, f"weights: {found or 'come with histobench'}")
+    steps = "; ".join(weights_steps(spec)[:3])
+    if is_offline():
+        return Finding("FAIL", spec.full_name, "weights not on this machine, downloads are off", steps)
+    if online and spec.source.kind == "hub":
+        return _access(spec, steps)
+    gate = "their authors have to grant access" if spec.source.gated else "they are downloaded on first use"
+    return Finding("WARN", spec.full_name, f"weights not on this machine; {gate}", steps)
+
+
+def _access(spec: EncoderSpec, steps: str) -> Finding:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+
+    try:
+        HfApi().auth_check(spec.source.repo)
+    except GatedRepoError:
+        return Finding("FAIL", spec.full_name, f"no access to {spec.source.repo} yet", steps)
+    except (HfHubHTTPError, OSError) as error:
+        message = f"cannot ask the model hub about {spec.source.repo} ({type(error).__name__})"
+        return Finding("WARN", spec.full_name, message, "check the network connection; hf auth login")
+    return Finding(
+        "PASS", spec.full_name, f"access to {spec.source.repo} is granted; downloaded on first use"
+    )
+
+
+def _memory(spec: EncoderSpec) -> list[Finding]:
+    free = _free_memory()
+    if spec.cost is None or free is None:
+        return []
+    need = spec.cost.params * 4 + WORKING_MEMORY
+    message = f"needs about {need / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB are free"
+    if need > free:
+        return [Finding("WARN", spec.full_name, message, "use a larger machine, or a smaller encoder")]
+    return [Finding("PASS", spec.full_name, message)]
+
+
+def _free_memory() -> int | None:
+    """Free memory of the device an encoder would run on; None where it cannot be known."""
+    try:
+        import torch
+
+        if torch.cuda.is_available():
+            return int(torch.cuda.mem_get_info()[0])
+    except ImportError:
+        pass
+    try:
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return None
+    for line in meminfo.splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None

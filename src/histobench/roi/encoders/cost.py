@@ -1,0 +1,24 @@
+"""What an encoder costs: its parameters, and the arithmetic for one image."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from histobench.roi.encoders.families.family import family_of
+from histobench.roi.encoders.registry import build_network
+from histobench.roi.encoders.spec import Cost, EncoderSpec
+
+
+def measure_cost(spec: EncoderSpec) -> Cost:
+    """Parameters of the whole network and GFLOPs (two per multiply-add) of one image at the default size.
+
+    Nothing is computed: the network is built and run on the meta device, where tensors have only shapes.
+    """
+    device = "cpu" if spec.source.kind == "project" else "meta"
+    network = build_network(spec, device=device)
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), torch.device(device), counter:
+        family_of(spec).encode_image(spec, network, torch.empty(1, 3, spec.size, spec.size))
+    params = sum(parameter.numel() for parameter in network.parameters())
+    return Cost(params=params, gflops=float(f"{counter.get_total_flops() / 1e9:.4g}"))
