@@ -213,6 +213,16 @@ def build(*, depth: int | None = None, image_size: int = 384) -> Musk:
     return Musk(depth=depth or 24, image_size=image_size)
 
 
+def from_upstream(state: Mapping[str, Tensor], *, image_size: int = 384) -> dict[str, Tensor]:
+    """The tensors that `build` has; image positions stored for another size are resized."""
+    tensors = dict(state)
+    name, side = "beit3.encoder.embed_positions.A.weight", image_size // PATCH
+    if name in tensors:
+        unused, table = tensors[name].split([2, len(tensors[name]) - 2])
+        tensors[name] = torch.cat([unused, resized_positions(table, rows=side, columns=side)])
+    return tensors
+
+
 def load_tokenizer(files: Mapping[str, Path]) -> Callable[[Sequence[str]], Tensor]:
     """Texts to token ids [n, 100]: XLM-R's <s> pieces </s>, padded with 1, long texts cut."""
     from sentencepiece import SentencePieceProcessor

@@ -1,0 +1,84 @@
+"""Files in the published layout, read through the zoo, give the features they were made for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.networks import conch, conch_v15, ctranspath, genbio_pathfm, keep, musk
+from histobench.roi.encoders.registry import get_spec
+
+NETWORKS = {
+    "conch_v1": conch,
+    "conch_v15": conch_v15,
+    "musk": musk,
+    "ctranspath": ctranspath,
+    "keep": keep,
+    "genbio-pathfm": genbio_pathfm,
+}
+#: Blocks kept of each tower; two in a Swin stage, so that one of them shifts its windows.
+BLOCKS = {"ctranspath": 2}
+SIZES = {"conch_v1": 448, "conch_v15": 448, "musk": 384}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_published_layout_gives_the_features_of_the_network(
+    name: str, manifest: Callable[[str], Any], tmp_path: Path
+) -> None:
+    blocks = BLOCKS.get(name, 1)
+    state = manifest(name).tensors(blocks=blocks)
+    network = NETWORKS[name].build(depth=blocks).eval()
+    network.load_state_dict(getattr(NETWORKS[name], "from_upstream", dict)(state), strict=True)
+    encoder = construct(get_spec(name), weights=str(save(tmp_path, state)), depth=blocks)
+    images = torch.randn(1, 3, SIZES.get(name, 224), SIZES.get(name, 224))
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(images), network(images), atol=1e-5, rtol=1e-5)
+    assert encoder(images).shape == (1, encoder.embed_dim)
+
+
+@pytest.mark.parametrize("name", ["conch_v15", "ctranspath"])
+@pytest.mark.parametrize("wrapped", ["half", "module", "container"])
+def test_half_precision_and_wrapped_files_load(
+    name: str, wrapped: str, manifest: Callable[[str], Any], tmp_path: Path
+) -> None:
+    blocks = BLOCKS.get(name, 1)
+    state = manifest(name).tensors(blocks=blocks)
+    content: dict[str, Any] = {
+        "half": {
+            key: tensor.half() if tensor.is_floating_point() else tensor for key, tensor in state.items()
+        },
+        "module": {f"module.{key}": tensor for key, tensor in state.items()},
+        "container": {"model": state, "epoch": 3},
+    }[wrapped]
+    expected = construct(get_spec(name), weights=str(save(tmp_path, state)), depth=blocks)
+    got = construct(get_spec(name), weights=str(save(tmp_path, content)), depth=blocks)
+    for key, tensor in expected.network.state_dict().items():
+        torch.testing.assert_close(got.network.state_dict()[key], tensor, atol=2e-3, rtol=2e-3)
+        assert got.network.state_dict()[key].dtype == tensor.dtype
+
+
+def test_a_missing_tensor_is_named(manifest: Callable[[str], Any], tmp_path: Path) -> None:
+    state = manifest("conch_v15").tensors(blocks=1)
+    del state["attn_pool_contrast.to_kv.weight"]
+    with pytest.raises(HistobenchError, match=re.escape("attn_pool_contrast.to_kv.weight")):
+        construct(get_spec("conch_v15"), weights=str(save(tmp_path, state)), depth=1)
+
+
+def test_the_file_of_another_network_is_refused(manifest: Callable[[str], Any], tmp_path: Path) -> None:
+    state = manifest("ctranspath").tensors(blocks=2)
+    with pytest.raises(HistobenchError, match="conch_v15"):
+        construct(get_spec("conch_v15"), weights=str(save(tmp_path, state)), depth=1)
+
+
+def save(folder: Path, content: dict[str, Tensor] | dict[str, Any]) -> Path:
+    path = folder / "checkpoint.pth"
+    torch.save(content, path)
+    return path

@@ -1,0 +1,56 @@
+"""CONCH v1.5 block by block, against the formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from histobench.roi.encoders.networks import conch_v15
+
+
+def test_pooler_is_one_attention_without_biases(slow: Any, scramble: Any) -> None:
+    pooler = scramble(conch_v15.AttentionalPooler(16, 24, queries=2, heads=4))
+    tokens = torch.randn(2, 5, 24)
+    query = slow.linear(slow.layer_norm(slow.array(pooler.query), pooler.ln_q, 1e-5), pooler.to_q.weight)
+    key_weight, value_weight = pooler.to_kv.weight.chunk(2)
+    for got, image in zip(slow.array(pooler(tokens)), slow.array(tokens), strict=True):
+        context = slow.layer_norm(image, pooler.ln_k, 1e-5)
+        key, value = slow.linear(context, key_weight), slow.linear(context, value_weight)
+        expected = slow.linear(slow.attention(query, key, value, heads=4), pooler.to_out.weight)
+        assert got == pytest.approx(expected, abs=1e-5)
+
+
+def test_positions_are_enlarged_with_a_tenth_of_a_patch_more(slow: Any) -> None:
+    stored = torch.randn(1, 1 + 4 * 4, 3)
+    got = conch_v15.enlarged_positions(stored, rows=8, columns=6)
+    grid = slow.array(stored[0, 1:]).reshape(4, 4, 3)
+    expected = slow.bicubic(grid, rows=8, columns=6, scale=(8.1 / 4, 6.1 / 4)).reshape(-1, 3)
+    assert slow.array(got[0, 1:]) == pytest.approx(expected, abs=1e-5)
+    torch.testing.assert_close(got[:, :1], stored[:, :1])
+
+
+def test_positions_of_the_stored_size_are_left_alone() -> None:
+    stored = torch.randn(1, 1 + 4 * 4, 3)
+    assert conch_v15.enlarged_positions(stored, rows=4, columns=4) is stored
+
+
+def test_feature_of_224_pixels_equals_timm_and_the_pooler() -> None:
+    network = conch_v15.build(depth=1).eval()
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        tokens = network.trunk.forward_features(images)
+        expected = network.ln_contrast(network.attn_pool_contrast(tokens)[:, 0])
+        torch.testing.assert_close(network(images), expected)
+        assert network(torch.randn(1, 3, 448, 448)).shape == (1, 768)
+
+
+def test_stored_positions_of_another_grid_are_brought_to_fourteen() -> None:
+    name = "trunk.pos_embed"
+    large = torch.randn(1, 1 + 28 * 28, 1024)
+    small = conch_v15.from_upstream({name: large})[name]
+    grid = large[:, 1:].unflatten(1, (28, 28)).permute(0, 3, 1, 2)
+    expected = F.interpolate(grid, (14, 14), mode="bilinear", align_corners=False).flatten(2).mT
+    torch.testing.assert_close(small[:, 1:], expected)

@@ -1,0 +1,125 @@
+"""CTransPath block by block, against the formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from histobench.roi.encoders.networks import ctranspath
+
+
+def test_stem_is_two_strided_convolutions_and_a_pointwise_one(slow: Any, scramble: Any) -> None:
+    stem = scramble(ctranspath.ConvStem(in_chans=3, embed_dim=16, norm_layer=nn.LayerNorm))
+    for norm in (stem.proj[1], stem.proj[4]):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+    image = torch.randn(1, 3, 8, 8)
+    x = slow.array(image[0])
+    for convolution, norm in ((stem.proj[0], stem.proj[1]), (stem.proj[3], stem.proj[4])):
+        x = slow_convolution(x, slow.array(convolution.weight))
+        mean, var = slow.array(norm.running_mean), slow.array(norm.running_var)
+        scaled = (x - mean[:, None, None]) / np.sqrt(var + 1e-5)[:, None, None]
+        x = scaled * slow.array(norm.weight)[:, None, None] + slow.array(norm.bias)[:, None, None]
+        x = np.maximum(x, 0)
+    last = stem.proj[6]
+    x = np.einsum("chw,dc->hwd", x, slow.array(last.weight)[:, :, 0, 0]) + slow.array(last.bias)
+    expected = slow.layer_norm(x, stem.norm, 1e-5)
+    assert slow.array(stem(image)[0]) == pytest.approx(expected, abs=1e-4)
+
+
+def slow_convolution(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """3x3, stride 2, one pixel of zeros around."""
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    size = x.shape[1] // 2
+    out = np.zeros((len(weight), size, size))
+    for row in range(size):
+        for column in range(size):
+            patch = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
+            out[:, row, column] = (weight * patch).sum(axis=(1, 2, 3))
+    return out
+
+
+@pytest.mark.parametrize(("block", "shift"), [(0, 0), (1, 3)])
+def test_block_attends_inside_its_windows_and_never_across_the_wrapped_edge(
+    block: int, shift: int, slow: Any, scramble: Any
+) -> None:
+    """Stage 3 of a 224 px image: 14 x 14 tokens in four windows of 7."""
+    module = scramble(ctranspath.build(depth=2).layers[2].blocks[block])
+    x = torch.randn(1, 14, 14, 384)
+    got = slow.array(module(x)[0])
+    heads, table = 12, slow.array(module.attn.relative_position_bias_table)
+    plain = slow.array(x[0])
+    normed = slow.layer_norm(plain, module.norm1, 1e-5)
+    attended = np.zeros_like(plain)
+    for top in (0, 7):
+        for left in (0, 7):
+            # The tokens of one window, in the coordinates of the image; shifted windows wrap around.
+            places = [
+                ((top + i + shift) % 14, (left + j + shift) % 14, i, j) for i in range(7) for j in range(7)
+            ]
+            wrapped = [(top + i + shift >= 14, left + j + shift >= 14) for _, _, i, j in places]
+            tokens = np.stack([normed[row, column] for row, column, _, _ in places])
+            qkv = slow.linear(tokens, module.attn.qkv.weight, module.attn.qkv.bias)
+
+            def bias(head: int, q: int, k: int, places: Any = places) -> float:
+                rows, columns = places[q][2] - places[k][2], places[q][3] - places[k][3]
+                return float(table[(rows + 6) * 13 + columns + 6, head])
+
+            def sees(q: int, k: int, wrapped: Any = wrapped) -> bool:
+                return wrapped[q] == wrapped[k]
+
+            out = slow.attention(*np.split(qkv, 3, axis=1), heads=heads, sees=sees, bias=bias)
+            out = slow.linear(out, module.attn.proj.weight, module.attn.proj.bias)
+            for (row, column, _, _), value in zip(places, out, strict=True):
+                attended[row, column] = value
+    plain = plain + attended
+    hidden = slow.linear(
+        slow.layer_norm(plain, module.norm2, 1e-5), module.mlp.fc1.weight, module.mlp.fc1.bias
+    )
+    expected = plain + slow.linear(slow.gelu(hidden), module.mlp.fc2.weight, module.mlp.fc2.bias)
+    assert got == pytest.approx(expected, abs=1e-3)
+
+
+def test_down_sampling_puts_the_four_neighbours_column_by_column(slow: Any, scramble: Any) -> None:
+    merge = scramble(ctranspath.build(depth=1).layers[1].downsample)
+    x = torch.randn(1, 2, 2, 96)
+    a, b, c, d = (slow.array(x[0, row, column]) for row, column in ((0, 0), (1, 0), (0, 1), (1, 1)))
+    joined = slow.layer_norm(np.concatenate([a, b, c, d]), merge.norm, 1e-5)
+    expected = slow.linear(joined, merge.reduction.weight)
+    assert slow.array(merge(x)[0, 0, 0]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_both_layouts_give_the_same_network() -> None:
+    torch.manual_seed(0)
+    network = ctranspath.build(depth=1).eval()
+    modern = network.state_dict()
+    old = {to_old_layout(name): tensor for name, tensor in modern.items()}
+    old["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(49, 49, dtype=torch.int64)
+    old["layers.0.blocks.1.attn_mask"] = torch.zeros(64, 49, 49)
+    old["head.weight"], old["head.bias"] = torch.zeros(1000, 768), torch.zeros(1000)
+    for layout in (modern, old):
+        loaded = ctranspath.from_upstream(layout)
+        assert loaded.keys() == modern.keys()
+        assert all(torch.equal(loaded[name], modern[name]) for name in modern)
+
+
+def to_old_layout(name: str) -> str:
+    match = ctranspath.DOWNSAMPLE.match(name)
+    return name.replace(match[0], f"layers.{int(match[1]) - 1}.downsample.") if match else name
+
+
+@torch.no_grad()
+def test_image_sizes_are_multiples_of_224() -> None:
+    network = ctranspath.build(depth=2).eval()
+    small = torch.randn(1, 3, 224, 224)
+    before = network(small)
+    assert before.shape == (1, 768)
+    assert network(torch.randn(1, 3, 448, 448)).shape == (1, 768)
+    assert any(network.layers[3].blocks[1].shift_size), "14 x 14 tokens hold windows to shift"
+    torch.testing.assert_close(network(small), before)
+    with pytest.raises(ValueError, match="224"):
+        network(torch.randn(1, 3, 256, 256))
