@@ -75,7 +75,7 @@ def test_a_failure_of_the_tool_itself_is_free() -> None:
 
 
 def test_the_countdown_asks_for_a_solution_at_the_last_step() -> None:
-    state = _play(["<execute>1</execute>"], [Outcome("")], Budget(2, 2))
+    state = _play(["<execute>1</execute>"], [Outcome()], Budget(2, 2))
     assert state.history[-1].content == (
         "Observation:\nYour answer is wrong.\nYou have 1 steps left and 2 chances to propose solution left.\n"
         "You should take the last step to propose a solution.\n"

@@ -22,12 +22,12 @@ To answer, put your solution between <solution> and </solution>: The answer is <
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an action: text for the agent, and whether the task is solved now.
+    """What came of an action: text for the agent (`None`: a wrong proposal), and whether the task is solved.
 
     `counted` is false when the tool itself (not the agent's code) failed: such a turn is free.
     """
 
-    observation: str = ""
+    observation: str | None = None
     success: bool = False
     counted: bool = True
 
@@ -78,7 +78,7 @@ def proposals_left(state: State, budget: Budget) -> int:
 
 def observation_block(state: State, outcome: Outcome, budget: Budget) -> str:
     """The observation with its countdown, as the agent and the expert see it."""
-    text = f"Observation:\n{outcome.observation or WRONG}\n"
+    text = f"Observation:\n{WRONG if outcome.observation is None else outcome.observation}\n"
     if budget.count_down:
         left, chances = steps_left(state, budget), proposals_left(state, budget)
         text += f"You have {left} steps left and {chances} chances to propose solution left.\n"

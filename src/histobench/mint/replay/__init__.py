@@ -1,0 +1,1 @@
+"""Recorded episodes played again: the proof that loop, sandbox and checkers are the published ones."""

@@ -1,0 +1,81 @@
+"""Gate 3: the recorded messages are executed again, in this sandbox, with these tools and checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from histobench.mint.envs.action import classify
+from histobench.mint.envs.general_env import GeneralEnv
+from histobench.mint.envs.state import Budget
+from histobench.mint.envs.turn_loop import HELP, WRONG, act, begin, observe, settle
+from histobench.mint.replay.normalise import normalised
+from histobench.mint.replay.recording import Recording
+from histobench.mint.tasks.base import Task
+from histobench.mint.tools.base import Tool
+
+#: Opens the environment of a recording: it knows the task, the tools and the sandbox.
+OpenEnv = Callable[[Recording], GeneralEnv]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """How one episode came out when played again."""
+
+    recording: Recording
+    success: bool
+    observations: int  # recorded observations that were made again
+    exact: int  # of these, equal to the letter
+    same: int  # of these, equal after normalisation
+    differences: tuple[tuple[int, str, str], ...]  # (turn, recorded, now)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the outcome is the recorded one."""
+        return self.success == self.recording.success
+
+
+def replay(recording: Recording, open_env: OpenEnv) -> Replayed:
+    """Feed the recorded messages to a live environment and compare what it says."""
+    budget = Budget(recording.max_steps, recording.max_propose)
+    state = begin("")
+    made = exact = same = 0
+    differences: list[tuple[int, str, str]] = []
+    with open_env(recording) as env:
+        for number, turn in enumerate(recording.turns, start=1):
+            if state.finished:
+                break
+            action = classify(turn.assistant)
+            state = act(state, action)
+            outcome = env.outcome(action)
+            state = settle(state, action, outcome, budget)
+            if turn.observation is not None and not state.finished:
+                made += 1
+                now, then = WRONG if outcome.observation is None else outcome.observation, turn.observation
+                if now == HELP:  # worded by each project for itself
+                    now = then if action.kind in ("invalid", "proposal_unparsable") else now
+                exact += now.strip() == then.strip()
+                if normalised(now) == normalised(then):
+                    same += 1
+                else:
+                    differences.append((number, then, now))
+            state = observe(state, outcome, budget, feedback=turn.feedback)
+    return Replayed(recording, state.success, made, exact, same, tuple(differences))
+
+
+def environment_opener(
+    tasks: dict[tuple[str, object], Task], tools: dict[str, Sequence[Tool]], **options: object
+) -> OpenEnv:
+    """Environments for recorded episodes: `tasks` by (dataset, id), `tools` by dataset."""
+
+    def open_env(recording: Recording) -> GeneralEnv:
+        task = tasks[recording.task, recording.task_id]
+        task.rule = "recorded" if "legacy_negative_reference" in recording.flags else "published"
+        return GeneralEnv(
+            task,
+            tools.get(recording.task, ()),
+            first_cell_number=recording.first_cell_number,
+            **options,  # type: ignore[arg-type]
+        )
+
+    return open_env

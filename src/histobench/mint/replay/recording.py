@@ -1,0 +1,100 @@
+"""Recorded episodes as they lie on disk."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+
+SUFFIX = ".jsonl.gz"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message of the model and what the environment answered (nothing after the last one)."""
+
+    assistant: str
+    kind: str
+    verdict: str | None
+    observation: str | None
+    steps_left: int | None
+    proposals_left: int | None
+    feedback: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recorded episode."""
+
+    model: str
+    task: str
+    task_id: Any
+    max_steps: int
+    max_propose: int
+    first_cell_number: int
+    turns: tuple[Turn, ...]
+    success: bool
+    terminate_reason: str
+    counts: dict[str, int]
+    flags: frozenset[str]
+    error: str | None
+
+    @property
+    def name(self) -> str:
+        """For messages: model, dataset and id."""
+        return f"{self.model} {self.task} {self.task_id}"
+
+
+def read_recordings(folder: str | Path) -> Iterator[Recording]:
+    """Every episode of the `*.k5.jsonl.gz` files of a folder, or of one such file."""
+    folder = Path(folder)
+    files = [folder] if folder.is_file() else sorted(folder.glob(f"*.k*{SUFFIX}"))
+    if not files:
+        raise HistobenchError(f"no recorded episodes in {folder} (files ending with .k5{SUFFIX})")
+    for path in files:
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as lines:
+                for number, line in enumerate(lines, start=1):
+                    try:
+                        yield _recording(json.loads(line))
+                    except (ValueError, KeyError, TypeError) as error:
+                        raise HistobenchError(
+                            f"{path}:{number}: not a recorded episode ({error!r})"
+                        ) from error
+        except (OSError, EOFError) as error:
+            raise HistobenchError(f"cannot read the recordings {path}: {error}") from error
+
+
+def _recording(record: dict[str, Any]) -> Recording:
+    settings = record["settings"]
+    return Recording(
+        model=record["model"],
+        task=record["task"],
+        task_id=record["task_id"],
+        max_steps=settings["max_steps"],
+        max_propose=settings["max_propose"],
+        first_cell_number=settings.get("first_cell_number", 1),
+        turns=tuple(_turn(turn) for turn in record["turns"]),
+        success=record["success"],
+        terminate_reason=record["terminate_reason"],
+        counts=record["counts"],
+        flags=frozenset(record.get("flags", ())),
+        error=record.get("error"),
+    )
+
+
+def _turn(turn: dict[str, Any]) -> Turn:
+    return Turn(
+        assistant=turn["assistant"],
+        kind=turn["kind"],
+        verdict=turn.get("verdict"),
+        observation=turn.get("observation"),
+        steps_left=turn.get("steps_left"),
+        proposals_left=turn.get("proposals_left"),
+        feedback=turn.get("feedback") or "",
+    )
