@@ -72,6 +72,9 @@ def run(args: argparse.Namespace) -> int:
     summary = write_summary(folder, found)
     _print(found, console)
     console.print(f"summary: {summary}", soft_wrap=True, highlight=False)
+    failures = [item.failure for item in found if item.failure is not None]
+    if failures:
+        raise HistobenchError(f"{len(failures)} of {len(found)} runs have no intervals: {failures[0]}")
     return 0
 
 
@@ -83,7 +86,7 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
     for column in ("dataset", "encoder", "task", *(f"{title} (95% interval)" for title in _SHOWN.values())):
         table.add_column(column)
     for item in found[:_LONGEST]:
-        metrics = item.content["metrics"]
+        metrics = item.content["metrics"] if item.content else {}
         table.add_row(
             item.run.identity.dataset,
             item.run.identity.encoder,
@@ -93,11 +96,16 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
     console.print(table)
     if len(found) > _LONGEST:
         console.print(f"... and {len(found) - _LONGEST} more in the summary", highlight=False)
-    drawn = Counter(str(item.content.get("resampled")) for item in found)
+    drawn = Counter(str(item.content["resampled"]) for item in found if item.content)
     what = ", ".join(f"{name} ({count} runs)" for name, count in drawn.items())
     console.print(f"drawn again: {what}", soft_wrap=True, highlight=False)
     skipped = Counter(item.skipped for item in found if item.skipped is not None)
-    console.print(f"{len(found) - skipped.total()} computed, {skipped.total()} skipped", highlight=False)
+    failed = sum(item.failure is not None for item in found)
+    console.print(
+        f"{len(found) - skipped.total() - failed} computed, {skipped.total()} skipped"
+        + (f", {failed} failed" if failed else ""),
+        highlight=False,
+    )
     for why, count in skipped.items():
         console.print(f"  {count} skipped: {why}", soft_wrap=True, highlight=False)
 

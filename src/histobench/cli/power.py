@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", help="only this dataset")
     parser.add_argument("--power", type=float, default=0.8, help="chance of seeing it (default: 0.8)")
     parser.add_argument("--alpha", type=float, default=0.05, help="two-sided error rate (default: 0.05)")
-    parser.add_argument("--n_bootstrap", type=int, default=4000, help="simulated test sets (default: 4000)")
+    parser.add_argument(
+        "--n_bootstrap", type=int, help="simulated test sets (default: 4000, or 1000 for slow metrics)"
+    )
     parser.add_argument("--random_state", type=int, default=42, help="seed (default: 42)")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
 

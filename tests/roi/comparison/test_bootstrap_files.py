@@ -213,3 +213,29 @@ def test_a_broken_interval_file_is_computed_again(write_run: Write) -> None:
     path.write_text("{")
     assert main(["bootstrap", str(results), "--n_bootstrap", "40"]) == 0
     assert content(results)["n_bootstrap"] == 40
+
+
+def test_a_run_that_cannot_be_resampled_does_not_stop_the_others(
+    write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run("a")
+    results = write_run("b")
+    next((results / "Colon_a").rglob("*_detailed_results.csv")).unlink()
+    assert main(["bootstrap", str(results), "--n_bootstrap", "40"]) == 2
+    captured = capsys.readouterr()
+    assert "1 computed, 0 skipped, 1 failed" in captured.out
+    assert "1 of 2 runs have no intervals: cannot read the predictions" in captured.err
+    assert content(results)["encoder"] == "b"
+    summary = json.loads((results / "bootstrap_ci_summary.json").read_text())
+    assert [row["file"] for row in summary["without_intervals"]] == [
+        "Colon_a/Linear-Probe/Linear-Probe_complete_results.json"
+    ]
+
+
+def test_an_image_without_a_group_stands_alone(write_run: Write, simulate: Simulate) -> None:
+    predictions = replace(simulate(signal=1.0), groups=("p1",) * 50 + ("p2",) * 50 + ("",) * 50)
+    (run,) = load_runs(write_run("a", predictions=predictions))
+    assert run_intervals(run, BootstrapSettings(n_bootstrap=20))["num_groups"] == 52
+    none = replace(predictions, groups=("",) * 150)
+    (run,) = load_runs(write_run("a", predictions=none))
+    assert run_intervals(run, BootstrapSettings(n_bootstrap=20))["num_groups"] is None

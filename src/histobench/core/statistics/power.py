@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 
 #: Beyond this many times the present size the noise is as good as normal and simulation only costs time.
 SIMULATE_UP_TO = 10
+#: Units drawn in all simulated test sets of one size.
+MOST_DRAWS = 40_000_000
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,9 @@ def power_from_predictions(
         raise ValueError("the two models never differ on these samples: there is no noise to plan with")
     guess = units_for_error(error, design.n_units, delta, alpha=alpha, power=power)
 
+    # Large test sets need fewer simulations: the noise is closer to normal, and time is what they cost.
+    n_simulated = int(min(n_resamples, max(500, MOST_DRAWS // guess)))
+
     def power_at(n_units: int) -> float:
         return simulated_power(
             first,
@@ -139,7 +144,7 @@ def power_from_predictions(
             delta=delta,
             n_units=n_units,
             alpha=alpha,
-            n_resamples=n_resamples,
+            n_resamples=n_simulated,
             seed=seed,
         )
 

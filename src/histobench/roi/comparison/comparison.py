@@ -14,8 +14,9 @@ from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval, percentile_interval
 from histobench.core.statistics.multiplicity import holm
 from histobench.core.statistics.paired import PairedDifference, paired_difference, smallest_p_value
-from histobench.core.statistics.resampling import SamplingDesign, design_for_labels, replicates_of_all
+from histobench.core.statistics.resampling import SamplingDesign, replicates_of_all
 from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_datasets
+from histobench.roi.comparison.image_groups import design_of
 from histobench.roi.comparison.metric_function import LABEL_METRICS, check_metric, one_metric
 from histobench.roi.comparison.pair_tests import TESTS, PairTests, chosen_test, pair_tests
 from histobench.roi.comparison.run_intervals import RESAMPLED
@@ -170,7 +171,7 @@ def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -
     reference = next(iter(predictions.values()))
     if len(reference) == 0:
         raise HistobenchError(f"the runs on {dataset or 'this dataset'} hold no predictions to compare")
-    design = design_for_labels(reference.labels, reference.groups)
+    design = design_of(reference)
     level = 1 - settings.alpha
     evaluate = one_metric(predictions, settings.metric)
     observed = {

@@ -8,6 +8,7 @@ import numpy as np
 
 from histobench.core.statistics.delong import DeLongTest, delong_test
 from histobench.core.statistics.mcnemar import McNemar, mcnemar
+from histobench.roi.comparison.image_groups import image_groups
 from histobench.roi.predictions import Predictions
 
 TESTS = ("auto", "bootstrap", "mcnemar", "delong")
@@ -65,7 +66,7 @@ def _delong(first: Predictions, second: Predictions) -> DeLongTest:
         first.probabilities[:, columns],
         second.probabilities[:, columns],
         first.labels,
-        clusters=first.groups,
+        clusters=image_groups(first),
     )
 
 
@@ -77,7 +78,8 @@ def _why_no_delong(predictions: Predictions) -> str | None:
         return f"class {_name(predictions, int(sizes.argmin()))} is absent from the test set"
     if sizes.min() == 1:
         return f"class {_name(predictions, int(sizes.argmin()))} has a single test image"
-    if predictions.groups is not None and len(set(predictions.groups)) < 2:
+    groups = image_groups(predictions)
+    if groups is not None and len(set(groups)) < 2:
         return "there is only one group"
     return None
 

@@ -15,8 +15,9 @@ from histobench.core.statistics.power import (
     mcnemar_samples,
     power_from_predictions,
 )
-from histobench.core.statistics.resampling import Metric, design_for_labels
-from histobench.roi.comparison.metric_function import check_metric, one_metric
+from histobench.core.statistics.resampling import Metric
+from histobench.roi.comparison.image_groups import design_of
+from histobench.roi.comparison.metric_function import LABEL_METRICS, check_metric, one_metric
 from histobench.roi.comparison.same_images import aligned
 from histobench.roi.comparison.selection import distinct_names
 from histobench.roi.predictions import Predictions
@@ -49,7 +50,7 @@ class PlanSettings:
     delta: float = 0.02
     power: float = 0.8
     alpha: float = 0.05
-    n_bootstrap: int = 4000
+    n_bootstrap: int | None = None  # simulated test sets; None: by how long the metric takes
     random_state: int = 42
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class PlanSettings:
         for name, value in (("power", self.power), ("alpha", self.alpha)):
             if not 0 < value < 1:
                 raise HistobenchError(f"--{name} must lie between 0 and 1, not {value:g}")
-        if self.n_bootstrap < 100:
+        if self.n_bootstrap is not None and self.n_bootstrap < 100:
             raise HistobenchError(f"--n_bootstrap must be at least 100, not {self.n_bootstrap}")
 
 
@@ -75,7 +76,7 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PlanSettings) -> Plan:
     dataset = runs[0].identity.dataset
     predictions = aligned({name: run.predictions for name, run in named.items()}, dataset=dataset)
     reference = predictions[first]
-    design = design_for_labels(reference.labels, reference.groups)
+    design = design_of(reference)
     metrics = {name: _metric(predictions[name], settings.metric) for name in named}
     try:
         estimate = power_from_predictions(
@@ -85,7 +86,7 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PlanSettings) -> Plan:
             delta=settings.delta,
             alpha=settings.alpha,
             power=settings.power,
-            n_resamples=settings.n_bootstrap,
+            n_resamples=settings.n_bootstrap or (4000 if settings.metric in LABEL_METRICS else 1000),
             seed=settings.random_state,
         )
     except ValueError as error:

@@ -16,12 +16,12 @@ from histobench.core.statistics.intervals import METHODS, Interval, bca_interval
 from histobench.core.statistics.resampling import (
     Evaluate,
     SamplingDesign,
-    design_for_labels,
     jackknife_of_all,
     jackknife_strata,
     replicates_of_all,
     sampling_design,
 )
+from histobench.roi.comparison.image_groups import design_of
 from histobench.roi.comparison.metric_function import all_metrics
 from histobench.roi.results.layout import TaskFiles
 
@@ -66,7 +66,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         raise HistobenchError(
             f"{TaskFiles.beside(run.path).detailed} holds no predictions: nothing to resample"
         )
-    design = design_for_labels(predictions.labels, predictions.groups)
+    design = design_of(predictions)
     over_images = intervals_of(all_metrics(predictions), design, settings)
     reasons = run.info.get("undefined_metrics") or {}
     content: dict[str, Any] = {
@@ -128,13 +128,17 @@ def read_episodes(path: Path) -> dict[str, Floats] | None:
         return None
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["episodes"]
-        names = [name for name in rows[0] if name != "episode"]
+        names = [name for name in rows[0] if name != "episode" and all(_is_metric(row[name]) for row in rows)]
         return {
             name: np.array([np.nan if row[name] is None else float(row[name]) for row in rows])
             for name in names
         }
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise HistobenchError(f"{path} does not list the metrics of episodes: {error!r}") from error
+
+
+def _is_metric(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _means(columns: Mapping[str, Floats]) -> Evaluate:

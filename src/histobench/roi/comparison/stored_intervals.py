@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.atomic import write_json
+from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
@@ -23,14 +24,18 @@ class StoredIntervals:
 
     run: StoredRun
     path: Path
-    content: dict[str, Any]
+    content: dict[str, Any] | None  # None where the run cannot be resampled
     skipped: str | None = None  # why nothing was computed
+    failure: str | None = None
 
 
 def bootstrap_runs(
     runs: list[StoredRun], settings: BootstrapSettings, *, force: bool = False
 ) -> Iterator[StoredIntervals]:
-    """Write and yield the intervals of each run; those that exist for the same predictions are kept."""
+    """Write and yield the intervals of each run; those that exist for the same predictions are kept.
+
+    A run that cannot be read or resampled says so in `failure` and does not stop the others.
+    """
     for run in runs:
         files = TaskFiles.beside(run.path)
         digest = _digest(files)
@@ -38,7 +43,11 @@ def bootstrap_runs(
         if existing is not None:
             yield StoredIntervals(run, files.bootstrap, existing, _why_skipped(existing, settings))
             continue
-        content = run_intervals(run, settings)
+        try:
+            content = run_intervals(run, settings)
+        except HistobenchError as error:
+            yield StoredIntervals(run, files.bootstrap, None, failure=str(error))
+            continue
         content["predictions_sha256"] = digest
         write_json(files.bootstrap, content)
         yield StoredIntervals(run, files.bootstrap, content)
@@ -47,15 +56,20 @@ def bootstrap_runs(
 def write_summary(results_dir: Path, intervals: list[StoredIntervals]) -> Path:
     """Write `bootstrap_ci_summary.json`: value and bounds of every metric of every run."""
     path = results_dir / SUMMARY
-    write_json(path, {"runs": [_summary_row(results_dir, item) for item in intervals]})
+    rows = [_summary_row(results_dir, item.path, item.content) for item in intervals if item.content]
+    failures = [
+        {"file": item.run.path.relative_to(results_dir).as_posix(), "reason": item.failure}
+        for item in intervals
+        if item.failure
+    ]
+    write_json(path, {"runs": rows, "without_intervals": failures})
     return path
 
 
-def _summary_row(results_dir: Path, item: StoredIntervals) -> dict[str, Any]:
-    content = item.content
+def _summary_row(results_dir: Path, path: Path, content: dict[str, Any]) -> dict[str, Any]:
     kept = ("dataset", "encoder", "task_name", "setting", "preset", "n_bootstrap", "random_state", "method")
     row = {name: content.get(name) for name in (*kept, "resampled", "num_samples", "num_groups")}
-    row["file"] = item.path.relative_to(results_dir).as_posix()
+    row["file"] = path.relative_to(results_dir).as_posix()
     row["metrics"] = {
         name: {key: entry.get(key) for key in ("value", "ci_lower", "ci_upper", "reason")}
         for name, entry in content["metrics"].items()
