@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from histobench.roi.comparison.stored_intervals import StoredIntervals
 
-_SHOWN = {"balanced_accuracy": "bal. accuracy", "auroc": "AUROC"}
+_SHOWN = {"balanced_accuracy": "bal. acc.", "auroc": "AUROC"}
 #: Rows that are printed; all are in the summary.
 _LONGEST = 60
 
@@ -82,9 +82,11 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("dataset", "encoder", "task", *(f"{title} (95% interval)" for title in _SHOWN.values())):
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("dataset", "encoder", "task"):
         table.add_column(column)
+    for title in _SHOWN.values():
+        table.add_column(f"{title} (95%)", no_wrap=True)
     for item in found[:_LONGEST]:
         metrics = item.content["metrics"] if item.content else {}
         table.add_row(

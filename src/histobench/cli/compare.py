@@ -73,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     with console.status(f"resampling {len(runs)} runs"):
         comparison = compare_runs(runs, settings)
+    files = write_comparison(comparison, Path(args.output or Path(args.results) / "comparison"))
     for grid in grids(comparison, digits=3):
         if len(grid.header) <= _WIDEST_MATRIX + 1:
             print_grid(grid, console)
     if all(len(table.entries) < 2 for table in comparison.tables):
         console.print("[yellow]one encoder only[/]: there is nothing to compare it with")
-    files = write_comparison(comparison, Path(args.output or Path(args.results) / "comparison"))
     console.print(
         f"written: {files[0].parent}/{{{', '.join(path.name for path in files)}}}",
         soft_wrap=True,
@@ -105,7 +105,7 @@ def print_grid(grid: Grid, console: Console) -> None:
     from rich.table import Table
 
     console.print(grid.title, style="bold", soft_wrap=True, highlight=False, markup=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in grid.header:
         table.add_column(escape(column), no_wrap=column != "encoder")
     for row in grid.rows:

@@ -111,7 +111,11 @@ def markdown(comparison: Comparison) -> str:
     blocks = [f"# {comparison.task} {comparison.setting}".rstrip() + f": {comparison.metric}"]
     for grid in grids(comparison):
         lines = [_row(grid.header), "|" + "---|" * len(grid.header), *map(_row, grid.rows)]
-        blocks += [f"## {grid.title}", "\n".join(lines), "\n".join(f"- {note}" for note in grid.notes)]
+        blocks += [
+            f"## {grid.title}",
+            "\n".join(lines),
+            "\n".join(f"- {_marked(note)}" for note in grid.notes),
+        ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -139,7 +143,11 @@ def _escaped(text: str) -> str:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(_marked, cells)) + " |"
+
+
+def _marked(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def _csv(header: list[str], rows: list[list[object]]) -> str:
