@@ -35,11 +35,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tiles-per-class", type=int, default=700)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--tiles-per-class", type=int, default=400)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch", type=int, default=90)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=WEIGHTS)
     args = parser.parse_args()
 
@@ -50,7 +51,7 @@ def main() -> None:
     held_out = make_tiles(30, seed=HELD_OUT_SEED)
     print(f"{len(tiles)} training tiles, {time.perf_counter() - start:.0f} s", flush=True)
 
-    network = TinyVL().to(memory_format=torch.channels_last)
+    network = TinyVL().to(args.device, memory_format=torch.channels_last)
     train(network, tiles, labels, held_out, epochs=args.epochs, batch=args.batch, rate=args.rate, start=start)
     save(network, args.out)
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB, {time.perf_counter() - start:.0f} s in all")
@@ -81,6 +82,7 @@ def train(
 ) -> None:
     """Contrastive training: an image matches every caption of its class in the batch, and the reverse."""
     rng = np.random.default_rng(0)
+    device = network.logit_scale.device
     steps = epochs * (len(tiles) // batch)
     optimiser = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=rate, total_steps=steps, pct_start=0.15)
@@ -89,9 +91,9 @@ def train(
         order = rng.permutation(len(tiles))[: len(tiles) // batch * batch].reshape(-1, batch)
         total = 0.0
         for rows in order:
-            images = augment(normalise(tiles[rows]), rng)
+            images = augment(normalise(tiles[rows]), rng).to(device)
             ids = torch.from_numpy(encode_texts([make_caption(CLASSES[labels[row]], rng) for row in rows]))
-            loss = contrast(network, images, ids, torch.from_numpy(labels[rows]))
+            loss = contrast(network, images, ids.to(device), torch.from_numpy(labels[rows]).to(device))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -143,9 +145,10 @@ def zero_shot_accuracy(network: TinyVL, tiles: Tensor, labels: NDArray[np.int64]
     """Share of tiles whose nearest prompt is their own class's."""
     network.eval()
     prompts = [f"This is a pathology image showing {PROMPT_WORDS[c]} tissue characteristics" for c in CLASSES]
-    text = network.encode_text(torch.from_numpy(encode_texts(prompts)))
-    features = torch.cat([network.image(normalise(part)) for part in tiles.split(90)])
-    found = (network.project_image(features) @ text.T).argmax(dim=1).numpy()
+    device = network.logit_scale.device
+    text = network.encode_text(torch.from_numpy(encode_texts(prompts)).to(device))
+    features = torch.cat([network.image(normalise(part).to(device)) for part in tiles.split(90)])
+    found = (network.project_image(features) @ text.T).argmax(dim=1).cpu().numpy()
     return float((found == labels).mean())
 
 
@@ -153,7 +156,7 @@ def save(network: TinyVL, path: Path) -> None:
     """Weights in half precision."""
     from safetensors.torch import save_file
 
-    state = {key: value.detach().half().contiguous() for key, value in network.state_dict().items()}
+    state = {key: value.detach().cpu().half().contiguous() for key, value in network.state_dict().items()}
     with atomic_path(path) as temporary:
         save_file(state, temporary, metadata={"trained_on": "synthetic tiles of histobench"})
 

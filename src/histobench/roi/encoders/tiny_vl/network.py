@@ -80,7 +80,9 @@ class TextTower(nn.Module):
 
     def _attend(self, x: Tensor, present: Tensor) -> Tensor:
         count, length, width = x.shape
-        query, key, value = self.mix(x).view(count, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = (
+            self.mix(x).view(count, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        )
         mask = present[:, None, None, :]
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         joined: Tensor = self.join(mixed.transpose(1, 2).reshape(count, length, width))
