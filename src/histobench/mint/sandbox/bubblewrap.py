@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import sys
 
 from histobench.mint.sandbox.interpreter import (
     SYSTEM_FILES,
     SYSTEM_FOLDERS,
     ancestors,
+    closed_ancestor,
     guest_folder,
     interpreter_folders,
 )
@@ -108,7 +108,7 @@ def _openings() -> list[str]:
     closed: list[str] = []
     needed = [*interpreter_folders(), guest_folder(), os.path.dirname(bubblewrap_path() or "/usr/bin/bwrap")]
     for folder in needed:
-        shut = next((parent for parent in ancestors(folder) if not _is_open(parent)), None)
+        shut = closed_ancestor(folder)
         if shut is None:
             continue
         if shut not in closed:
@@ -119,7 +119,3 @@ def _openings() -> list[str]:
                 options += ["--perms", "0755", "--dir", parent]
         options += ["--ro-bind", folder, folder]
     return options
-
-
-def _is_open(folder: str) -> bool:
-    return bool(os.stat(folder).st_mode & stat.S_IXOTH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import sysconfig
 from pathlib import Path
@@ -47,6 +48,11 @@ def ancestors(path: str) -> list[str]:
     ['/a', '/a/b']
     """
     return [str(parent) for parent in reversed(Path(path).parents)][1:]
+
+
+def closed_ancestor(path: str) -> str | None:
+    """The first folder above `path` that other users cannot enter, if any."""
+    return next((folder for folder in ancestors(path) if not os.stat(folder).st_mode & stat.S_IXOTH), None)
 
 
 def _links(path: Path) -> list[Path]:

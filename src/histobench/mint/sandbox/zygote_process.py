@@ -8,31 +8,20 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.sandbox.bubblewrap import GUEST_PARENT, bubblewrap_command, scratch_folder
 from histobench.mint.sandbox.guest.frames import Channel
-from histobench.mint.sandbox.interpreter import (
-    SYSTEM_FILES,
-    SYSTEM_FOLDERS,
-    guest_folder,
-    interpreter_folders,
-)
+from histobench.mint.sandbox.launch import Launch, needs_scratch, plan_launch
 from histobench.mint.sandbox.limits import Limits
 
 _START_SECONDS = 120.0
 _REMEMBERED_ENDS = 1000
-_BOOT = "import sys; sys.path.insert(0, {parent!r}); from guest.zygote import main; del sys.path[0]; main()"
-_READABLE_DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-_READABLE_KERNEL_FILES = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/version")
 
 # bubblewrap's --die-with-parent fires when the *thread* that started it ends, so one thread starts them all.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-starter")
@@ -56,9 +45,11 @@ class ZygoteProcess:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command, environment, config = self._launch_plan(theirs.fileno(), hash_seed)
-            config.update(preload=list(preload), shell=shell, limits=asdict(limits))
-            self._process = _starter.submit(self._start, command, environment, theirs.fileno()).result()
+            launch = plan_launch(
+                backend, descriptor=theirs.fileno(), scratch=self._make_scratch(), hash_seed=hash_seed
+            )
+            self._process = _starter.submit(self._start, launch, theirs.fileno()).result()
+        config = {**launch.config, "preload": list(preload), "shell": shell, "limits": asdict(limits)}
         try:
             self._control.send(json.dumps(config).encode())
             self._await_ready()
@@ -123,39 +114,18 @@ class ZygoteProcess:
         if self._scratch:
             self._scratch.cleanup()
 
-    def _launch_plan(
-        self, descriptor: int, hash_seed: int
-    ) -> tuple[list[str], dict[str, str], dict[str, Any]]:
-        scratch = scratch_folder()
-        parent = GUEST_PARENT
-        if self.backend != "bubblewrap":
-            self._scratch = tempfile.TemporaryDirectory(
-                prefix="histobench-sandbox-", ignore_cleanup_errors=True
-            )
-            scratch = self._scratch.name
-            os.chmod(scratch, 0o711)  # each episode enters its own folder in it and cannot list the others
-            parent = str(Path(guest_folder()).parent)
-        environment = _guest_environment(scratch, hash_seed)
-        inner = [sys.executable, "-s", "-P", "-c", _BOOT.format(parent=parent), str(descriptor)]
-        if self.backend == "bubblewrap":
-            command = bubblewrap_command(inner, environment)
-            return command, environment, {"isolation": "namespaces", "scratch_root": scratch}
-        readable = [*SYSTEM_FOLDERS, *SYSTEM_FILES, *_READABLE_DEVICES, *_READABLE_KERNEL_FILES]
-        isolation = "landlock" if self.backend == "landlock" else "none"
-        config = {
-            "isolation": isolation,
-            "scratch_root": scratch,
-            "readable": readable + interpreter_folders(),
-        }
-        return inner, environment, config
+    def _make_scratch(self) -> str | None:
+        if not needs_scratch(self.backend):
+            return None
+        self._scratch = tempfile.TemporaryDirectory(prefix="histobench-sandbox-", ignore_cleanup_errors=True)
+        os.chmod(self._scratch.name, 0o711)  # an episode enters its own folder there and sees no other
+        return self._scratch.name
 
-    def _start(
-        self, command: list[str], environment: dict[str, str], descriptor: int
-    ) -> subprocess.Popen[bytes]:
+    def _start(self, launch: Launch, descriptor: int) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
-                command,
-                env=environment,
+                launch.command,
+                env=launch.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -201,23 +171,3 @@ class ZygoteProcess:
                 self._ends[news["id"]] = news["why"]
                 if len(self._ends) > _REMEMBERED_ENDS:
                     del self._ends[next(iter(self._ends))]
-
-
-def _guest_environment(scratch: str, hash_seed: int) -> dict[str, str]:
-    """The whole environment of model code; nothing of the user's own."""
-    return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": scratch,
-        "TMPDIR": scratch,
-        "IPYTHONDIR": f"{scratch}/.ipython",
-        "MPLCONFIGDIR": f"{scratch}/.matplotlib",
-        "MPLBACKEND": "Agg",
-        "LANG": "C.UTF-8",
-        "SHELL": "/bin/bash",
-        "USER": "nobody",
-        "PYTHONHASHSEED": str(hash_seed),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from histobench.mint.sandbox import CellResult, Episode, SandboxPool, shared_pool
+from histobench.mint.tools.base import Tool
 
 NO_OUTPUT = "[Executed Successfully with No Output]"
 TRUNCATED = "...\n[Output Truncated]"
 MAX_CHARS = 2000
 
 
-class PythonREPL:
+class PythonREPL(Tool):
     """Runs each query as one IPython cell in a sandboxed session that lasts until `reset`."""
 
     name = "python"

@@ -53,22 +53,24 @@ def confine_in_namespaces(limits: dict[str, Any], *, scratch: str) -> None:
 
 
 def confine_with_landlock(
-    limits: dict[str, Any], *, readable: list[str], scratch: str, uid: int | None
+    limits: dict[str, Any], *, readable: list[str], scratch: str, uid: int | None, behind_closed_folder: bool
 ) -> None:
     """File rules by Landlock, everything else by seccomp, limits and, where root allows it, an own user id.
 
     `uid` is None where the zygote is not root: model code then runs under the user's own id.
+    `behind_closed_folder`: the interpreter lies under a folder that only root can enter.
     """
     _prefer_as_victim_of_memory_shortage()
     os.chdir(scratch)
     if uid is not None:
-        bound_capabilities((CAP_DAC_READ_SEARCH,))
+        # Landlock still bounds what this one capability opens.
+        kept = (CAP_DAC_READ_SEARCH,) if behind_closed_folder else ()
+        bound_capabilities(kept)
         prctl(PR_SET_KEEPCAPS, 1)
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-        # The interpreter may live under a folder that only root can enter; Landlock bounds what this opens.
-        keep_only_capabilities((CAP_DAC_READ_SEARCH,))
+        keep_only_capabilities(kept)
         prctl(PR_SET_DUMPABLE, 1)
     set_limits(limits, others=memory.threads_of(os.getuid()) if uid is None else 0)
     landlock.restrict_files([*readable, "/proc/self"], [scratch, "/dev/null"])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from IPython.core.displaypub import DisplayPublisher
@@ -11,6 +16,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from .alarm import soft_limit
+from .capture import Capture
 
 _WARM_UP = (
     "def f(x):\n    return 1 / x\n[i for i in range(3)]",
@@ -20,6 +26,8 @@ _WARM_UP = (
     "import sys\nsys.exit()",
     "{'a': [1.5] * 40, 'b': (None,) * 40}",
 )
+# Some IPython versions forget the line break after the mark of left-out lines.
+_GAP = re.compile(r"^   \(\.\.\.\)(?=[^\n])", re.MULTILINE)
 
 
 class SilentPublisher(DisplayPublisher):
@@ -29,27 +37,57 @@ class SilentPublisher(DisplayPublisher):
         """Drop it."""
 
 
+class CellShell(InteractiveShell):
+    """IPython's shell with a faster traceback and a shell escape that needs no terminal."""
+
+    reword: Callable[[str], str] = staticmethod(lambda text: text)
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        """As IPython does it, but each function's source is looked up once, not once per frame."""
+        with _remembered_sources():
+            super().showtraceback(*args, **kwargs)
+
+    def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+        super()._showtraceback(etype, evalue, [self.reword(_GAP.sub("   (...)\n", part)) for part in stb])
+
+    def _format_exception_for_storage(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {}  # kept for a history file that is never written
+
+    def system(self, cmd: str) -> None:
+        """`!command`: run by bash, both streams shown, no terminal involved."""
+        done = subprocess.run(
+            ["/bin/bash", "-c", self.var_expand(cmd, depth=1)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        sys.stdout.write(done.stdout.decode("utf-8", "replace"))
+        self.user_ns["_exit_code"] = done.returncode
+
+
+# Error messages name the class; the agent should see the one that IPython's documentation describes.
+CellShell.__name__ = CellShell.__qualname__ = "InteractiveShell"
+
+
 class IPythonShell:
     """One InteractiveShell, built and warmed up in the zygote."""
 
     def __init__(self) -> None:
         config = Config()
         config.HistoryManager.enabled = False  # its thread would not survive the fork
-        config.InteractiveShell.display_page = False
-        if hasattr(InteractiveShell, "colors"):
-            config.InteractiveShell.colors = "nocolor"
-        self._shell = InteractiveShell.instance(config=config)
+        config.InteractiveShell.colors = "nocolor"
+        self._shell = CellShell.instance(config=config)
         self._shell.display_pub = SilentPublisher(parent=self._shell)
-        self._shell.system = self._system
         self._warm_up()
 
     def start(self, names: dict[str, Any], first_cell_number: int) -> None:
         """Begin an episode with `names` in the namespace."""
         self._shell.reset(new_session=False)
         self._shell.user_ns.update(names)
-        if first_cell_number > 1:
-            self._shell.history_manager.input_hist_parsed.extend([""] * (first_cell_number - 1))
-            self._shell.history_manager.input_hist_raw.extend([""] * (first_cell_number - 1))
+        history = self._shell.history_manager
+        for cells in (history.input_hist_parsed, history.input_hist_raw):
+            cells[:] = [""] * first_cell_number
         self._shell.execution_count = first_cell_number
 
     def run(self, code: str, timeout: float) -> str:
@@ -57,9 +95,7 @@ class IPythonShell:
         try:
             with soft_limit(timeout) as limit:
                 result = self._shell.run_cell(code, store_history=True)
-        except (
-            BaseException
-        ) as error:  # the alarm rang while IPython itself was at work, or model code broke it
+        except BaseException as error:  # the alarm rang inside IPython, or model code broke it
             sys.stdout.write(f"{type(error).__name__}: {error}\n")
             return "timeout" if limit.caused(error) else "error"
         if result.success:
@@ -68,21 +104,42 @@ class IPythonShell:
 
     def _warm_up(self) -> None:
         """Run each kind of outcome once, so that what it imports lazily is loaded before the fork."""
-        from .capture import Capture
-
         for code in _WARM_UP:
             with Capture(10_000):
                 self.run(code, 60)
         self.start({}, 1)
 
-    def _system(self, command: str) -> None:
-        """`!command`: run by bash, both streams shown, no terminal involved."""
-        done = subprocess.run(
-            ["/bin/bash", "-c", self._shell.var_expand(command, depth=1)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        sys.stdout.write(done.stdout.decode("utf-8", "replace"))
-        self._shell.user_ns["_exit_code"] = done.returncode
+
+@contextmanager
+def _remembered_sources() -> Iterator[None]:
+    """Within the block `inspect` answers a repeated question about a frame's code from memory.
+
+    A deep recursion has thousands of frames of one function, and each answer walks over all loaded modules.
+    """
+    plain = {name: getattr(inspect, name) for name in ("getmodule", "getsourcelines")}
+    for name, ask in plain.items():
+        setattr(inspect, name, _remembering(ask))
+    try:
+        yield
+    finally:
+        for name, ask in plain.items():
+            setattr(inspect, name, ask)
+
+
+def _remembering(ask: Callable[..., Any]) -> Callable[..., Any]:
+    answers: dict[object, tuple[Any, BaseException | None]] = {}
+
+    def remembering(subject: Any, *args: Any) -> Any:
+        if not isinstance(subject, FrameType) or args:
+            return ask(subject, *args)
+        if subject.f_code not in answers:
+            try:
+                answers[subject.f_code] = ask(subject), None
+            except OSError as error:
+                answers[subject.f_code] = None, error
+        answer, failure = answers[subject.f_code]
+        if failure is not None:
+            raise failure
+        return answer
+
+    return remembering

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import confinement, episode, memory
-from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, prctl, setns, unshare
+from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl, setns, unshare
 
 _FIRST_EPISODE_UID = 1_900_000_000  # a range that no distribution hands out
 _MEMORY_CHECK_SECONDS = 0.2
@@ -66,7 +66,15 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self.baseline = memory.resident_bytes(os.getpid())
-        self._tell({"op": "ready", "pid": os.getpid()})
+        self._tell({"op": "ready"})
+        try:
+            self._loop()
+        finally:
+            for child in list(self.children.values()):
+                _kill(child.pid)
+                self._clear_away(child)
+
+    def _loop(self) -> None:
         poller = select.poll()
         poller.register(self.control, select.POLLIN)
         poller.register(self.waker, select.POLLIN)
@@ -77,24 +85,26 @@ class Zygote:
             if self.waker in ready:
                 _drain(self.waker)
             if self.control.fileno() in ready and not self._obey():
-                break
+                return
             self._reap()
             if time.monotonic() - checked >= _MEMORY_CHECK_SECONDS:
                 self._police_memory()
                 checked = time.monotonic()
 
-        for child in list(self.children.values()):
-            _kill(child.pid)
-            self._clear_away(child)
-
     def _obey(self) -> bool:
-        payload, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 1)
+        try:
+            payload, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 1)
+        except ConnectionError:  # the host is gone and left news unread
+            return False
         if not payload:
             return False
         order = json.loads(payload)
         if order["op"] == "spawn":
-            self._spawn(order["id"], descriptors[0])
-            os.close(descriptors[0])
+            with socket.socket(fileno=descriptors[0]) as theirs:
+                try:
+                    self._spawn(order["id"], theirs.fileno())
+                except OSError as error:  # out of processes or namespaces
+                    episode.EpisodeChannel(theirs).send({"op": "refused", "why": str(error)})
         elif order["op"] == "kill":
             for child in self.children.values():
                 if child.id == order["id"]:
@@ -154,11 +164,18 @@ class Zygote:
         os.environ.update(HOME=scratch, TMPDIR=scratch)
         if self.isolation == "landlock":
             confinement.confine_with_landlock(
-                limits, readable=self.config["readable"], scratch=scratch, uid=child.uid
+                limits,
+                readable=self.config["readable"],
+                scratch=scratch,
+                uid=child.uid,
+                behind_closed_folder=self.config["behind_closed_folder"],
             )
         else:
             os.chdir(scratch)
             confinement.set_limits(limits, others=memory.threads_of(os.getuid()))
+        # In namespaces the zygote is process 1 and takes all along; here it must be asked for, after the user
+        # id has changed, which would clear it.
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def _reap(self) -> None:
         while True:
@@ -203,6 +220,9 @@ def main() -> None:
     for standard in (0, 1):
         os.dup2(null, standard)
     os.umask(0o077)
+    # An editable install's source tree is not there, or not readable, and its place is nobody's business.
+    folders = tuple(f"{folder}/" for folder in config["packages"])
+    sys.path[:] = [path for path in sys.path if f"{path}/".startswith(folders)]
     try:
         for name in config["preload"]:
             importlib.import_module(name)

@@ -1,0 +1,130 @@
+"""Hostile code that grabs, loops, floods, lies or dies. Each time the host and the other episodes go on."""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from histobench.mint.sandbox import SandboxPool
+
+_LIST = Path(__file__).with_name("hostile_behaviour.toml").read_text(encoding="utf-8")
+BEHAVIOURS = {entry["does"]: entry for entry in tomllib.loads(_LIST)["behaviour"]}
+
+
+@pytest.mark.parametrize("what", BEHAVIOURS)
+def test_is_contained(bare_pool: SandboxPool, what: str) -> None:
+    behaviour = BEHAVIOURS[what]
+    with bare_pool.episode() as bystander, bare_pool.episode({"echo": lambda text: text}) as episode:
+        bystander.run_cell("kept = 1")
+        assert episode.run_cell("before = 1").kind == "ok"
+        result = episode.run_cell(behaviour["code"], timeout=behaviour.get("seconds", 10))
+        assert result.kind in behaviour["ends"], result
+        assert behaviour.get("words", "") in result.text
+        assert len(result.text) <= bare_pool.limits.output_chars
+        assert bystander.run_cell("print(kept)").text == "1\n"
+    with bare_pool.episode({"echo": lambda text: text}) as after:
+        assert (
+            after.run_cell("print(echo('still') + ' here', 'before' in globals())").text
+            == "still here False\n"
+        )
+
+
+def test_memory_taken_by_many_processes_counts_together(bare_pool: SandboxPool) -> None:
+    code = (
+        "import os, time\nfor i in range(6):\n    if os.fork() == 0:\n        x = b'1' * (150 << 20)\n"
+        "        time.sleep(60)\n        os._exit(0)\ntime.sleep(60)"
+    )
+    with bare_pool.episode() as episode:
+        result = episode.run_cell(code, timeout=30)
+        assert result.text.startswith("MemoryError: the session held more than 400 MB"), result
+        assert episode.run_cell("print(1)").text == "1\n"
+
+
+@pytest.mark.parametrize("what", [name for name, b in BEHAVIOURS.items() if b["ends"] == ["timeout"]])
+def test_a_soft_time_out_keeps_the_state(bare_pool: SandboxPool, what: str) -> None:
+    with bare_pool.episode({"echo": lambda text: text}) as episode:
+        episode.run_cell("kept = 41")
+        assert episode.run_cell(BEHAVIOURS[what]["code"], timeout=0.3).kind == "timeout"
+        assert episode.run_cell("print(kept + 1)").text == "42\n"
+
+
+def test_after_a_kill_the_episode_goes_on_with_tools_and_numbering(bare_pool: SandboxPool) -> None:
+    with bare_pool.episode({"echo": lambda text: text}) as episode:
+        episode.run_cell("lost = 1")
+        assert episode.run_cell("import os\nos._exit(1)").kind == "killed"
+        assert "NameError" in episode.run_cell("lost").text
+        assert episode.run_cell("echo('a')").text == "Out[4]: 'a'\n"
+
+
+def test_nothing_outlives_the_episode(bare_pool: SandboxPool) -> None:
+    mark = f"31{os.getpid()}.5"
+    with bare_pool.episode() as episode:
+        started = episode.run_cell(
+            "import subprocess\n"
+            f"subprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM HUP; sleep {mark}; sleep {mark}'])\n"
+            f"subprocess.run(['setsid', '-f', 'sleep', '{mark}'])"
+        )
+        assert started.kind == "ok", started
+        _wait_until(lambda: len(_running(mark)) >= 2)
+    _wait_until(lambda: not _running(mark))
+
+
+def test_an_episode_sees_no_other_processes(bare_pool: SandboxPool) -> None:
+    with bare_pool.episode() as other, bare_pool.episode() as episode:
+        other.run_cell("secret = 'in another episode'")
+        text = episode.run_cell(
+            "import os\ntry:\n    print([p for p in os.listdir('/proc') if p.isdigit()])\n"
+            "except OSError:\n    print('[]')"
+        ).text
+    assert text in ("['1']\n", "[]\n")
+
+
+def test_files_of_one_episode_are_not_seen_by_another(bare_pool: SandboxPool) -> None:
+    with bare_pool.episode() as writer, bare_pool.episode() as reader:
+        where = writer.run_cell(
+            "import os\nopen('note.txt', 'w').write('mine')\nprint(os.getcwd())"
+        ).text.strip()
+        where = where.splitlines()[0]
+        assert writer.run_cell("print(open('note.txt').read())").text == "mine\n"
+        assert "Error" in reader.run_cell(f"open({where + '/note.txt'!r})").text
+        assert reader.run_cell("import os\nprint(os.listdir('.'))").text == "[]\n"
+
+
+def test_files_of_an_ended_episode_are_gone(bare_pool: SandboxPool) -> None:
+    with bare_pool.episode() as writer:
+        where = writer.run_cell("import os\nopen('note.txt', 'w')\nprint(os.getcwd())").text.splitlines()[0]
+    _wait_until(lambda: not Path(where, "note.txt").exists())
+
+
+def test_a_slow_tool_does_not_cost_the_session(bare_pool: SandboxPool) -> None:
+    def slow(seconds: float) -> str:
+        time.sleep(seconds)
+        return "done"
+
+    with bare_pool.episode({"slow": slow}) as episode:
+        episode.run_cell("kept = 1")
+        assert episode.run_cell("slow(1.2)", timeout=0.3).kind == "timeout"
+        assert episode.run_cell("slow(0), kept").text == "Out[3]: ('done', 1)\n"
+
+
+def _running(mark: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark.encode() in (folder / "cmdline").read_bytes():
+                found.append(folder.name)
+        except OSError:
+            continue
+    return found
+
+
+def _wait_until(condition) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen within ten seconds")
