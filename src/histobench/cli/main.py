@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "demo": ("histobench.cli.demo", "the whole ROI track on synthetic tissue, in minutes"),
     "data": ("histobench.cli.data", "check a dataset; write the synthetic demo dataset"),
     "extract": ("histobench.cli.extract", "images to features with one or more encoders"),
+    "cache": ("histobench.cli.cache", "the cache of computed features: list, remove, verify"),
     "evaluate": ("histobench.cli.evaluate", "features to predictions, metrics and result files"),
     "bootstrap": ("histobench.cli.bootstrap", "confidence intervals for stored results"),
     "compare": ("histobench.cli.compare", "rank encoders with paired tests"),

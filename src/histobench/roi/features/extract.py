@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, file_name
 from histobench.roi.features.batch_size import LARGEST
+from histobench.roi.features.device_process import DeviceProcess, Share, share_units
 from histobench.roi.features.feature_index import record_set
 from histobench.roi.features.fingerprint import describe_encoder, feature_set_fingerprint, fingerprint
 from histobench.roi.features.inventory import Inventory, take_inventory
@@ -28,7 +29,7 @@ from histobench.roi.features.progress import Progress, Silent
 from histobench.roi.features.row_cache import RowCache
 from histobench.roi.features.settings import EncoderRecipe, Settings
 from histobench.roi.features.stage import Stage, Track
-from histobench.roi.features.units import plan_units, shard_size
+from histobench.roi.features.units import Unit, plan_units, shard_size
 from histobench.roi.features.versions import versions
 
 
@@ -74,6 +75,8 @@ def extract(
         raise HistobenchError("no encoder is given")
     if not any(dataset.splits.values()):
         raise HistobenchError(f"{dataset.name} has no images")
+    if len(settings.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
+        raise HistobenchError("several devices need encoders by name: give an EncoderRecipe")
     return _Run(dataset, given, Path(save_dir), settings, progress or Silent()).result()
 
 
@@ -101,6 +104,7 @@ class _Run:
     def result(self) -> list[Extraction]:
         on_cpu = torch.device(self.device).type == "cpu"
         workers = useful_workers(self.settings.num_workers, on_cpu=on_cpu)
+        workers = -(-workers // len(self.settings.devices))
         # Loading workers start before the networks are built: both take a moment.
         built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
         pool = open_pool(workers, [encoder.eval_transforms for encoder in built], polite=on_cpu)
@@ -161,24 +165,67 @@ class _Run:
             self.progress.say(
                 f"{self.dataset.name}: {known} of {len(inventory.refs)} images were in the cache"
             )
+        if self.settings.num_workers > pool.workers:
+            self.progress.say(
+                f"loading with {pool.workers} of {self.settings.num_workers} workers: more would only wait "
+                "for each other on this machine's cores"
+            )
         stage = Stage(active, self.settings, self.device, [len(keys) for keys in lists])
         names = ", ".join(track.encoder.name for track in active)
+        shares = share_units(units, len(self.settings.devices))
+        known_bad = bool(bad or inventory.unreadable)
+        others: list[DeviceProcess] = []
         self.progress.begin(f"{self.dataset.name} x {names}", total)
         try:
-            stop = self.settings.on_bad_image == "stop"
+            recipes = [self.given[position] for position in lacking] if len(shares) > 1 else []
+            for device, share in zip(self.settings.devices[1:], shares[1:], strict=True):
+                if share:
+                    others.append(self._elsewhere(device, share, recipes, active, inventory, pool, known_bad))
             bad |= stage.run(
-                units,
+                shares[0],
                 inventory.refs,
                 pool,
-                stop_at_bad=stop,
-                known_bad=bool(bad or inventory.unreadable),
+                stop_at_bad=self.settings.on_bad_image == "stop",
+                known_bad=known_bad,
                 progress=self.progress,
             )
+            for process in others:
+                bad |= process.wait()
         finally:
+            for process in others:
+                process.stop()
             self.progress.end()
+        for track in active:
+            track.cache.refresh()
         for track, forward in zip(active, stage.forwards, strict=True):
             self.seconds[track.cache.fingerprint] = forward.seconds
         return bad
+
+    def _elsewhere(
+        self,
+        device: str | None,
+        units: Sequence[Unit],
+        recipes: Sequence[BasePatchEncoder | EncoderRecipe],
+        tracks: Sequence[Track],
+        inventory: Inventory,
+        pool: Pool,
+        known_bad: bool,
+    ) -> DeviceProcess:
+        """Have units computed on another device, with the decisions that were made on the first."""
+        share = Share(
+            recipes=tuple(recipe for recipe in recipes if isinstance(recipe, EncoderRecipe)),
+            descriptions=tuple(track.cache.description for track in tracks),
+            # The fast path is compared with the plain one on the first device only.
+            records=tuple({**track.record, "exactness": {}} for track in tracks),
+            units=tuple(units),
+            refs={key: inventory.refs[key] for unit in units for key in unit.keys},
+            root=self.root,
+            settings=replace(self.settings, device=device),
+            workers=pool.workers,
+            threads=torch.get_num_threads(),
+            known_bad=known_bad,
+        )
+        return DeviceProcess(share, self.progress)
 
     def _problems(self, inventory: Inventory, bad: dict[bytes, str]) -> dict[RoiImage, str]:
         """Every image that cannot be used, with the line that says so."""

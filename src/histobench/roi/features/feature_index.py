@@ -1,13 +1,34 @@
-"""What is in the cache: the feature sets that were written, and the encoders they came from."""
+"""What is in the cache: the encoders with their rows, and the feature sets that were written from them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from histobench.core.atomic import write_json
+from histobench.core.errors import HistobenchError
+from histobench.roi.features.row_shard import is_intact, read_keys, shard_files
+
+
+@dataclass(frozen=True)
+class CachedEncoder:
+    """The rows of one encoder under one transform and precision."""
+
+    fingerprint: str
+    folder: Path
+    encoder: str
+    size: int | None
+    precision: str
+    images: int
+    nbytes: int
+    #: Seconds since the epoch.
+    last_used: float
+    #: "dataset/split" of the feature files that were written from these rows.
+    sets: tuple[str, ...] = ()
 
 
 def record_set(root: Path, name: str, metadata: Mapping[str, Any], path: Path, images: int) -> None:
@@ -19,8 +40,73 @@ def record_set(root: Path, name: str, metadata: Mapping[str, Any], path: Path, i
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of the cache, empty when it cannot be read."""
+def cached_encoders(root: Path) -> list[CachedEncoder]:
+    """Everything in the cache, the most recently used first."""
+    sets: dict[str, list[str]] = {}
+    for file in sorted((root / "sets").glob("*.json")):
+        note = _read_json(file)
+        sets.setdefault(str(note.get("encoder_fingerprint")), []).append(
+            f"{note.get('dataset')}/{note.get('split')}"
+        )
+    found = []
+    for folder in sorted((root / "features").glob("*")):
+        if (folder / "encoder.json").is_file():
+            found.append(_cached_encoder(folder, sets.get(folder.name, [])))
+    return sorted(found, key=lambda item: -item.last_used)
+
+
+def select(entries: Sequence[CachedEncoder], names: Sequence[str]) -> list[CachedEncoder]:
+    """The entries that are meant: by encoder name or by the beginning of a fingerprint."""
+    chosen: list[CachedEncoder] = []
+    for name in names:
+        matches = [item for item in entries if item.encoder == name or item.fingerprint.startswith(name)]
+        if not matches:
+            known = ", ".join(sorted({item.encoder for item in entries})) or "the cache is empty"
+            raise HistobenchError(f"nothing in the cache is called {name!r}; there is: {known}")
+        chosen += [item for item in matches if item not in chosen]
+    return chosen
+
+
+def remove(root: Path, entries: Sequence[CachedEncoder]) -> int:
+    """Delete rows and the notes of their feature sets (never the feature files); gives the bytes freed."""
+    gone = {item.fingerprint for item in entries}
+    for file in (root / "sets").glob("*.json"):
+        if _read_json(file).get("encoder_fingerprint") in gone:
+            file.unlink(missing_ok=True)
+    for item in entries:
+        shutil.rmtree(item.folder)
+    return sum(item.nbytes for item in entries)
+
+
+def damaged_shards(entries: Sequence[CachedEncoder]) -> list[Path]:
+    """The shards whose content is no longer what was written."""
+    return [path for item in entries for path in shard_files(item.folder) if not is_intact(path)]
+
+
+def _cached_encoder(folder: Path, sets: Sequence[str]) -> CachedEncoder:
+    description = _read_json(folder / "encoder.json")
+    transform = description.get("transform")
+    images = 0
+    for path in shard_files(folder):
+        try:
+            images += len(read_keys(path).keys)
+        except HistobenchError:
+            continue  # `verify` is there to find it
+    return CachedEncoder(
+        fingerprint=folder.name,
+        folder=folder,
+        # A user's own encoder is called by its file and class, wherever the file is.
+        encoder=str(description.get("encoder", "?")).rpartition("/")[2],
+        size=transform.get("crop") if isinstance(transform, dict) else None,
+        precision=str(description.get("precision", "?")),
+        images=images,
+        nbytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        last_used=(folder / "encoder.json").stat().st_mtime,
+        sets=tuple(sorted(set(sets))),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -88,17 +88,17 @@ class Forward:
 
     def plain(self, pixels: Tensor) -> Tensor:
         """The features by the plainest path, for comparison: fp32, not compiled, one memory layout."""
-        with arithmetic(self.device, "fp32"):
-            layout, self._network.channels_last = self._network.channels_last, False
-            try:
-                return self._network(pixels.to(self.device)).cpu()
-            finally:
-                self._network.channels_last = layout
+        layout, self._network.channels_last = self._network.channels_last, False
+        try:
+            with arithmetic(self.device, "fp32"):
+                parts = [self._network(part.to(self.device)).cpu() for part in pixels.split(self.batch)]
+                return torch.cat(parts)
+        finally:
+            self._network.channels_last = layout
 
-    def compile(self) -> None:
+    def compile(self, backend: str = "inductor") -> None:
         """Let the first batch compile the network for this batch size; if that fails, go on without."""
-        torch._dynamo.config.suppress_errors = False
-        self._run = torch.compile(self._network, dynamic=False)
+        self._run = torch.compile(self._network, dynamic=False, backend=backend)
         self.compiled = True
 
     def start(self, pixels: Tensor, count: int) -> Pending:

@@ -36,7 +36,7 @@ def arithmetic(device: str, precision: str) -> Iterator[None]:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:
         with (
-            torch.inference_mode(),
+            torch.no_grad(),  # and not inference_mode, whose tensors have compiled networks compile again
             torch.autocast(kind, dtype=PRECISIONS[precision], enabled=precision != "fp32"),
         ):
             yield

@@ -39,12 +39,14 @@ class Track:
     cache: RowCache
     #: batch, compile and exactness as decided for this job; a run that goes on finds them here.
     record: dict[str, Any]
-    job: str
+    #: Where the record is kept; empty in a process that computes a share of someone else's job.
+    job: str = ""
 
     def note(self, **values: Any) -> None:
         """Add to the job's record, on disk."""
         self.record.update(values)
-        self.cache.decide(self.job, self.record)
+        if self.job:
+            self.cache.decide(self.job, self.record)
 
 
 class Stage:

@@ -20,6 +20,7 @@ class ThreadPool:
     """Pillow and hashlib release the interpreter lock, so threads do load in parallel."""
 
     def __init__(self, workers: int) -> None:
+        #: At least one thread, so that loading goes on beside the computation.
         self.workers = max(workers, 1)
         self._executor = ThreadPoolExecutor(self.workers, thread_name_prefix="histobench-load")
         self._ring: list[list[NDArray[Any]]] = []

@@ -1,0 +1,136 @@
+"""The cache of computed features: what is in it, whether it is sound, and how to make room.
+
+It lies in HISTOBENCH_CACHE, else in ~/.cache/histobench. Feature files in your own folders are not part
+of it; removing from the cache costs time when the same features are asked for again, and nothing else.
+
+Examples:
+  histobench cache ls
+  histobench cache rm uni_v1 --yes
+  histobench cache rm --older-than 30 --yes
+  histobench cache verify
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from histobench.core.errors import HistobenchError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Three jobs: ls, rm, verify."""
+    jobs = parser.add_subparsers(dest="job", required=True, metavar="{ls,rm,verify}")
+    jobs.add_parser("ls", help="encoders with cached features, the last used first")
+    rm = jobs.add_parser("rm", help="remove cached features")
+    rm.add_argument("names", nargs="*", help="encoder names, or the beginnings of fingerprints")
+    rm.add_argument("--all", action="store_true", help="everything")
+    rm.add_argument(
+        "--older-than", type=float, metavar="DAYS", help="what has not been used for so many days"
+    )
+    rm.add_argument("--yes", action="store_true", help="do not ask")
+    verify = jobs.add_parser("verify", help="read everything and compare it with its checksum")
+    verify.add_argument("--remove", action="store_true", help="remove what is damaged")
+    for job in jobs.choices.values():
+        # The verb's own parser has --debug too; here it may also follow the job.
+        job.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the job."""
+    return {"ls": _ls, "rm": _rm, "verify": _verify}[args.job](args)
+
+
+def _ls(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from histobench.roi.encoders.file_hash import cache_dir
+    from histobench.roi.features.feature_index import cached_encoders
+
+    root = cache_dir()
+    entries = cached_encoders(root)
+    if not entries:
+        print(f"{root}: no cached features")
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for column, justify in (
+        ("encoder", "left"),
+        ("size", "right"),
+        ("precision", "left"),
+        ("images", "right"),
+        ("disk", "right"),
+        ("last used", "left"),
+        ("fingerprint", "left"),
+        ("feature sets", "left"),
+    ):
+        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for item in entries:
+        table.add_row(
+            item.encoder,
+            str(item.size or "-"),
+            item.precision,
+            str(item.images),
+            _bytes(item.nbytes),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(item.last_used)),
+            item.fingerprint[:12],
+            ", ".join(item.sets) or "-",
+        )
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160).print(table)
+    print(f"{root}: {_bytes(sum(item.nbytes for item in entries))}")
+    return 0
+
+
+def _rm(args: argparse.Namespace) -> int:
+    from histobench.roi.encoders.file_hash import cache_dir
+    from histobench.roi.features.feature_index import cached_encoders, remove, select
+
+    if not (args.names or args.all or args.older_than is not None):
+        raise HistobenchError("say what to remove: encoder names, --older-than DAYS, or --all")
+    root = cache_dir()
+    entries = cached_encoders(root)
+    chosen = select(entries, args.names) if args.names else entries
+    if args.older_than is not None:
+        limit = time.time() - args.older_than * 86400
+        chosen = [item for item in chosen if item.last_used < limit]
+    if not chosen:
+        print("nothing to remove")
+        return 0
+    if not args.yes:
+        for item in chosen:
+            print(f"  {item.encoder} ({item.images} images, {_bytes(item.nbytes)})")
+        if not sys.stdin.isatty():
+            raise HistobenchError("add --yes to remove these")
+        if input("remove these? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing removed")
+            return 0
+    print(f"removed {len(chosen)} entries, {_bytes(remove(root, chosen))}")
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from histobench.roi.encoders.file_hash import cache_dir
+    from histobench.roi.features.feature_index import cached_encoders, damaged_shards
+
+    entries = cached_encoders(cache_dir())
+    damaged = damaged_shards(entries)
+    for path in damaged:
+        print(f"damaged: {path}" + (" (removed)" if args.remove else ""))
+        if args.remove:
+            path.unlink(missing_ok=True)
+    if damaged and not args.remove:
+        raise HistobenchError(f"{len(damaged)} damaged files; histobench cache verify --remove removes them")
+    print(f"{sum(item.images for item in entries)} rows of {len(entries)} encoders are sound")
+    return 0
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

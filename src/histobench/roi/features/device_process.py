@@ -1,0 +1,182 @@
+"""Several devices on one machine: each has a process that computes its share of the units.
+
+The unit of work, a shard of rows, does not depend on where it is computed: the processes meet only in the
+cache. This module is both sides: `DeviceProcess` starts one, `python -m ... device_process` is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.features.image_ref import ImageRef
+from histobench.roi.features.progress import Progress
+from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.features.units import Unit
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process is to compute, and with which decisions already made."""
+
+    recipes: tuple[EncoderRecipe, ...]
+    descriptions: tuple[dict[str, Any], ...]
+    records: tuple[dict[str, Any], ...]
+    units: tuple[Unit, ...]
+    refs: Mapping[bytes, ImageRef]
+    root: Path
+    settings: Settings
+    workers: int
+    threads: int
+    known_bad: bool
+
+
+class DeviceProcess:
+    """A process for one device; `wait` gives the bad images it met."""
+
+    def __init__(self, share: Share, progress: Progress) -> None:
+        self.device = share.settings.device
+        self._progress = progress
+        self._bad: dict[bytes, str] = {}
+        self._error: str | None = None
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "histobench.roi.features.device_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self._process.stdin is not None
+        try:
+            pickle.dump(share, self._process.stdin)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has died already, which `wait` reports
+
+    def wait(self) -> dict[bytes, str]:
+        """Wait for the end; what it has finished is in the cache."""
+        self._reader.join()
+        code = self._process.wait()
+        if self._error is not None:
+            raise HistobenchError(f"on {self.device}: {self._error}")
+        if code != 0:
+            raise HistobenchError(
+                f"the process on {self.device} died (exit code {code}); what it finished is kept, run again"
+            )
+        return self._bad
+
+    def stop(self) -> None:
+        """End it, if it is still there."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue  # something a library printed
+            if "advance" in message:
+                self._progress.advance(int(message["advance"]))
+            elif "bad" in message:
+                self._bad = {bytes.fromhex(key): str(why) for key, why in message["bad"].items()}
+            elif "error" in message:
+                self._error = str(message["error"])
+
+
+class _Reports:
+    """Progress as lines of JSON to the parent."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def begin(self, what: str, total: int) -> None:
+        """Nothing: the parent has announced the whole."""
+
+    def advance(self, count: int) -> None:
+        """Tell the parent."""
+        self.send({"advance": count})
+
+    def end(self) -> None:
+        """Nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """One line."""
+        self._stream.write(json.dumps(message).encode() + b"\n")
+        self._stream.flush()
+
+
+def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
+    """Build the encoders and compute the units of a share."""
+    import torch
+
+    from histobench.core.device import resolve_device
+    from histobench.roi.features.loader import open_pool
+    from histobench.roi.features.row_cache import RowCache
+    from histobench.roi.features.stage import Stage, Track
+
+    torch.set_num_threads(share.threads)
+    encoders = [recipe.build() for recipe in share.recipes]
+    tracks = [
+        Track(encoder, description["precision"], RowCache(share.root, description), record)
+        for encoder, description, record in zip(encoders, share.descriptions, share.records, strict=True)
+    ]
+    stage = Stage(tracks, share.settings, resolve_device(share.settings.device), [0] * len(tracks))
+    pool = open_pool(share.workers, stage.transforms)
+    try:
+        stop = share.settings.on_bad_image == "stop"
+        return stage.run(
+            share.units, share.refs, pool, stop_at_bad=stop, known_bad=share.known_bad, progress=reports
+        )
+    finally:
+        pool.close()
+
+
+def share_units(units: Sequence[Unit], devices: int) -> list[list[Unit]]:
+    """Deal the units out like cards."""
+    return [list(units[start::devices]) for start in range(devices)]
+
+
+def main() -> int:
+    """Read a share from standard input, compute it, report on standard output."""
+    reports = _Reports(sys.stdout.buffer)
+    sys.stdout = sys.stderr  # what libraries print must not mix with the reports
+    share: Share = pickle.load(sys.stdin.buffer)  # from the parent, through its own pipe
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    try:
+        bad = compute_share(share, reports)
+    except HistobenchError as error:
+        reports.send({"error": str(error)})
+        return 2
+    reports.send({"bad": {key.hex(): why for key, why in bad.items()}})
+    return 0
+
+
+def _die_with_parent() -> None:
+    while os.read(0, 1 << 16):  # ends when the parent closes the pipe, or is killed
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""`histobench extract`, `histobench cache` and the script, run as a user would run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histobench.cli.main import main
+from histobench.roi.features.store import load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ENCODER = """
+import torch
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+class Mean(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=16, crop=16)
+        self.embed_dim = 3
+
+    def forward(self, images):
+        return images.mean(dim=(2, 3))
+
+class Second(Mean):
+    def forward(self, images):
+        return images.amax(dim=(2, 3))
+"""
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with images, a wide CSV, a class map and an encoder file."""
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    rows = ["train_path,train_label,val_path,val_label,test_path,test_label"]
+    for index in range(6):
+        for split in ("train", "test"):
+            pixels = rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / f"{split}{index}.png")
+        rows.append(f"train{index}.png,{index % 2},,,test{index}.png,{index % 2}.0")
+    (tmp_path / "data.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "classes.txt").write_text("NORM,0\nTUM,1\n")
+    (tmp_path / "mine.py").write_text(ENCODER)
+    return tmp_path
+
+
+def arguments(data: Path, **changes: str) -> list[str]:
+    values = {
+        "dataset_split_csv": data / "data.csv",
+        "class2id_txt": data / "classes.txt",
+        "dataset_name": "CAMEL",
+        "model_name": f"{data}/mine.py:Mean",
+        "batch_size": 4,
+        "num_workers": 0,
+        "device": "cpu",
+        "save_dir": data / "features",
+        **changes,
+    }
+    return [text for name, value in values.items() for text in (f"--{name}", str(value))]
+
+
+def test_the_documented_flags_write_the_documented_files(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["extract", *arguments(data, resize_size="24")]) == 0
+    out = capsys.readouterr()
+    for split in ("train", "test"):
+        path = data / "features" / f"Dataset_[CAMEL]_Model_[Mean]_Size_[24]_{split}.pt"
+        assert f"{path}  (6 images, 6 computed)" in out.out
+        assert load(path).metadata["classes"] == ["NORM", "TUM"]
+    assert "images/s" in out.err
+    assert main(["extract", *arguments(data, resize_size="24")]) == 0
+    out = capsys.readouterr()
+    assert "all from the cache" in out.out
+    assert "nothing to compute" in out.err
+
+
+def test_several_encoders_in_one_command(data: Path) -> None:
+    names = f"{data}/mine.py:Mean, {data}/mine.py:Second"
+    assert main(["extract", *arguments(data, model_name=names, batch_size="auto")]) == 0
+    assert sorted(path.name for path in (data / "features").iterdir()) == [
+        f"Dataset_[CAMEL]_Model_[{model}]_Size_[16]_{split}.pt"
+        for model in ("Mean", "Second")
+        for split in ("test", "train")
+    ]
+
+
+def test_the_script_takes_the_same_flags_and_defaults_to_448(data: Path) -> None:
+    command = [sys.executable, str(ROOT / "00-ROI_Feature_Extract.py"), *arguments(data)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.name for path in (data / "features").iterdir())
+    assert names == [f"Dataset_[CAMEL]_Model_[Mean]_Size_[448]_{split}.pt" for split in ("test", "train")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset_split_csv": "nowhere.csv"}, "nowhere.csv"),
+        ({"model_name": "resnet51"}, "did you mean resnet50"),
+        ({"model_name": ","}, "names no encoder"),
+        ({"batch_size": "many"}, "many"),
+        ({"batch_size": "0"}, "'0'"),
+        ({"device": "tpu9"}, "tpu9"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    data: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, str], message: str
+) -> None:
+    assert main(["extract", *arguments(data, **changes)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_bad_images_are_named_with_their_lines_or_left_out(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "train3.png").write_bytes(b"no")
+    (data / "test5.png").unlink()
+    assert main(["extract", *arguments(data)]) == 2
+    error = capsys.readouterr().err
+    assert "data.csv:5" in error
+    assert "data.csv:7" in error
+    assert main(["extract", *arguments(data), "--on-bad-image", "skip"]) == 0
+    out = capsys.readouterr().out
+    assert "left out: train3.png" in out
+    assert "left out: test5.png" in out
+
+
+def test_the_cache_is_listed_verified_and_emptied(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "ls"]) == 0
+    assert "no cached features" in capsys.readouterr().out
+    assert main(["extract", *arguments(data)]) == 0
+    capsys.readouterr()
+    assert main(["cache", "ls"]) == 0
+    listing = capsys.readouterr().out
+    assert "mine.py:Mean" in listing
+    assert "CAMEL/train" in listing
+    assert main(["cache", "verify"]) == 0
+    assert "12 rows of 1 encoders are sound" in capsys.readouterr().out
+
+    (shard,) = (data / "cache" / "features").glob("*/*.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 255
+    shard.write_bytes(content)
+    assert main(["cache", "verify"]) == 2
+    assert "1 damaged files" in capsys.readouterr().err
+    assert main(["cache", "verify", "--remove"]) == 0
+    assert not shard.exists()
+    capsys.readouterr()
+
+    assert main(["cache", "rm"]) == 2
+    assert main(["cache", "rm", "unknown", "--yes"]) == 2
+    assert main(["cache", "rm", "--older-than", "1", "--yes"]) == 0
+    assert "nothing to remove" in capsys.readouterr().out
+    assert main(["cache", "rm", "--all", "--yes"]) == 0
+    assert "removed 1 entries" in capsys.readouterr().out
+    assert main(["cache", "ls"]) == 0
+    assert "no cached features" in capsys.readouterr().out
+    assert len(list((data / "features").iterdir())) == 2  # feature files are the user's own
+
+
+def test_listing_the_cache_does_not_import_torch(data: Path) -> None:
+    program = (
+        "import sys; from histobench.cli.main import main; main(['cache', 'ls']); "
+        "import json; print(json.dumps('torch' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) is False

@@ -1,0 +1,159 @@
+"""One encoder on one device: memory that runs out, padded batches, precisions, compilation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.registry import create_encoder
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.batch_size import CPU_BATCH, largest_batch
+from histobench.roi.features.extract import extract
+from histobench.roi.features.forward import Forward, is_cnn, is_out_of_memory
+from histobench.roi.features.precision import resolve_precision
+from histobench.roi.features.store import load
+
+PIXELS = torch.arange(11 * 28 * 28 * 3, dtype=torch.int64).remainder(251).to(torch.uint8).view(11, 28, 28, 3)
+
+
+class Hungry(BasePatchEncoder):
+    """Has memory for `room` images at a time."""
+
+    def __init__(self, room: int, error: type[Exception] = torch.OutOfMemoryError) -> None:
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=32, crop=28)
+        self.embed_dim = 3
+        self.room = room
+        self.error = error
+        self.seen: list[int] = []
+        self.name = "hungry"
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(len(images))
+        if len(images) > self.room:
+            raise self.error("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return images.mean(dim=(2, 3))
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError, MemoryError])
+def test_out_of_memory_halves_the_batch_and_loses_no_image(
+    error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = Hungry(3, error)
+    forward = Forward(encoder, device="cpu", precision="fp32", batch=8)
+    with caplog.at_level(logging.WARNING):
+        features = forward.finish(forward.start(PIXELS, 11))
+    expected = encoder.eval_transforms.normalise(PIXELS).mean(dim=(2, 3))
+    torch.testing.assert_close(features, expected)
+    assert encoder.seen == [8, 4, 2, 2, 2, 2, 2, 2]
+    assert forward.batch == 2
+    assert "out of memory" in caplog.text
+
+
+def test_one_image_that_does_not_fit_is_an_error() -> None:
+    forward = Forward(Hungry(0), device="cpu", precision="fp32", batch=4)
+    with pytest.raises(HistobenchError, match="hungry: one image does not fit into the memory of cpu"):
+        forward.start(PIXELS, 4)
+
+
+def test_other_errors_are_not_mistaken_for_memory() -> None:
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+    assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"))
+
+
+def test_a_run_survives_running_out_of_memory(
+    make_dataset: Callable[..., RoiDataset], tmp_path: Path
+) -> None:
+    dataset = make_dataset(20, 6)
+    encoder = Hungry(3)
+    train, _ = extract(dataset, encoder, tmp_path / "out", device="cpu", batch_size=16, num_workers=0)
+    assert train.images == len(load(train.path)) == 20
+
+
+def test_every_batch_has_the_same_size_and_padding_does_not_show() -> None:
+    encoder = Hungry(100)
+    forward = Forward(encoder, device="cpu", precision="fp32", batch=4)
+    features = forward.finish(forward.start(PIXELS, 11))
+    assert encoder.seen == [4, 4, 4]
+    assert features.shape == (11, 3)
+
+
+def test_normalisation_is_the_transforms_own(encoder_file: Path) -> None:
+    encoder = Hungry(100)
+    forward = Forward(encoder, device="cpu", precision="fp32", batch=11)
+    assert torch.equal(
+        forward.finish(forward.start(PIXELS, 11)),
+        encoder(encoder.eval_transforms.normalise(PIXELS).contiguous()),
+    )
+
+
+@pytest.mark.parametrize(("precision", "least"), [("fp32", 0.9999), ("bf16", 0.999)])
+def test_the_fast_path_stays_close_to_the_plain_one(encoder_file: Path, precision: str, least: float) -> None:
+    encoder = create_encoder(f"{encoder_file}:Tiny")
+    forward = Forward(encoder, device="cpu", precision=precision, batch=4)
+    fast, plain = forward.finish(forward.start(PIXELS, 11)), forward.plain(PIXELS)
+    assert fast.dtype == torch.float32
+    assert float(torch.nn.functional.cosine_similarity(fast, plain).min()) >= least
+
+
+def test_convolutional_networks_run_with_channels_last(encoder_file: Path) -> None:
+    assert is_cnn(create_encoder(f"{encoder_file}:Tiny"))
+    transformer = nn.Sequential(nn.Conv2d(3, 8, 4, 4), *(nn.Linear(8, 8) for _ in range(8)))
+    assert not is_cnn(transformer)
+
+
+def test_auto_precision_is_the_authors_on_a_gpu_and_fp32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    assert resolve_precision("auto", torch.float16, "cuda:0") == "fp16"
+    assert resolve_precision("auto", torch.bfloat16, "cuda:0") == "bf16"
+    assert resolve_precision("auto", torch.bfloat16, "cpu") == "fp32"
+    assert resolve_precision("bf16", torch.float32, "cpu") == "bf16"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    assert resolve_precision("auto", torch.bfloat16, "cuda:0") == "fp16"
+
+
+def test_auto_batch_on_a_cpu_is_small() -> None:
+    forward = Forward(Hungry(100), device="cpu", precision="fp32", batch=1)
+    assert largest_batch(forward, (28, 28, 3), torch.uint8) == CPU_BATCH
+
+
+def test_a_last_batch_that_is_smaller_does_not_compile_again(encoder_file: Path) -> None:
+    from torch._dynamo.utils import counters
+
+    encoder = create_encoder(f"{encoder_file}:Tiny")
+    plain = Forward(encoder, device="cpu", precision="fp32", batch=4)
+    expected = plain.finish(plain.start(PIXELS, 11))
+    forward = Forward(encoder, device="cpu", precision="fp32", batch=4)
+    forward.compile(backend="eager")  # what is compiled, and how often, does not depend on it
+    counters.clear()
+    features = forward.finish(forward.start(PIXELS, 11))
+    forward.finish(forward.start(PIXELS, 1))
+    assert counters["stats"]["unique_graphs"] == 1
+    assert forward.compiled
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_that_cannot_be_compiled_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> Callable[[Tensor], Tensor]:
+        def fail(pixels: Tensor) -> Tensor:
+            raise RuntimeError("no such compiler")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    forward = Forward(Hungry(100), device="cpu", precision="fp32", batch=4)
+    forward.compile()
+    assert len(forward.finish(forward.start(PIXELS, 11))) == 11
+    assert "hungry cannot be compiled (no such compiler)" in caplog.text
+    assert not forward.compiled

@@ -1,0 +1,179 @@
+"""Loading workers: they may die, the work may not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features import process_pool
+from histobench.roi.features.image_ref import ImageRef, digest, locate
+from histobench.roi.features.job import Failure
+from histobench.roi.features.loader import Loader, Request, hash_all, useful_workers
+from histobench.roi.features.process_pool import ProcessPool
+from histobench.roi.features.thread_pool import ThreadPool
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX")
+
+SPEC = TransformSpec(resize=32, crop=28)
+
+
+@dataclass(frozen=True)
+class Poison(ImageRef):
+    """Ends the process that reads about it."""
+
+    def __reduce__(self) -> tuple:
+        return os._exit, (9,)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[ImageRef]:
+    rng = np.random.default_rng(0)
+    refs = []
+    for index in range(40):
+        path = tmp_path / f"{index}.png"
+        Image.fromarray(rng.integers(0, 256, (40, 44, 3), dtype=np.uint8)).save(path)
+        refs.append(locate(path))
+    return refs
+
+
+def pixels_of(ref: ImageRef) -> np.ndarray:
+    return SPEC.crop_pixels(Image.open(ref.file))
+
+
+def test_hashes_are_those_of_the_bytes(images: list[ImageRef]) -> None:
+    pool = ProcessPool(2)
+    try:
+        hashes = hash_all(pool, [*images, ImageRef("/nowhere.png", "/nowhere.png")])
+    finally:
+        pool.close()
+    assert hashes[:-1] == [hashlib.sha256(Path(ref.file).read_bytes()).digest() for ref in images]
+    assert hashes[-1] == Failure("the file does not exist", lasting=False)
+
+
+@pytest.mark.parametrize("kind", [ProcessPool, ThreadPool])
+def test_batches_come_in_order_with_the_right_pixels(images: list[ImageRef], kind: type) -> None:
+    pool = kind(2)
+    keys = [digest(ref.read()) for ref in images]
+    requests = [
+        Request(tuple(images[at : at + 7]), tuple(keys[at : at + 7]), tag=at) for at in range(0, 40, 7)
+    ]
+    try:
+        loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=7, slots=2)
+        seen = []
+        for batch in loader.batches(iter(requests)):
+            seen.append(batch.request.tag)
+            for row, ref in enumerate(batch.request.refs):
+                np.testing.assert_array_equal(batch.pixels[0][row], pixels_of(ref))
+            assert not batch.pixels[0][batch.count :].any()
+            loader.release(batch)
+    finally:
+        pool.close()
+    assert seen == [0, 7, 14, 21, 28, 35]
+
+
+def test_a_killed_worker_is_replaced_and_its_jobs_are_done_again(images: list[ImageRef]) -> None:
+    pool = ProcessPool(1)
+    try:
+        loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=4, slots=2)
+        keys = [digest(ref.read()) for ref in images]
+        requests = [Request((ref,) * 4, (key,) * 4) for ref, key in zip(images, keys, strict=True)]
+        for position, batch in enumerate(loader.batches(iter(requests))):
+            if position in (3, 11):
+                os.kill(pool.process_ids[0], signal.SIGKILL)
+            assert not batch.failures
+            np.testing.assert_array_equal(batch.pixels[0][3], pixels_of(images[position]))
+            loader.release(batch)
+    finally:
+        pool.close()
+    assert position == 39
+    assert pool.restarts == 2
+
+
+def test_an_image_that_takes_workers_down_is_found_and_the_others_are_read(images: list[ImageRef]) -> None:
+    pool = ProcessPool(1)
+    refs = [*images[:5], Poison("x.png", "x.png"), *images[5:9]]
+    try:
+        hashes = hash_all(pool, refs)
+    finally:
+        pool.close()
+    assert hashes[5] == Failure("decoding it crashed the decoder", lasting=False)
+    assert all(isinstance(item, bytes) for position, item in enumerate(hashes) if position != 5)
+
+
+def test_workers_that_cannot_start_are_an_error_and_not_a_loop(
+    images: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_pool.sys, "executable", "/bin/false")
+    pool = ProcessPool(1)
+    try:
+        with pytest.raises(HistobenchError, match="loading workers cannot start"):
+            hash_all(pool, images)
+    finally:
+        pool.close()
+
+
+def test_workers_end_when_their_parent_is_killed() -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        pool = ProcessPool(2)
+        os.write(writing, " ".join(map(str, pool.process_ids)).encode())
+        time.sleep(60)
+        os._exit(0)
+    workers = [int(item) for item in os.read(reading, 100).split()]
+    time.sleep(0.2)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    deadline = time.monotonic() + 30
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < deadline, "a worker outlived its parent"
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_file_that_changes_after_it_was_hashed_is_not_used(images: list[ImageRef]) -> None:
+    pool = ThreadPool(1)
+    try:
+        loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=1)
+        (batch,) = loader.batches([Request((images[0],), (b"\0" * 32,))])
+    finally:
+        pool.close()
+    assert batch.failures[0] == Failure("the file changed while it was being used; run again", lasting=False)
+
+
+def test_a_transform_that_raises_is_the_users_to_see(images: list[ImageRef]) -> None:
+    def wrong(image: object) -> np.ndarray:
+        raise ZeroDivisionError("in the encoder's own transform")
+
+    pool = ThreadPool(1)
+    try:
+        loader = Loader(pool, [wrong], [(3, 28, 28)], batch=2)
+        keys = tuple(digest(ref.read()) for ref in images[:2])
+        with pytest.raises(ZeroDivisionError):
+            list(loader.batches([Request(tuple(images[:2]), keys)]))
+    finally:
+        pool.close()
+
+
+def test_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    assert useful_workers(8, on_cpu=False) == 8
+    assert useful_workers(64, on_cpu=False) == 16
+    assert useful_workers(64, on_cpu=True) == 8
+    assert useful_workers(0, on_cpu=True) == 0

@@ -1,0 +1,194 @@
+"""A run may be killed at any moment: nothing finished is lost, and the files come out the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.encoders.registry import create_encoder
+from histobench.roi.features import row_cache, row_shard, units
+from histobench.roi.features.extract import extract
+from histobench.roi.features.row_shard import read_keys, shard_files
+
+Make = Callable[..., RoiDataset]
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards of 16 images, so that a small job has several."""
+    monkeypatch.setattr(units, "SHARD_IMAGES", 16)
+
+
+def in_a_child(work: Callable[[], None]) -> int:
+    """Do something in a forked process (nothing has to be imported again) and give its id."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return child
+
+
+def rows_on_disk(cache: Path) -> int:
+    return sum(len(read_keys(path).keys) for path in shard_files_below(cache))
+
+
+def shard_files_below(cache: Path) -> list[Path]:
+    return [path for folder in (cache / "features").glob("*") for path in shard_files(folder)]
+
+
+@pytest.mark.parametrize("names", [("Slow",), ("Slow", "Wide", "Large")], ids=["one", "three"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_points_the_files_are_the_same_bit_for_bit(
+    make_dataset: Make,
+    encoder_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, ...],
+    seed: int,
+) -> None:
+    dataset = make_dataset(70, 31)
+    broken = dataset.splits["train"][20].path
+    broken.write_bytes(broken.read_bytes()[:80])
+    encoders = [create_encoder(f"{encoder_file}:{name}") for name in names]
+
+    def work(folder: Path) -> None:
+        extract(dataset, encoders, folder, device="cpu", batch_size=8, num_workers=0, on_bad_image="skip")
+
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "whole-cache"))
+    began = time.perf_counter()
+    work(tmp_path / "whole")
+    lasts = time.perf_counter() - began
+    expected = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "killed-cache"))
+    chance = random.Random(seed)
+    kept, kills = 0, 0
+    for _ in range(60):
+        child = in_a_child(lambda: work(tmp_path / "killed"))
+        time.sleep(chance.uniform(0.1, 0.8) * lasts)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        now = rows_on_disk(tmp_path / "killed-cache")
+        assert now >= kept  # what was finished before is still there
+        kept = now
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        kills += 1
+    assert kills, "the run was over before it could be killed"
+    work(tmp_path / "killed")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "killed").glob("*.pt")} == expected
+
+
+def test_a_kill_loses_at_most_one_shard(
+    make_dataset: Make, encoder_file: Path, tmp_path: Path, own_cache: Path
+) -> None:
+    dataset = make_dataset(96, 1)
+    slow = create_encoder(f"{encoder_file}:Slow")
+
+    def work() -> None:
+        extract(dataset, slow, tmp_path / "out", device="cpu", batch_size=8, num_workers=0)
+
+    child = in_a_child(work)
+    while len(shard_files_below(own_cache)) < 3:
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    kept = rows_on_disk(own_cache)
+    assert kept >= 48
+    train, test = extract(dataset, slow, tmp_path / "out", device="cpu", batch_size=8, num_workers=0)
+    assert train.computed + test.computed == 97 - kept
+
+
+def test_a_full_disk_stops_the_run_and_keeps_what_was_done(
+    make_dataset: Make,
+    encoder_file: Path,
+    tmp_path: Path,
+    own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset = make_dataset(80, 16)
+    tiny = create_encoder(f"{encoder_file}:Tiny")
+    written: list[object] = []
+
+    def write(*args: object) -> Path:
+        if len(written) == 2:
+            raise HistobenchError("cannot write shard: the disk is full; free some space and run again")
+        written.append(args)
+        return row_shard.write_shard(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(row_cache, "write_shard", write)
+    with pytest.raises(HistobenchError, match="the disk is full"):
+        extract(dataset, tiny, tmp_path / "out", device="cpu", batch_size=8, num_workers=0)
+    assert rows_on_disk(own_cache) == 32
+    assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(own_cache))
+    train, test = extract(dataset, tiny, tmp_path / "out", device="cpu", batch_size=8, num_workers=0)
+    assert train.computed + test.computed == 96 - 32
+
+
+def test_a_damaged_shard_is_computed_again(
+    make_dataset: Make, encoder_file: Path, tmp_path: Path, own_cache: Path
+) -> None:
+    dataset = make_dataset(40, 8)
+    tiny = create_encoder(f"{encoder_file}:Tiny")
+
+    def work() -> list[bytes]:
+        done = extract(dataset, tiny, tmp_path / "out", device="cpu", batch_size=8, num_workers=0)
+        return [item.path.read_bytes() for item in done]
+
+    whole = work()
+    cut, flipped = shard_files_below(own_cache)[:2]
+    cut.write_bytes(cut.read_bytes()[:50])
+    data = bytearray(flipped.read_bytes())
+    data[-3] ^= 1
+    flipped.write_bytes(data)
+    with pytest.raises(HistobenchError, match=r"was damaged and has been removed; run again"):
+        work()
+    assert work() == whole
+
+
+def test_exact_mode_repeats_itself_bit_for_bit(
+    make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make_dataset(30, 9)
+    files = []
+    for attempt in ("one", "two"):
+        monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / f"cache-{attempt}"))
+        done = extract(
+            dataset,
+            create_encoder(f"{encoder_file}:Tiny"),
+            tmp_path / attempt,
+            device="cpu",
+            batch_size=8,
+            num_workers=0,
+            precision="fp32",
+            compile="off",
+        )
+        files.append([item.path.read_bytes() for item in done])
+    assert files[0] == files[1]
+
+
+def test_exact_features_are_not_taken_from_fast_ones(
+    make_dataset: Make, encoder_file: Path, tmp_path: Path
+) -> None:
+    dataset, tiny = make_dataset(5, 2), create_encoder(f"{encoder_file}:Tiny")
+    extract(dataset, tiny, tmp_path / "out", device="cpu", num_workers=0)
+    exact = extract(
+        dataset, tiny, tmp_path / "out", device="cpu", num_workers=0, precision="fp32", compile="off"
+    )
+    assert [item.computed for item in exact] == [5, 2]
