@@ -57,6 +57,17 @@ def test_predictions_come_back_bit_for_bit(tmp_path: Path, groups: bool) -> None
     assert run.identity == RunIdentity("data", "enc", seed=3, fingerprint="f00")
 
 
+def test_a_class_that_is_not_covered_stays_uncovered_and_an_image_without_scores_is_left_out(
+    tmp_path: Path,
+) -> None:
+    written = _predictions()
+    written.probabilities[:, 2] = np.nan
+    written.probabilities[4] = np.nan
+    _write(tmp_path, written)
+    read = load_runs(tmp_path)[0].predictions
+    np.testing.assert_array_equal(read.probabilities, written.probabilities[:4])
+
+
 def test_the_complete_file_has_the_documented_keys_and_says_why_a_metric_is_null(tmp_path: Path) -> None:
     content = json.loads(_write(tmp_path, _predictions()).complete.read_text())
     assert {

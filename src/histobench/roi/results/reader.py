@@ -72,7 +72,9 @@ def read_predictions(run: StoredRun) -> Predictions:
                 if not row["probabilities"]:
                     continue
                 try:
-                    probabilities.append([float(p) for p in json.loads(row["probabilities"])])
+                    probabilities.append(
+                        [np.nan if p is None else float(p) for p in json.loads(row["probabilities"])]
+                    )
                     labels.append(int(float(row["true_label"])))
                     predicted.append(int(float(row["predicted_label"])))
                 except (ValueError, TypeError) as error:

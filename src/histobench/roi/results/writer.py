@@ -150,7 +150,7 @@ def _detailed_csv(predictions: Predictions) -> str:
         list(predictions.img_names),
         predictions.labels.tolist(),
         predictions.predicted.tolist(),
-        [json.dumps(row) if np.isfinite(row).all() else "" for row in _rows(predictions.probabilities)],
+        [_json_row(row) for row in predictions.probabilities],
     ]
     if predictions.groups is not None:
         header.append("group")
@@ -165,5 +165,8 @@ def _detailed_csv(predictions: Predictions) -> str:
     return text.getvalue()
 
 
-def _rows(probabilities: NDArray[np.float64]) -> list[list[float]]:
-    return np.asarray(probabilities, dtype=np.float64).tolist()
+def _json_row(row: NDArray[np.float64]) -> str:
+    """A JSON list; null for a class that the probabilities do not cover, empty for an image without any."""
+    if np.isnan(row).all():
+        return ""
+    return json.dumps([_number(value) for value in row])
