@@ -1,0 +1,90 @@
+"""The zero-shot task: prompts, the encoder's text tower, and how much the choice of prompt matters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.prompts import Prompts, read_prompts
+from histobench.roi.metrics.classification import evaluate
+from histobench.roi.protocols.outcome import Outcome
+from histobench.roi.protocols.zero_shot import zero_shot
+from histobench.roi.results.writer import mean_and_std
+
+if TYPE_CHECKING:
+    from histobench.roi.encoders.base import BasePatchEncoder
+    from histobench.roi.evaluation.context import Context
+
+#: Metrics whose spread over templates is reported.
+_SPREAD = ("accuracy", "balanced_accuracy", "f1_score", "auroc")
+
+
+def zero_shot_outcome(context: Context) -> Outcome:
+    """Probabilities of the test images against the prompts of the request."""
+    from histobench.roi.encoders.registry import create_encoder
+    from histobench.roi.evaluation.context import TaskSkippedError
+
+    options = context.request.options
+    own = str(context.request.test.metadata.get("encoder") or "")
+    name = options.zeroshot_model_name or own
+    if not name:
+        raise TaskSkippedError(
+            "give --zeroshot_model_name: the feature file does not say which encoder made it"
+        )
+    if options.zeroshot_prompt_file is None:
+        raise TaskSkippedError("give --zeroshot_prompt_file: one prompt per class")
+    if own and name != own:
+        raise HistobenchError(
+            f"zero-shot with {name} needs the features of {name}, but the test features are of {own}: "
+            f"extract them with --model_name {name}"
+        )
+    prompts = read_prompts(options.zeroshot_prompt_file, context.classes)
+    encoder = create_encoder(name, resize_size=context.request.test.metadata.get("size"))
+    if not encoder.supports_zero_shot:
+        raise TaskSkippedError(f"{name} has no text tower; zero-shot needs an image-text encoder")
+    probabilities = _probabilities(encoder, prompts, context)
+    info: dict[str, Any] = {
+        "zeroshot_model": name,
+        "prompt_file": str(options.zeroshot_prompt_file),
+        "prompts": [list(prompts.of(label)) for label in range(len(context.classes))],
+    }
+    if len(prompts.templates) > 1:
+        info["prompt_spread"] = _spread(encoder, prompts, context)
+    return Outcome(probabilities, np.argmax(probabilities, axis=1), info)
+
+
+def _probabilities(encoder: BasePatchEncoder, prompts: Prompts, context: Context) -> np.ndarray:
+    """Class probabilities [n, c], a batch of images at a time."""
+    test = context.request.test.embeddings
+    batch = context.request.options.zeroshot_batch_size
+    texts: Any = [list(prompts.of(label)) for label in range(len(context.classes))]
+    if not prompts.is_ensemble:
+        texts = list(prompts.first)
+    elif not hasattr(encoder, "encode_prompts"):
+        raise HistobenchError(
+            f"{type(encoder).__name__} takes one prompt per class (run_zero_shot of the user's own class); "
+            "give a prompt file with one line per class"
+        )
+    encoder.to(context.device).eval()
+    chunks = [test[start : start + batch] for start in range(0, len(test), batch)]
+    return np.concatenate(
+        [zero_shot(encoder, texts, chunk, device=context.device).probabilities for chunk in chunks]
+    )
+
+
+def _spread(encoder: BasePatchEncoder, prompts: Prompts, context: Context) -> dict[str, Any]:
+    """How the metrics vary when each template is used alone."""
+    labels = context.request.test.labels.numpy()
+    values: dict[str, list[float]] = {name: [] for name in _SPREAD}
+    for index in range(len(prompts.templates)):
+        probabilities = _probabilities(encoder, prompts.with_template(index), context)
+        scores = evaluate(probabilities, labels, classes=context.classes).scores
+        for name in _SPREAD:
+            value = scores[name].value
+            values[name].append(np.nan if value is None else value)
+    return {
+        "templates": list(prompts.templates),
+        "metrics": {name: mean_and_std(np.asarray(each)) for name, each in values.items()},
+    }
