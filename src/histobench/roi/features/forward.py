@@ -78,6 +78,8 @@ class Forward:
         self.compiled = False
         encoder.eval().requires_grad_(False)
         self._cuda = torch.device(device).type == "cuda"
+        if self._cuda:
+            torch.cuda.set_device(device)  # events and streams belong to the current device
         channels_last = is_cnn(encoder)
         self._network = PixelEncoder(encoder, channels_last=channels_last).to(device).eval()
         if channels_last:
@@ -121,6 +123,11 @@ class Forward:
         ready = torch.cuda.Event()
         ready.record()
         return Pending(parts, ready, events)
+
+    def on_device(self, pixels: Tensor) -> Tensor:
+        """The features of one whole batch that is on the device already; they stay there."""
+        with arithmetic(self.device, self.precision):
+            return self._run(pixels)
 
     def finish(self, pending: Pending) -> Tensor:
         """The features of a batch, and the note of how long they took."""

@@ -18,7 +18,7 @@ def pin(ring: Sequence[Sequence[NDArray[Any]]], device: str) -> Iterator[bool]:
         runtime = torch.cuda.cudart()
         for array in (array for slot in ring for array in slot):
             pointer = array.ctypes.data
-            if int(runtime.cudaHostRegister(pointer, array.nbytes, 0)) != 0:
+            if runtime.cudaHostRegister(pointer, array.nbytes, 0) != runtime.cudaError.success:
                 break
             locked.append(pointer)
     try:

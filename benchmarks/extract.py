@@ -1,0 +1,388 @@
+"""Feature extraction against the plain loop it replaces, with images on disk, in one run.
+
+    python benchmarks/extract.py                 # GPU cases where there is a GPU, else the CPU cases
+    python benchmarks/extract.py --cpu
+    python benchmarks/extract.py --cases ViT-L/16@448 --json out.json
+
+Per case it measures, in this order and in one process:
+  ceiling    the same network, compiled and in the same precision, on pixels that are already on the device
+  histobench the whole pipeline from files to shards on disk (networks compiled and warm)
+  plain loop a DataLoader with float batches, fp32, no compilation, no overlap (the loop of HistoROIBench)
+On a GPU also the peak of a bf16 matrix product, against which the network's own rate is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.data.demo.tile import CLASSES, render_tile
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.fingerprint import describe_encoder
+from histobench.roi.features.inventory import take_inventory
+from histobench.roi.features.loader import open_pool, useful_workers
+from histobench.roi.features.progress import Silent
+from histobench.roi.features.row_cache import RowCache
+from histobench.roi.features.settings import Settings
+from histobench.roi.features.stage import Stage, Track
+from histobench.roi.features.units import plan_units, shard_size
+
+
+@dataclass(frozen=True)
+class Case:
+    """One encoder at one size; the weights are random, which is all the same to a clock."""
+
+    name: str
+    network: str
+    size: int
+    batch: int
+    images: int
+    plain_batches: int
+    precision: str = "bf16"
+    #: Claims of the documentation that this case is measured for.
+    goals: tuple[str, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+
+
+GPU_CASES = (
+    Case("ViT-L/16@224", "vit_large_patch16_224", 224, 256, 16384, 6, goals=("ceiling", "peak")),
+    Case("ViT-L/16@448", "vit_large_patch16_224", 448, 128, 5120, 4, goals=("ceiling", "peak", "plain")),
+    Case("ViT-g/14@224", "vit_giant_patch14_dinov2", 224, 256, 8192, 3, goals=("ceiling", "peak")),
+    Case("ViT-S/16@224", "vit_small_patch16_224", 224, 512, 32768, 12),
+)
+CPU_CASES = (
+    Case("efficientnet-lite0", "tf_efficientnet_lite0", 224, 32, 1536, 3, "fp32", goals=("cpu",)),
+    Case("resnet50", "resnet50", 224, 32, 512, 1, "fp32", goals=("cpu",)),
+)
+#: The documented defaults of the plain loop.
+PLAIN_BATCH, PLAIN_WORKERS = 256, 8
+
+
+class TimmEncoder(BasePatchEncoder):
+    """A timm network with random weights, made on the device itself."""
+
+    def __init__(self, case: Case, device: str) -> None:
+        super().__init__()
+        import timm
+
+        torch.manual_seed(0)
+        kwargs = dict(case.kwargs)
+        if case.network.startswith("vit"):
+            kwargs["img_size"] = case.size
+        with torch.device(device):
+            self.network = timm.create_model(case.network, num_classes=0, **kwargs)
+        self.name = case.name
+        self.embed_dim = self.network.num_features
+        self.eval_transforms = TransformSpec(resize=case.size, crop=case.size)
+        self.identity = {"weights": "random", "network": case.network}
+        self.eval().requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(images)
+
+
+def write_images(folder: Path, *, count: int, size: int) -> RoiDataset:
+    """JPEG files of synthetic tissue: a few painted tiles, each copy shifted, mirrored and dimmed."""
+    folder.mkdir(parents=True)
+    tiles = [render_tile(CLASSES[i % len(CLASSES)], seed=1, index=i, size=size) for i in range(36)]
+
+    def write(index: int) -> RoiImage:
+        rng = np.random.default_rng(index)
+        pixels = np.roll(tiles[index % len(tiles)], rng.integers(0, size, 2), axis=(0, 1))
+        pixels = pixels[:, ::-1] if index % 2 else pixels
+        pixels = np.clip(pixels.astype(np.int16) + rng.integers(-12, 13, 3), 0, 255).astype(np.uint8)
+        path = folder / f"{index}.jpg"
+        Image.fromarray(np.ascontiguousarray(pixels)).save(path, quality=90)
+        return RoiImage(path, index % len(CLASSES), path.name, str(path))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        images = tuple(pool.map(write, range(count)))
+    return RoiDataset(f"synthetic-{size}", tuple(CLASSES), {"test": images})
+
+
+def matmul_peak(device: str, size: int = 8192) -> float:
+    """TFLOP/s of a large bf16 matrix product on random data."""
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    seconds = timed(lambda: a @ b, device, repeats=20)
+    return 2 * size**3 / seconds / 1e12
+
+
+def timed(work: Callable[[], object], device: str, *, repeats: int) -> float:
+    """Median seconds of a piece of work, after two to warm up."""
+    for _ in range(2):
+        work()
+    times = []
+    for _ in range(repeats):
+        synchronize(device)
+        began = time.perf_counter()
+        work()
+        synchronize(device)
+        times.append(time.perf_counter() - began)
+    return float(np.median(times))
+
+
+def synchronize(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def tera_per_image(encoder: BasePatchEncoder, device: str, size: int) -> float:
+    """TFLOP of one image (a multiplication and an addition are two), counted by PyTorch."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        encoder(torch.zeros(1, 3, size, size, device=device))
+    return counter.get_total_flops() / 1e12
+
+
+def measure_ceiling(stage: Stage, case: Case, seconds: float) -> float:
+    """Images per second of the ready network on pixels that are on the device already."""
+    forward = stage.forwards[0]
+    shape = (forward.batch, case.size, case.size, 3)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, device=stage.device)
+    once = timed(lambda: forward.on_device(pixels), stage.device, repeats=2)
+    repeats = max(3, min(60, int(seconds / once)))
+    return forward.batch / timed(lambda: forward.on_device(pixels), stage.device, repeats=repeats)
+
+
+def measure_pipeline(
+    case: Case, dataset: RoiDataset, device: str, cache: Path, compile: str
+) -> dict[str, Any]:
+    """Files to shards: hashing, decoding, copying, the network, writing."""
+    settings = Settings(device, case.batch, PLAIN_WORKERS, case.precision, compile)
+    encoder = TimmEncoder(case, device)
+    flops = tera_per_image(encoder, device, case.size)
+    on_cpu = not device.startswith("cuda")
+    asked = PLAIN_WORKERS if on_cpu else 64
+    pool = open_pool(useful_workers(asked, on_cpu=on_cpu), [encoder.eval_transforms], polite=on_cpu)
+    try:
+        description = describe_encoder(encoder, precision=case.precision, numerics="fast")
+        track = Track(encoder, case.precision, RowCache(cache, description), {}, "jobs/benchmark")
+        began = time.perf_counter()
+        stage = Stage([track], settings, device, [case.images])
+        ceiling = measure_ceiling(stage, case, seconds=4.0)
+        ready = time.perf_counter() - began
+        stage.forwards[0].seconds = 0.0
+        began = time.perf_counter()
+        inventory = take_inventory(dataset, pool, cache)
+        hashed = time.perf_counter() - began
+        units = plan_units([list(inventory.refs)], shard_size(case.batch))
+        stage.run(units, inventory.refs, pool, stop_at_bad=True, progress=Silent())
+        wall = time.perf_counter() - began
+    finally:
+        pool.close()
+    return {
+        "workers": pool.workers,
+        "batch": stage.forwards[0].batch,
+        "compiled": stage.forwards[0].compiled,
+        "ready_s": ready,
+        "ceiling_images_s": ceiling,
+        "images": len(inventory.refs),
+        "wall_s": wall,
+        "hash_s": hashed,
+        "images_s": len(inventory.refs) / wall,
+        "forward_share": stage.forwards[0].seconds / (wall - hashed),
+        "tflop_per_image": flops,
+        "least_cosine": (track.record.get("exactness") or {}).get("least_cosine_to_plain_fp32"),
+    }
+
+
+class PlainImages(torch.utils.data.Dataset[Tensor]):
+    """One float tensor per image: resize, crop, to tensor, normalise, all in the loading worker."""
+
+    def __init__(self, images: tuple[RoiImage, ...], spec: TransformSpec) -> None:
+        from torchvision import transforms
+
+        self.paths = [str(image.path) for image in images]
+        self.transform = transforms.Compose(
+            [
+                transforms.Resize(spec.resize, interpolation=transforms.InterpolationMode.BICUBIC),
+                transforms.CenterCrop(spec.crop),
+                transforms.ToTensor(),
+                transforms.Normalize(spec.mean, spec.std),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.transform(Image.open(self.paths[index]).convert("RGB"))
+
+
+def measure_plain(case: Case, dataset: RoiDataset, device: str) -> dict[str, Any]:
+    """The loop that is replaced; the first batch warms up and is not counted."""
+    encoder = TimmEncoder(case, device)
+    images = dataset.splits["test"]
+    while len(images) < 2 * PLAIN_BATCH:  # at least one batch to warm up and one to time
+        images = images + images
+    images = images[: PLAIN_BATCH * (case.plain_batches + 1)]
+    loader = torch.utils.data.DataLoader(
+        PlainImages(images, encoder.eval_transforms),  # type: ignore[arg-type]
+        batch_size=PLAIN_BATCH,
+        num_workers=PLAIN_WORKERS,
+    )
+    features = []
+    done, began = 0, 0.0
+    with torch.no_grad():
+        for step, batch in enumerate(loader):
+            features.append(encoder(batch.to(device)).cpu().numpy())
+            if step == 0:
+                began = time.perf_counter()
+            else:
+                done += len(batch)
+    np.concatenate(features)
+    wall = time.perf_counter() - began
+    return {"images": done, "wall_s": wall, "images_s": done / wall, "workers": PLAIN_WORKERS}
+
+
+def run_case(
+    case: Case, dataset: RoiDataset, device: str, folder: Path, compile: str, peak: float
+) -> dict[str, Any]:
+    """All measurements of a case; one that fails is reported and does not take the others with it."""
+    result: dict[str, Any] = {"case": case.name, "goals": list(case.goals), "precision": case.precision}
+    for name, work in (
+        (
+            "pipeline",
+            lambda: measure_pipeline(case, dataset, device, folder / "cache" / case.network, compile),
+        ),
+        ("plain", lambda: measure_plain(case, dataset, device)),
+    ):
+        try:
+            result[name] = work()
+        except Exception as error:
+            traceback.print_exc()
+            result[name] = {"error": f"{type(error).__name__}: {error}"}
+        if device.startswith("cuda"):
+            torch.cuda.empty_cache()
+    ours, plain = result["pipeline"], result["plain"]
+    if "images_s" in ours:
+        ours["share_of_ceiling"] = ours["images_s"] / ours["ceiling_images_s"]
+        if peak:
+            ours["network_tflops"] = ours["ceiling_images_s"] * ours["tflop_per_image"]
+            ours["share_of_peak"] = ours["network_tflops"] / peak
+        if "images_s" in plain:
+            result["speed_up"] = ours["images_s"] / plain["images_s"]
+    result["bound_by"] = "loading" if ours.get("share_of_ceiling", 1.0) < 0.85 else "the network"
+    return result
+
+
+def markdown(results: list[dict[str, Any]], peak: float) -> str:
+    """The table of docs/benchmarks.md."""
+    head = ["case", "plain loop", "histobench", "speed-up", "ceiling", "of ceiling", "bound by", "cosine"]
+    if peak:
+        head.insert(5, f"network (peak {peak:.0f} TFLOP/s)")
+    else:
+        head.insert(4, "forward / wall")
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for item in results:
+        ours, plain = item["pipeline"], item["plain"]
+
+        def number(source: dict[str, Any], key: str, form: str) -> str:
+            value = source.get(key)
+            return "-" if value is None else form.format(value)
+
+        cells = [
+            item["case"],
+            number(plain, "images_s", "{:.1f}/s"),
+            number(ours, "images_s", "{:.1f}/s"),
+            number(item, "speed_up", "{:.2f}x"),
+            number(ours, "ceiling_images_s", "{:.1f}/s"),
+            number(ours, "share_of_ceiling", "{:.0%}"),
+            item["bound_by"],
+            number(ours, "least_cosine", "{:.6f}"),
+        ]
+        if peak:
+            text = number(ours, "network_tflops", "{:.0f} TFLOP/s")
+            cells.insert(5, f"{text} ({number(ours, 'share_of_peak', '{:.0%}')})")
+        else:
+            cells.insert(4, number(ours, "forward_share", "{:.0%}"))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def cases_of(args: argparse.Namespace, device: str) -> Iterator[Case]:
+    for case in GPU_CASES if device.startswith("cuda") else CPU_CASES:
+        if not args.cases or case.name in args.cases:
+            yield replace(case, images=max(int(case.images * args.scale), case.batch))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cpu", action="store_true", help="the CPU cases, even where there is a GPU")
+    parser.add_argument("--cases", nargs="*", help="only these cases")
+    parser.add_argument("--compile", choices=("on", "off"), default="on")
+    parser.add_argument("--scale", type=float, default=1.0, help="more or fewer images")
+    parser.add_argument("--budget", type=float, default=430.0, help="seconds after which no case is begun")
+    parser.add_argument("--threads", type=int, help="threads of the network on a CPU")
+    parser.add_argument("--folder", help="where the images go (default: a temporary folder)")
+    parser.add_argument("--json", help="also write the numbers here")
+    args = parser.parse_args()
+    device = "cpu" if args.cpu or not torch.cuda.is_available() else "cuda:0"
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    began = time.perf_counter()
+    folder = Path(tempfile.mkdtemp(prefix="histobench-bench-", dir=args.folder))
+    report: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(0)
+        if device != "cpu"
+        else platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cases": [],
+    }
+    datasets: dict[int, RoiDataset] = {}
+    try:
+        peak = matmul_peak(device) if device != "cpu" else 0.0
+        report["bf16_matmul_peak_tflops"] = peak
+        cases = list(cases_of(args, device))
+        for case in cases:
+            if time.perf_counter() - began > args.budget:
+                report.setdefault("not_begun", []).append(case.name)
+                continue
+            if case.size not in datasets:
+                count = max(item.images for item in cases if item.size == case.size)
+                datasets[case.size] = write_images(folder / str(case.size), count=count, size=case.size)
+            images = datasets[case.size].splits["test"][: case.images]
+            dataset = replace(datasets[case.size], splits={"test": images})
+            result = run_case(case, dataset, device, folder, args.compile, peak)
+            result["image_kilobytes"] = sum(image.path.stat().st_size for image in images) / len(images) / 1e3
+            report["cases"].append(result)
+            print(json.dumps(result), file=sys.stderr, flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report["seconds"] = time.perf_counter() - began
+    text = json.dumps(report, indent=1)
+    if args.json:
+        Path(args.json).write_text(text)
+    print(text)
+    print(markdown(report["cases"], report["bf16_matmul_peak_tflops"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
