@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from histobench.cli.entry import USER_ERROR
 from histobench.core.errors import HistobenchError
 
 
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     )
     outcome = evaluate(request)
     print_outcome(outcome)
-    return 0
+    return USER_ERROR if outcome.failed else 0
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from histobench.core.errors import did_you_mean
 #: verb -> (module, what it does). The module has `add_arguments(parser)` and `run(args) -> int | None`.
 VERBS: dict[str, tuple[str, str]] = {
     "demo": ("histobench.cli.demo", "the whole ROI track on synthetic tissue, in minutes"),
+    "run": ("histobench.cli.run", "a whole benchmark: datasets x encoders x tasks, to a ranked summary"),
     "data": ("histobench.cli.data", "check a dataset; write the synthetic demo dataset"),
     "extract": ("histobench.cli.extract", "images to features with one or more encoders"),
     "cache": ("histobench.cli.cache", "the cache of computed features: list, remove, verify"),

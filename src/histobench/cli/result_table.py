@@ -38,4 +38,6 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
         console.print(table)
     for task, reason in outcome.skipped.items():
         console.print(f"[yellow]skipped[/] {task}: {reason}", soft_wrap=True)
+    for task, reason in outcome.failed.items():
+        console.print(f"[red]failed[/] {task}: {reason}", soft_wrap=True)
     console.print(f"results: {outcome.results_dir}", soft_wrap=True, highlight=False)

@@ -14,6 +14,7 @@ import numpy as np
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.evaluation.context import Context, TaskSkippedError
+from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_set import FeatureSet
@@ -44,36 +45,57 @@ class EvaluationOutcome:
     results_dir: Path
     rows: tuple[Row, ...]
     skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    unchanged: tuple[str, ...] = ()
 
 
 def evaluate(
-    request: EvaluationRequest, on_task: Callable[[str], None] = lambda _: None
+    request: EvaluationRequest, *, resume: bool = False, on_task: Callable[[str], None] = lambda _: None
 ) -> EvaluationOutcome:
-    """Run every asked task and write its files; a task that cannot be run is skipped with its reason.
+    """Run every asked task and write its files.
 
-    Everything is checked before the first task runs, so a typing error costs nothing.
+    Names and feature files are checked before the first task runs, so a typing error costs nothing. A task
+    that cannot be run on these features is skipped with its reason, one that goes wrong is reported at the
+    end, and the others still run. With `resume`, a task that was finished with the same input is left alone.
     """
     from histobench.roi.evaluation.tasks import TASK_RUNNERS
 
-    tasks = tuple(_canonical(name, TASK_RUNNERS) for name in request.tasks)
+    tasks = tuple(dict.fromkeys(_canonical(name, TASK_RUNNERS) for name in request.tasks))
     check_pair(request.train, request.test)
     if request.val is not None:
         check_pair(request.train, request.val)
-    classes = _classes(request)
     identity = _identity(request)
-    context = Context(request, classes, resolve_device(request.device))
+    context = Context(request, _classes(request), resolve_device(request.device))
+    ledger = Ledger(request.results_dir)
     rows: list[Row] = []
     skipped: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    unchanged: list[str] = []
     for task in tasks:
+        digest = task_digest(request, task, identity.fingerprint)
+        if resume and ledger.has(task, digest):
+            unchanged.append(task)
+            continue
         on_task(task)
         try:
-            for result in TASK_RUNNERS[task](context):
-                rows.append(_write(request.results_dir, task, result, identity, context))
+            rows += [
+                _write(request.results_dir, task, result, identity, context)
+                for result in TASK_RUNNERS[task](context)
+            ]
+            ledger.record(task, digest)
         except TaskSkippedError as reason:
             skipped[task] = str(reason)
-            log.warning("%s skipped: %s", task, reason)
+        except HistobenchError as error:
+            failed[task] = str(error)
     return EvaluationOutcome(
-        identity.dataset, identity.encoder, identity.preset, request.results_dir, tuple(rows), skipped
+        identity.dataset,
+        identity.encoder,
+        identity.preset,
+        request.results_dir,
+        tuple(rows),
+        skipped,
+        failed,
+        tuple(unchanged),
     )
 
 
@@ -126,7 +148,7 @@ def _identity(request: EvaluationRequest) -> RunIdentity:
         encoder=request.encoder or str(metadata.get("encoder") or "unknown"),
         preset=request.preset,
         seed=request.seed,
-        fingerprint=fingerprint_of(request.train, request.test),
+        fingerprint=fingerprint_of(*filter(None, (request.train, request.val, request.test))),
         description=request.description,
     )
 

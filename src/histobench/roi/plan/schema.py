@@ -25,6 +25,7 @@ class DatasetEntry:
     prompts: Path | None = None
     split: str | None = None
     group_regex: str | None = None
+    group_column: str | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ class Plan:
     seed: int = 0
     size: int | None = None
     device: str | None = None
+    weights: str | None = None
     precision: str = "auto"
+    compile: str = "auto"
+    on_bad_image: str = "stop"
     batch_size: str = "auto"
     num_workers: int = 8
     n_shot: tuple[int, ...] = DEFAULT_SHOTS
@@ -51,6 +55,11 @@ class Plan:
 
 def read_plan(path: str | Path) -> Plan:
     """Read and check a plan file; relative paths in it are relative to the file."""
+    return plan_from(read_plan_values(path), where=str(path), base=Path(path).parent)
+
+
+def read_plan_values(path: str | Path) -> dict[str, Any]:
+    """The plain values of a plan file, not yet checked."""
     import yaml
 
     path = Path(path)
@@ -60,7 +69,7 @@ def read_plan(path: str | Path) -> Plan:
         raise HistobenchError(f"cannot read the plan {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
         raise HistobenchError(f"{path} is not valid YAML: {_one_line(error)}") from error
-    return plan_from(content, where=str(path), base=path.parent)
+    return dict(_mapping(content, str(path)))
 
 
 def plan_from(content: Any, *, where: str, base: Path) -> Plan:
@@ -88,7 +97,7 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     for name in ("seed", "size", "num_workers", "n_iter", "n_neighbors", "n_bootstrap"):
         if values.get(name) is not None:
             given[name] = _integer(values[name], f"{where}: {name}")
-    for name in ("device", "precision", "batch_size"):
+    for name in ("device", "weights", "precision", "compile", "on_bad_image", "batch_size"):
         if values.get(name) is not None:
             given[name] = str(values[name])
     return Plan(**given)
@@ -113,7 +122,7 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
             given[name] = base / Path(str(values[name])).expanduser()
             if not given[name].is_file():
                 raise HistobenchError(f"{where}: {name} {given[name]} does not exist")
-    for name in ("split", "group_regex"):
+    for name in ("split", "group_regex", "group_column"):
         if values.get(name):
             given[name] = str(values[name])
     return DatasetEntry(**given)

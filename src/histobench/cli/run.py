@@ -1,0 +1,208 @@
+"""Run a whole benchmark: datasets x encoders x tasks, from images to a ranked summary.
+
+What has been done before is not done again, a job that fails does not stop the others, and the same command
+goes on after an interruption.
+
+Examples:
+  histobench run --data my_folder --split 0.7/0.1/0.2 --models efficientnet-lite0,uni_v1
+  histobench run bench.yaml --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from histobench.cli.entry import USER_ERROR
+from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from histobench.roi.plan.run import PlanOutcome
+    from histobench.roi.plan.schema import Plan
+
+#: flag -> key of the plan; a flag that is given overrides the plan file
+_OVERRIDES = (
+    ("results", "results"),
+    ("tasks", "tasks"),
+    ("presets", "presets"),
+    ("seed", "seed"),
+    ("resize_size", "size"),
+    ("device", "device"),
+    ("weights", "weights"),
+    ("precision", "precision"),
+    ("compile", "compile"),
+    ("batch_size", "batch_size"),
+    ("num_workers", "num_workers"),
+    ("on_bad_image", "on_bad_image"),
+    ("n_iter", "n_iter"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A plan file, or a folder and a list of encoders."""
+    parser.add_argument("plan", nargs="?", help="plan file (YAML); or use --data and --models")
+    data = parser.add_argument_group("without a plan file")
+    data.add_argument(
+        "--data", help="folder of class folders, CSV or TAR shards; several separated by commas"
+    )
+    data.add_argument("--models", help="encoders, separated by commas")
+    data.add_argument("--class2id_txt", help="class mapping file")
+    data.add_argument("--prompts", help="zero-shot prompts")
+    data.add_argument("--split", help="shares of train/val/test where the data has none, e.g. 0.7/0.1/0.2")
+    data.add_argument("--group-regex", help="finds the patient or slide in a path; groups are not split up")
+    data.add_argument("--group-column", help="column of the CSV with the patient or slide (default: group)")
+    both = parser.add_argument_group("settings (override the plan file)")
+    both.add_argument("--results", help="where everything goes (default: ./results)")
+    both.add_argument("--tasks", help="tasks, separated by commas (default: all five)")
+    both.add_argument("--presets", help="evaluation recipes, separated by commas (default: uni)")
+    both.add_argument("--seed", type=int, help="seed of the split and of everything random (default: 0)")
+    both.add_argument("--resize_size", type=int, help="image size (default: each encoder's own)")
+    both.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
+    both.add_argument("--weights", help="checkpoint table like model_weights.json")
+    both.add_argument("--precision", choices=("auto", "fp32", "bf16", "fp16"))
+    both.add_argument("--compile", choices=("auto", "on", "off"))
+    both.add_argument("--batch_size", help="images per step, or auto (default)")
+    both.add_argument("--num_workers", type=int, help="loading workers (default: 8)")
+    both.add_argument("--on-bad-image", choices=("stop", "skip"))
+    both.add_argument("--n_iter", type=int, help="few-shot episodes per setting (default: 100)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and what it would cost; do nothing"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the plan, run it, compare, print the summary."""
+    from rich.console import Console
+
+    plan = _plan(args)
+    console = Console()
+    if args.dry_run:
+        _print_dry_run(plan, console)
+        return 0
+    return carry_out(plan, console, heading="Summary")
+
+
+def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
+    """Run a plan, compute intervals, print ranked tables and failures; the exit code."""
+    from histobench.cli.compare import print_grid
+    from histobench.cli.extraction_display import display
+    from histobench.roi.comparison.grids import ranked_grid
+    from histobench.roi.comparison.run_intervals import BootstrapSettings
+    from histobench.roi.comparison.stored_intervals import bootstrap_runs
+    from histobench.roi.comparison.stored_intervals import write_summary as write_intervals
+    from histobench.roi.plan.run import run_plan
+    from histobench.roi.plan.summary import compare_tasks, write_summary
+    from histobench.roi.results.reader import load_runs
+
+    with console.status("reading datasets") as status:
+        outcome = run_plan(
+            plan,
+            progress=display(),
+            say=lambda text: status.update(text),
+            before_extraction=status.stop,
+            after_extraction=status.start,
+        )
+    if outcome.has_results:
+        with console.status("confidence intervals"):
+            intervals = list(bootstrap_runs(load_runs(plan.results), BootstrapSettings(plan.n_bootstrap)))
+            write_intervals(plan.results, intervals)
+            comparisons, problems = compare_tasks(plan.results)
+        for comparison in comparisons:
+            for table in comparison.tables:
+                print_grid(ranked_grid(comparison, table, digits=3), console)
+        for problem in problems:
+            console.print(f"not compared: {problem}", soft_wrap=True, highlight=False, markup=False)
+        summary = write_summary(plan.results, comparisons, heading=heading)
+        _print_failures(outcome, console)
+        console.print(f"summary: {summary}", soft_wrap=True, highlight=False, markup=False)
+    else:
+        _print_failures(outcome, console)
+    return USER_ERROR if outcome.failures else 0
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    from histobench.roi.plan.schema import plan_from, read_plan_values
+
+    if bool(args.plan) == bool(args.data):
+        raise HistobenchError("give a plan file, or --data and --models")
+    if args.plan:
+        values, base = read_plan_values(args.plan), Path(args.plan).parent
+        where = args.plan
+    else:
+        if not args.models:
+            raise HistobenchError("--models is missing: which encoders? (histobench models lists them)")
+        values = {
+            "datasets": [_dataset(args, source) for source in args.data.split(",")],
+            "encoders": args.models,
+        }
+        base, where = Path("."), "command line"
+    for flag, key in _OVERRIDES:
+        if getattr(args, flag) is not None:
+            values[key] = str(Path(args.results).absolute()) if flag == "results" else getattr(args, flag)
+    return plan_from(values, where=where, base=base)
+
+
+def _dataset(args: argparse.Namespace, source: str) -> dict[str, Any]:
+    entry = {
+        "source": source.strip(),
+        "class2id": args.class2id_txt,
+        "prompts": args.prompts,
+        "split": args.split,
+        "group_regex": args.group_regex,
+        "group_column": args.group_column,
+    }
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def _print_failures(outcome: PlanOutcome, console: Console) -> None:
+    for skip in outcome.skipped:
+        console.print(f"skipped: {skip.job}: {skip.reason}", soft_wrap=True, highlight=False, markup=False)
+    for failure in outcome.failures:
+        console.print(
+            f"FAILED: {failure.job}: {failure.reason}", soft_wrap=True, highlight=False, markup=False
+        )
+    console.print(
+        f"{outcome.evaluated} tasks done, {outcome.unchanged} done before, {len(outcome.failures)} failed"
+    )
+
+
+def _print_dry_run(plan: Plan, console: Console) -> None:
+    from rich.table import Table
+
+    from histobench.core.device import resolve_device
+    from histobench.roi.plan.jobs import extraction_jobs
+    from histobench.roi.plan.run import load_datasets
+
+    device = resolve_device(plan.device)
+    table = Table(
+        title=f"plan on {device} (times are for a typical device of this kind)", title_justify="left"
+    )
+    for column in ("dataset", "encoder", "images", "features", "extraction"):
+        table.add_column(column, justify="left" if column in ("dataset", "encoder") else "right")
+    jobs = extraction_jobs(plan, load_datasets(plan), device)
+    for job in jobs:
+        table.add_row(
+            job.dataset.name,
+            job.encoder,
+            str(job.images),
+            "?" if job.megabytes is None else f"{job.megabytes:.1f} MB",
+            "?" if job.seconds is None else _duration(job.seconds),
+        )
+    console.print(table)
+    total = sum(job.seconds or 0.0 for job in jobs)
+    disk = sum(job.megabytes or 0.0 for job in jobs)
+    console.print(f"{len(jobs)} extractions, about {_duration(total)} and {disk:.0f} MB of features")
+    console.print(
+        f"then {', '.join(plan.tasks)} under {', '.join(plan.presets)} for each; results in {plan.results}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,51 @@
+"""What a results folder has been given already, so that a second run does only what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from histobench import __version__
+from histobench.core.atomic import write_json
+from histobench.roi.evaluation.request import EvaluationRequest
+
+FILE = "evaluation_ledger.json"
+
+
+class Ledger:
+    """Task -> digest of everything its results depend on."""
+
+    def __init__(self, results_dir: Path) -> None:
+        self._path = results_dir / FILE
+        try:
+            self._done: dict[str, str] = dict(json.loads(self._path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            self._done = {}
+
+    def has(self, task: str, digest: str) -> bool:
+        """Whether the task was finished with the same input."""
+        return self._done.get(task) == digest
+
+    def record(self, task: str, digest: str) -> None:
+        """Remember that the task is finished."""
+        self._done[task] = digest
+        write_json(self._path, self._done)
+
+
+def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
+    """A digest of the features, the recipe and the options of one task."""
+    prompts = request.options.zeroshot_prompt_file
+    content: dict[str, Any] = {
+        "task": task,
+        "features": fingerprint,
+        "classes": request.classes,
+        "preset": request.preset,
+        "seed": request.seed,
+        "options": {name: str(value) for name, value in asdict(request.options).items()},
+        "prompts": prompts.read_text(encoding="utf-8") if prompts and prompts.is_file() else "",
+        "version": __version__,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

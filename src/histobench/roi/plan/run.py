@@ -1,0 +1,170 @@
+"""Carries out a plan: what is done is skipped, what fails does not stop the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.load import load_dataset
+from histobench.roi.evaluation.request import EvaluationRequest, Options
+from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.extract import Extraction, extract
+from histobench.roi.features.progress import Progress
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.features.store import load
+from histobench.roi.plan.jobs import features_folder, results_folder
+from histobench.roi.plan.schema import DatasetEntry, Plan
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that could not be done, and why."""
+
+    job: str
+    reason: str
+
+
+@dataclass
+class PlanOutcome:
+    """What was done, what was there already, and what failed."""
+
+    results: Path
+    evaluated: int = 0
+    unchanged: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    skipped: list[Failure] = field(default_factory=list)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether there is anything to compare."""
+        return self.evaluated + self.unchanged > 0
+
+
+def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
+    """Read every dataset of the plan, before anything expensive starts."""
+    return {
+        entry.name: load_dataset(
+            str(entry.source),
+            classes_file=None if entry.class2id is None else str(entry.class2id),
+            name=entry.name,
+            split=entry.split,
+            group_regex=entry.group_regex,
+            group_column=entry.group_column,
+            seed=plan.seed,
+        )
+        for entry in plan.datasets
+    }
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    progress: Progress,
+    say: Say,
+    before_extraction: Callable[[], None] = lambda: None,
+    after_extraction: Callable[[], None] = lambda: None,
+) -> PlanOutcome:
+    """Extract what is missing, then evaluate what is missing; failures are collected.
+
+    The two hooks let a display make room for the progress bar of the extraction.
+    """
+    outcome = PlanOutcome(plan.results)
+    datasets = load_datasets(plan)
+    for entry in plan.datasets:
+        before_extraction()
+        extractions = _extract(plan, datasets[entry.name], outcome, progress)
+        after_extraction()
+        for encoder in plan.encoders:
+            files = {e.split: e.path for e in extractions if e.encoder == encoder}
+            if not files:
+                continue  # its failure is on the list
+            for preset in plan.presets:
+                _evaluate(plan, entry, encoder, preset, files, outcome, say)
+    return outcome
+
+
+def _extract(plan: Plan, dataset: RoiDataset, outcome: PlanOutcome, progress: Progress) -> list[Extraction]:
+    """All encoders in one pass over the images; if one of them is at fault, each alone."""
+    try:
+        return _extract_with(plan, dataset, plan.encoders, progress)
+    except HistobenchError as error:
+        if len(plan.encoders) == 1:
+            outcome.failures.append(Failure(f"{dataset.name} x {plan.encoders[0]}: features", str(error)))
+            return []
+    done: list[Extraction] = []
+    for encoder in plan.encoders:
+        try:
+            done += _extract_with(plan, dataset, (encoder,), progress)
+        except HistobenchError as error:
+            outcome.failures.append(Failure(f"{dataset.name} x {encoder}: features", str(error)))
+    return done
+
+
+def _extract_with(
+    plan: Plan, dataset: RoiDataset, encoders: tuple[str, ...], progress: Progress
+) -> list[Extraction]:
+    return extract(
+        dataset,
+        [EncoderRecipe(name, plan.size, plan.weights) for name in encoders],
+        features_folder(plan),
+        device=plan.device,
+        batch_size=plan.batch_size if plan.batch_size == "auto" else int(plan.batch_size),
+        num_workers=plan.num_workers,
+        precision=plan.precision,
+        compile=plan.compile,
+        on_bad_image=plan.on_bad_image,
+        progress=progress,
+    )
+
+
+def _evaluate(
+    plan: Plan,
+    entry: DatasetEntry,
+    encoder: str,
+    preset: str,
+    files: dict[str, Path],
+    outcome: PlanOutcome,
+    say: Say,
+) -> None:
+    job = f"{entry.name} x {encoder} x {preset}"
+    try:
+        request = EvaluationRequest(
+            tasks=plan.tasks,
+            train=load(_file(files, "train", entry)),
+            test=load(_file(files, "test", entry)),
+            val=load(files["val"]) if "val" in files else None,
+            results_dir=results_folder(plan, entry.name, encoder, preset),
+            dataset=entry.name,
+            encoder=encoder,
+            preset=preset,
+            seed=plan.seed,
+            device=plan.device,
+            options=Options(
+                n_neighbors=plan.n_neighbors,
+                n_iter=plan.n_iter,
+                n_shot=plan.n_shot,
+                n_way=plan.n_way,
+                zeroshot_prompt_file=entry.prompts,
+            ),
+        )
+        done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))
+    except HistobenchError as error:
+        outcome.failures.append(Failure(job, str(error)))
+        return
+    outcome.evaluated += len({row.task for row in done.rows})
+    outcome.unchanged += len(done.unchanged)
+    outcome.failures += [Failure(f"{job}: {task}", reason) for task, reason in done.failed.items()]
+    outcome.skipped += [Failure(f"{job}: {task}", reason) for task, reason in done.skipped.items()]
+
+
+def _file(files: dict[str, Path], split: str, entry: DatasetEntry) -> Path:
+    if split not in files:
+        raise HistobenchError(
+            f"{entry.name} has no {split} images; give split (e.g. 0.7/0.1/0.2) for {entry.source}"
+        )
+    return files[split]

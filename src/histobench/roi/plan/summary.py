@@ -1,0 +1,74 @@
+"""The summary of a results folder: one ranked table per task, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from histobench import __version__
+from histobench.core.atomic import write_text
+from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs
+from histobench.roi.comparison.comparison_files import markdown, write_comparison
+from histobench.roi.results.reader import load_runs
+from histobench.roi.results.stored_run import StoredRun
+
+FILE = "summary.md"
+METRIC = "balanced_accuracy"
+#: Of the few-shot settings, the one that most papers print.
+PREFERRED_SHOT = 16
+
+
+def compare_tasks(results_dir: Path, *, metric: str = METRIC) -> tuple[list[Comparison], list[str]]:
+    """The comparison of every task and preset in a results folder, and why some could not be made."""
+    comparisons: list[Comparison] = []
+    problems: list[str] = []
+    for (task, preset), runs in _by_task(load_runs(results_dir)).items():
+        try:
+            comparison = compare_runs(_one_setting(runs), CompareSettings(metric))
+        except HistobenchError as error:
+            problems.append(f"{task} ({preset}): {error}")
+            continue
+        comparisons.append(comparison)
+        write_comparison(comparison, results_dir / "comparison" / preset)
+    return comparisons, problems
+
+
+def write_summary(results_dir: Path, comparisons: Sequence[Comparison], *, heading: str) -> Path:
+    """Write `summary.md`: every comparison, one after the other."""
+    parts = [
+        f"# {heading}",
+        f"histobench {__version__}. {METRIC.replace('_', ' ').capitalize()} with 95 % confidence intervals; "
+        "an encoder marked as different differs from the best one after Holm correction.",
+        *(
+            markdown(comparison).replace("\n## ", "\n### ").replace("# ", "## ", 1)
+            for comparison in comparisons
+        ),
+    ]
+    path = results_dir / FILE
+    write_text(path, "\n\n".join(parts))
+    return path
+
+
+def _by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str], list[StoredRun]]:
+    groups: dict[tuple[str, str], list[StoredRun]] = {}
+    for run in runs:
+        groups.setdefault((run.task, run.identity.preset), []).append(run)
+    return groups
+
+
+def _one_setting(runs: list[StoredRun]) -> list[StoredRun]:
+    """The runs of the setting that is shown: for few-shot all classes and, where there is one, 16 shots."""
+    settings = {run.setting for run in runs}
+    if len(settings) < 2:
+        return runs
+    shown = max(settings, key=_preference)
+    return [run for run in runs if run.setting == shown]
+
+
+def _preference(setting: str) -> tuple[int, int, str]:
+    way, _, shot = setting.partition("way_")
+    if way.isdigit() and shot.removesuffix("shot").isdigit():
+        shots = int(shot.removesuffix("shot"))
+        return int(way), -abs(shots - PREFERRED_SHOT), setting
+    return 0, 0, setting
