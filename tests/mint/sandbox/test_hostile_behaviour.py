@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,15 +101,22 @@ def test_files_of_an_ended_episode_are_gone(bare_pool: SandboxPool) -> None:
     _wait_until(lambda: not Path(where, "note.txt").exists())
 
 
-def test_a_slow_tool_does_not_cost_the_session(bare_pool: SandboxPool) -> None:
+def test_the_time_a_tool_takes_is_not_the_cells(bare_pool: SandboxPool) -> None:
     def slow(seconds: float) -> str:
         time.sleep(seconds)
         return "done"
 
     with bare_pool.episode({"slow": slow}) as episode:
-        episode.run_cell("kept = 1")
-        assert episode.run_cell("slow(1.2)", timeout=0.3).kind == "timeout"
-        assert episode.run_cell("slow(0), kept").text == "Out[3]: ('done', 1)\n"
+        assert episode.run_cell("slow(1.2)", timeout=0.3).text == "Out[1]: 'done'\n"
+        assert episode.run_cell("slow(0.4)\nwhile True: x = 1", timeout=0.3).kind == "timeout"
+        assert episode.run_cell("x").text == "Out[3]: 1\n"
+
+
+def test_slow_tools_without_end_are_the_cells(bare_pool: SandboxPool) -> None:
+    episode = bare_pool.episode({"slow": lambda: time.sleep(0.2)})
+    episode._limits = replace(bare_pool.limits, tool_seconds=0.4)
+    with episode:
+        assert episode.run_cell("while True: slow()", timeout=0.1).kind == "timeout"
 
 
 def _running(mark: str) -> list[str]:

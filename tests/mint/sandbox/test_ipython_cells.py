@@ -157,6 +157,31 @@ def test_the_hash_of_a_string_is_the_same_in_every_session(ipython_pool: Sandbox
     assert len(seen) == 1
 
 
+# The words of Python 3.8, each taken from a recorded episode.
+OLD_WORDS = {
+    "x = 2n + 1": "    x = 2n + 1\n         ^\nSyntaxError: invalid syntax",
+    "a + 1 = 3": "    a + 1 = 3\n    ^\nSyntaxError: cannot assign to operator",
+    "print((1)": "    print((1)\n             ^\nSyntaxError: unexpected EOF while parsing",
+    "M = 1.0 × 10": "    M = 1.0 × 10\n            ^\nSyntaxError: invalid character in identifier",
+    "print(1))": "    print(1))\n            ^\nSyntaxError: unmatched ')'",
+    "def f():\nreturn 1": "    return 1\n    ^\nIndentationError: expected an indented block",
+    "def f():\n    x += 1\nf()": "UnboundLocalError: local variable 'x' referenced before assignment",
+    "class A:\n    def f(self, x): pass\nA().f()": (
+        "TypeError: f() missing 1 required positional argument: 'x'"
+    ),
+    "int([])": "TypeError: int() argument must be a string, a bytes-like object or a number, not 'list'",
+    "1 % 0": "ZeroDivisionError: integer division or modulo by zero",
+}
+
+
+@pytest.mark.parametrize("code", OLD_WORDS)
+def test_errors_can_be_worded_as_in_the_recordings(ipython_pool: SandboxPool, code: str) -> None:
+    tool = PythonREPL(pool=ipython_pool, wording="python3.8")
+    assert OLD_WORDS[code] in tool(code)
+    assert tool("print('goes on')") == "goes on\n"
+    tool.close()
+
+
 @pytest.mark.parametrize(
     ("length", "check"),
     [

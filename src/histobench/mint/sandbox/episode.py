@@ -40,11 +40,13 @@ class Episode:
         *,
         limits: Limits,
         first_cell_number: int,
+        wording: str,
     ) -> None:
         self._take = take
         self._tools = tools
         self._limits = limits
         self._cell = first_cell_number
+        self._wording = wording
         self._session: Session | None = self._begin()
 
     def run_cell(self, code: str, timeout: float = 30.0) -> CellResult:
@@ -84,7 +86,12 @@ class Episode:
 
     def _begin(self) -> Session:
         session = self._take()
-        order = {"op": "start", "tools": sorted(self._tools), "first_cell_number": self._cell}
+        order = {
+            "op": "start",
+            "tools": sorted(self._tools),
+            "first_cell_number": self._cell,
+            "wording": self._wording,
+        }
         try:
             session.open().send(order)
         except BaseException:
@@ -98,17 +105,20 @@ class Episode:
 
     def _attend(self, channel: Channel, number: int, timeout: float) -> CellResult:
         """Serve tool calls until the cell is done. Every message comes from model code as far as we know."""
-        soft_end = time.monotonic() + timeout
-        deadline = soft_end + self._limits.grace
+        deadline = time.monotonic() + timeout + self._limits.grace
+        spare = self._limits.tool_seconds
         while True:
             if time.monotonic() > deadline:
                 raise TimeoutError
             message = channel.receive(deadline)
             if message.get("op") == "tool":
-                called_in_time = time.monotonic() < soft_end
-                channel.send(self._call_tool(message))
-                if called_in_time:  # a slow tool is not the cell's fault
-                    deadline = max(deadline, time.monotonic() + self._limits.grace)
+                called = time.monotonic()
+                answer = self._call_tool(message)
+                # A slow tool is not the cell's fault; calling slow tools without end is.
+                excused = min(spare, time.monotonic() - called)
+                spare -= excused
+                deadline += excused
+                channel.send({**answer, "excused": excused})
             elif message.get("op") == "done" and message.get("cell") == number:
                 return _cell_result(message)
 

@@ -26,4 +26,5 @@ class Limits:
     open_files: int = 256
     cpu_seconds: int = 600
     output_chars: int = 65_536
+    tool_seconds: float = 600.0  # time that tools may take in one cell without counting against it
     grace: float = 5.0  # seconds between the soft time-out, which keeps the state, and the hard kill

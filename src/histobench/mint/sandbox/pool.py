@@ -81,10 +81,23 @@ class SandboxPool:
         self._refill()
 
     def episode(
-        self, tools: Mapping[str, Callable[..., Any]] | None = None, *, first_cell_number: int = 1
+        self,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        first_cell_number: int = 1,
+        wording: str = "native",
     ) -> Episode:
-        """A fresh Python session that can call `tools`, which run here, by their names."""
-        return Episode(self.take, dict(tools or {}), limits=self.limits, first_cell_number=first_cell_number)
+        """A fresh Python session that can call `tools`, which run here, by their names.
+
+        `wording="python3.8"` words errors as the Python of the published recordings did.
+        """
+        return Episode(
+            self.take,
+            dict(tools or {}),
+            limits=self.limits,
+            first_cell_number=first_cell_number,
+            wording=wording,
+        )
 
     def take(self) -> Session:
         """A fresh session, warm if there is one; the caller closes it."""
@@ -92,6 +105,8 @@ class SandboxPool:
             if self._closed:
                 raise SandboxError("this sandbox pool is closed; open a new one")
             if not self._zygote.alive():
+                for session in self._idle:
+                    session.channel.close()
                 self._idle.clear()
                 self._zygote.close()
                 self._zygote = self._start()

@@ -27,11 +27,13 @@ class PythonREPL(Tool):
         *,
         pool: SandboxPool | None = None,
         first_cell_number: int = 1,
+        wording: str = "native",
     ) -> None:
         self._tools = dict(user_ns or {})
         self._timeout = timeout
         self._pool = pool
         self._first_cell_number = first_cell_number
+        self._wording = wording
         self._episode: Episode | None = None
         self.last_result: CellResult | None = None
 
@@ -39,7 +41,9 @@ class PythonREPL(Tool):
         """The observation for one cell."""
         if self._episode is None:
             pool = self._pool or shared_pool()
-            self._episode = pool.episode(self._tools, first_cell_number=self._first_cell_number)
+            self._episode = pool.episode(
+                self._tools, first_cell_number=self._first_cell_number, wording=self._wording
+            )
         self.last_result = self._episode.run_cell(query, self._timeout)
         return as_observation(self.last_result.text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -51,6 +52,30 @@ def soft_limit(seconds: float) -> Iterator[SoftLimit]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+class Pause:
+    """A stopped clock; of the time that passes, `excused` seconds are not the cell's doing."""
+
+    def __init__(self, excused: float) -> None:
+        self.excused = excused
+
+
+@contextmanager
+def alarm_paused(excused: float = 0.0) -> Iterator[Pause]:
+    """Keep the alarm silent during the block, then count the time that was not excused."""
+    pause = Pause(excused)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    began = time.monotonic()
+    try:
+        yield pause
+    finally:
+        if left > 0:
+            left -= max(0.0, time.monotonic() - began - pause.excused)
+            if left > 0:
+                signal.setitimer(signal.ITIMER_REAL, left)
+            else:  # a short timer would be stopped again by the next pause before it could ring
+                signal.raise_signal(signal.SIGALRM)
 
 
 @contextmanager

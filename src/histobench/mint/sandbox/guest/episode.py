@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from .alarm import alarm_held_back
+from .alarm import alarm_held_back, alarm_paused
 from .capture import Capture
 from .frames import Channel
 from .unit_tests import run_program
@@ -21,7 +21,7 @@ _RECURSION_LIMIT = 3000  # what the published benchmark's cells ran under
 class Shell(Protocol):
     """Something that runs cells in one lasting namespace."""
 
-    def start(self, names: dict[str, Any], first_cell_number: int) -> None:
+    def start(self, names: dict[str, Any], first_cell_number: int, wording: str) -> None:
         """Begin an episode with `names` in the namespace."""
 
     def run(self, code: str, timeout: float) -> str:
@@ -68,7 +68,7 @@ def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
         kind_of_order = order.get("op")
         if kind_of_order == "start":
             names = {name: _remote_tool(channel, name) for name in order["tools"]}
-            _shell.start(names, order["first_cell_number"])
+            _shell.start(names, order["first_cell_number"], order["wording"])
             continue
         if kind_of_order == "cell":
             with Capture(output_chars) as captured:
@@ -88,11 +88,13 @@ def _remote_tool(channel: EpisodeChannel, name: str) -> Callable[..., Any]:
 
     def tool(*args: Any, **kwargs: Any) -> Any:
         call = f"{os.getpid()}-{time.monotonic_ns()}"
-        channel.send({"op": "tool", "call": call, "name": name, "args": args, "kwargs": kwargs})
-        while True:
-            answer = channel.receive()
-            if answer.get("call") == call:  # an earlier call's answer may arrive after its cell timed out
-                break
+        with alarm_paused() as pause:
+            channel.send({"op": "tool", "call": call, "name": name, "args": args, "kwargs": kwargs})
+            while True:
+                answer = channel.receive()
+                if answer.get("call") == call:  # a call that was broken off may still be answered
+                    break
+            pause.excused = answer["excused"]
         if "error" in answer:
             kind = getattr(builtins, answer["error"], None)
             if not (isinstance(kind, type) and issubclass(kind, Exception)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from .alarm import soft_limit
+from . import python38
+from .alarm import alarm_paused, soft_limit
 from .capture import Capture
 
 _WARM_UP = (
@@ -40,15 +42,25 @@ class SilentPublisher(DisplayPublisher):
 class CellShell(InteractiveShell):
     """IPython's shell with a faster traceback and a shell escape that needs no terminal."""
 
-    reword: Callable[[str], str] = staticmethod(lambda text: text)
+    old_wording = False
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """As IPython does it, but each function's source is looked up once, not once per frame."""
-        with _remembered_sources():
+        """As IPython does it, off the cell's clock, and with each function's source looked up once only."""
+        with alarm_paused(excused=math.inf), _remembered_sources():
             super().showtraceback(*args, **kwargs)
 
+    def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:
+        """As IPython does it, in the words of an old parser if asked for."""
+        error = sys.exc_info()[1]
+        if self.old_wording and isinstance(error, SyntaxError):
+            python38.reword_syntax_error(error)
+        super().showsyntaxerror(filename, running_compiled_code)
+
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
-        super()._showtraceback(etype, evalue, [self.reword(_GAP.sub("   (...)\n", part)) for part in stb])
+        parts = [_GAP.sub("   (...)\n", part) for part in stb]
+        if self.old_wording and parts:
+            parts[-1] = python38.reword_message(parts[-1])
+        super()._showtraceback(etype, evalue, parts)
 
     def _format_exception_for_storage(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return {}  # kept for a history file that is never written
@@ -81,8 +93,11 @@ class IPythonShell:
         self._shell.display_pub = SilentPublisher(parent=self._shell)
         self._warm_up()
 
-    def start(self, names: dict[str, Any], first_cell_number: int) -> None:
-        """Begin an episode with `names` in the namespace."""
+    def start(self, names: dict[str, Any], first_cell_number: int, wording: str) -> None:
+        """Begin an episode with `names` in the namespace; `wording` is "native" or "python3.8"."""
+        self._shell.old_wording = wording == "python3.8"
+        if self._shell.old_wording:
+            python38.print_numbers_plainly()
         self._shell.reset(new_session=False)
         self._shell.user_ns.update(names)
         history = self._shell.history_manager
@@ -107,7 +122,7 @@ class IPythonShell:
         for code in _WARM_UP:
             with Capture(10_000):
                 self.run(code, 60)
-        self.start({}, 1)
+        self.start({}, 1, "native")
 
 
 @contextmanager
