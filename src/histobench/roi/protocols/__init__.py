@@ -1,1 +1,1 @@
-"""Pure functions from features and labels to per-sample probabilities."""
+"""Protocols: pure functions from features and labels to class probabilities of the test images."""

@@ -1,0 +1,44 @@
+"""Centre by the mean of the training features and scale to unit length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SMALLEST_NORM = 1e-12  # a feature that equals the mean stays zero
+
+
+def row_chunks(rows: int, bytes_per_row: int, memory: int) -> Iterator[slice]:
+    """Consecutive row ranges whose working size stays within `memory` bytes."""
+    step = max(1, memory // max(1, bytes_per_row))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+@dataclass(frozen=True)
+class Centring:
+    """x -> (x - mean) / ||x - mean||, with a mean computed in float64."""
+
+    mean: Tensor  # [d] float64
+
+    @classmethod
+    def of(cls, features: Tensor, *, memory: int = 2**26) -> Centring:
+        """The centring of a training set."""
+        total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
+        for part in row_chunks(len(features), 8 * features.shape[1], memory):
+            total += features[part].sum(0, dtype=torch.float64)
+        return cls(total / max(1, len(features)))
+
+    @classmethod
+    def none(cls, features: Tensor) -> Centring:
+        """Scaling to unit length alone."""
+        return cls(torch.zeros(features.shape[1], dtype=torch.float64, device=features.device))
+
+    def apply(self, features: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
+        """Centred unit rows, computed in float64 and rounded once."""
+        centred = features.double() - self.mean
+        centred /= centred.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
+        return centred.to(dtype)

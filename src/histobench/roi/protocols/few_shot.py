@@ -1,0 +1,217 @@
+"""Few-shot (SimpleShot): nearest support mean, all episodes of a setting through one matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from histobench.roi.metrics.batched import evaluate_episodes
+from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunks
+from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler
+from histobench.roi.protocols.outcome import Outcome
+
+MEMORY = 2**28
+
+
+@dataclass(frozen=True)
+class FewShotSetting:
+    """All episodes of one way and shot.
+
+    `outcome.probabilities` are means over the episodes that the image's class took part in (0 for the classes
+    outside of an episode); a row is NaN, and its prediction -1, where there was no such episode.
+    """
+
+    way: int
+    shot: int
+    outcome: Outcome
+    episode_metrics: dict[str, NDArray[np.float64]]  # [E] each
+    episodes_per_image: NDArray[np.int64]  # [n]
+    episodes: Episodes
+
+    @property
+    def name(self) -> str:
+        """As in the file names: `5way_16shot`."""
+        return f"{self.way}way_{self.shot}shot"
+
+
+@dataclass(frozen=True)
+class FewShotResult:
+    """The settings that could be run, and warnings that name the others."""
+
+    settings: list[FewShotSetting]
+    warnings: list[str] = field(default_factory=list)
+
+
+def few_shot(
+    train: Tensor,
+    train_labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    *,
+    n_classes: int,
+    n_iter: int = 100,
+    n_way: Sequence[int] = (2, 3, 4, 5, 6, 7, 8, 9, 10),
+    n_shot: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    use_all_way: bool = True,
+    seed: int = 0,
+    device: str = "cpu",
+    memory: int = MEMORY,
+) -> FewShotResult:
+    """Run every setting; impossible ways and shots are left out with a warning that names them."""
+    sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
+    ways, shots, warnings = possible_settings(sampler, n_way, n_shot, use_all_way=use_all_way)
+    queries = Queries.of(train, test, test_labels, device=device)
+    settings = [
+        queries.run(sampler.draw(way=way, shot=shot, n_iter=n_iter), n_classes=n_classes, memory=memory)
+        for way in ways
+        for shot in shots
+    ]
+    return FewShotResult(settings, warnings)
+
+
+def possible_settings(
+    sampler: EpisodeSampler, n_way: Sequence[int], n_shot: Sequence[int], *, use_all_way: bool
+) -> tuple[list[int], list[int], list[str]]:
+    """The ways and shots that this training set allows, ascending, and a warning for each kind left out."""
+    count = len(sampler.classes)
+    asked = set(n_way) | ({count} if use_all_way else set())
+    ways = sorted(way for way in asked if 2 <= way <= count)
+    shots = sorted({shot for shot in n_shot if 1 <= shot <= sampler.smallest})
+    warnings = []
+    if wrong := sorted(asked - set(ways)):
+        warnings.append(f"few-shot ways {_listed(wrong)} left out: the training set has {count} classes")
+    if wrong := sorted(set(n_shot) - set(shots)):
+        warnings.append(
+            f"few-shot shots {_listed(wrong)} left out: the smallest class has {sampler.smallest} images"
+        )
+    return ways, shots, warnings
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(str(number) for number in numbers)
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Test features prepared for any number of episodes.
+
+    Everything is shifted by the mean of the training set: distances do not change, and the products below
+    lose no digits to a large common offset.
+    """
+
+    train: Tensor  # [m, d], as given
+    shift: Centring
+    features: Tensor  # [n, d] float64, shifted
+    squares: Tensor  # [n] squared lengths
+    labels: Tensor  # [n]
+
+    @classmethod
+    def of(cls, train: Tensor, test: Tensor, test_labels: Tensor, *, device: str = "cpu") -> Queries:
+        """Move to the device and shift."""
+        train = train.to(device)
+        shift = Centring.of(train)
+        features = test.to(device).double() - shift.mean
+        return cls(train, shift, features, features.square().sum(1), test_labels.to(device))
+
+    def run(self, episodes: Episodes, *, n_classes: int, memory: int = MEMORY) -> FewShotSetting:
+        """Score every test image of an episode's classes, in every episode."""
+        n, d = self.features.shape
+        way, shot = episodes.classes.shape[1], episodes.supports.shape[2]
+        device = self.features.device
+        total = torch.zeros(n, n_classes, dtype=torch.float64, device=device)
+        taken = torch.zeros(n, dtype=torch.long, device=device)
+        parts: list[dict[str, NDArray[np.float64]]] = []
+        for part in row_chunks(len(episodes), 8 * (way + 1) * (d + 4 * n), memory):
+            classes = torch.from_numpy(episodes.classes[part]).to(device)
+            rows, labels = self._members(classes)
+            # Rounded as everybody's float32 pipelines round: scores that these cannot tell apart are ties.
+            probabilities = torch.softmax(-self._distances(episodes.supports[part], rows).float(), dim=2)
+            parts.append(evaluate_episodes(probabilities, labels, memory=memory))
+            self._add(total, taken, probabilities, rows, labels, classes)
+        metrics = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        scored = taken > 0
+        mean = torch.where(scored[:, None], total / taken.clamp_min(1)[:, None], torch.nan)
+        predicted = torch.where(scored, total.argmax(1), -1)
+        info = {"way": way, "shot": shot, "n_iter": len(episodes)}
+        outcome = Outcome(mean.cpu().numpy(), predicted.cpu().numpy(), info)
+        return FewShotSetting(way, shot, outcome, metrics, taken.cpu().numpy(), episodes)
+
+    def _members(self, classes: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Test rows of each episode [E, q] (None: all rows) and their labels within it (-1: filling)."""
+        size = 1 + max(int(self.labels.max()), int(classes.max()))
+        position = torch.full((len(classes), size), -1, device=classes.device)
+        position.scatter_(
+            1, classes, torch.arange(classes.shape[1], device=classes.device).expand(classes.shape)
+        )
+        local = position[:, self.labels]  # [E, n]
+        if bool((local >= 0).all()):
+            return None, local
+        size = int((local >= 0).sum(1).max())
+        rows = torch.argsort((local < 0).to(torch.int8), dim=1, stable=True)[:, :size]
+        return rows, local.gather(1, rows)
+
+    def _distances(self, supports: NDArray[np.int64], rows: Tensor | None) -> Tensor:
+        """L2 distances [E, q, way] between the episode's unit queries and class means.
+
+        With m the support mean and p a class mean of unit supports:
+        ||(q - m)/|q - m| - p||^2 = 1 - 2 (q.p - m.p) / |q - m| + |p|^2  and
+        |q - m|^2 = |q|^2 - 2 q.m + |m|^2,
+        so the products of the queries with all m and p are all that is needed of them.
+        """
+        episodes, way, _ = supports.shape
+        n = len(self.features)
+        means, prototypes = self._support_means(supports)
+        rays = torch.cat([prototypes.flatten(0, 1), means])
+        products = self.features @ rays.T  # [n, E * way + E]
+        along = products[:, : episodes * way].reshape(n, episodes, way)
+        length = (
+            (self.squares[:, None] - 2 * products[:, episodes * way :] + means.square().sum(1))
+            .clamp_min(0)
+            .sqrt()
+        )
+        scale = length.clamp_min(SMALLEST_NORM)[..., None]
+        offset = (prototypes * means[:, None]).sum(2)  # [E, way]
+        unit = (length[..., None] / scale) ** 2  # 1, or 0 for a query that equals the support mean
+        squared = unit - 2 * (along - offset) / scale + prototypes.square().sum(2)
+        distances = squared.clamp_min(0).sqrt().permute(1, 0, 2)
+        if rows is None:
+            return distances
+        return distances.gather(1, rows[..., None].expand(-1, -1, way))
+
+    def _support_means(self, supports: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Means [E, d] of the supports and class means [E, way, d] of the centred unit supports."""
+        episodes, way, shot = supports.shape
+        d = self.features.shape[1]
+        means = self.features.new_empty(episodes, d)
+        prototypes = self.features.new_empty(episodes, way, d)
+        index = torch.from_numpy(supports).to(self.features.device).flatten(1)
+        for e in range(episodes):
+            x = self.train[index[e]].double() - self.shift.mean
+            means[e] = x.mean(0)
+            x -= means[e]
+            x /= x.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
+            prototypes[e] = x.view(way, shot, d).mean(1)
+        return means, prototypes
+
+    def _add(
+        self,
+        total: Tensor,
+        taken: Tensor,
+        probabilities: Tensor,
+        rows: Tensor | None,
+        labels: Tensor,
+        classes: Tensor,
+    ) -> None:
+        """Add each image's probabilities to its row, in the columns of the episode's classes."""
+        for e in range(len(classes)):
+            mine = slice(None) if rows is None else rows[e][labels[e] >= 0]
+            scores = probabilities[e] if rows is None else probabilities[e][labels[e] >= 0]
+            wide = scores.new_zeros(len(scores), total.shape[1])
+            wide[:, classes[e]] = scores
+            total[mine] += wide.double()
+            taken[mine] += 1

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.protocols.centring import Centring
+from histobench.roi.protocols.knn import best_of, knn, nearest
+
+
+def slow_knn(train: np.ndarray, labels: np.ndarray, test: np.ndarray, k: int, c: int) -> np.ndarray:
+    """One query at a time, in float64; equal distances in the order of the training rows."""
+    mean = train.astype(np.float64).mean(0)
+    keys = train - mean
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    votes = np.zeros((len(test), c))
+    for i, row in enumerate(test.astype(np.float64)):
+        query = (row - mean) / np.linalg.norm(row - mean)
+        order = np.argsort(np.linalg.norm(keys - query, axis=1), kind="stable")[:k]
+        votes[i] = np.bincount(labels[order], minlength=c) / k
+    return votes
+
+
+def data(n: int, m: int, d: int, c: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(c, (n,), generator=g)
+    centres = torch.randn(c, d, generator=g)
+    train = centres[labels] + 2 * torch.randn(n, d, generator=g) + 3
+    test = centres[torch.randint(c, (m,), generator=g)] + 2 * torch.randn(m, d, generator=g) + 3
+    return train, labels, test
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_votes_equal_a_float64_loop(k: int) -> None:
+    train, labels, test = data(700, 90, 24, 4)
+    outcome = knn(train, labels, test, n_classes=4, n_neighbors=k)
+    expected = slow_knn(train.numpy(), labels.numpy(), test.numpy(), k, 4)
+    np.testing.assert_array_equal(outcome.probabilities, expected)
+    np.testing.assert_array_equal(outcome.predicted, expected.argmax(1))
+
+
+def test_votes_equal_scikit_learn() -> None:
+    train, labels, test = data(2000, 100, 16, 5)
+    centring = Centring.of(train)
+    model = KNeighborsClassifier(20).fit(centring.apply(train).numpy(), labels.numpy())
+    expected = model.predict_proba(centring.apply(test).numpy())
+    np.testing.assert_array_equal(knn(train, labels, test, n_classes=5).probabilities, expected)
+
+
+def test_near_ties_are_decided_in_float64() -> None:
+    # Training rows that float32 products cannot tell apart: the same direction, off by 1e-6.
+    g = torch.Generator().manual_seed(1)
+    base = torch.randn(40, 32, generator=g)
+    train = base.repeat(20, 1) * (1 + 1e-6 * torch.randn(800, 1, generator=g)) + 1e-6 * torch.randn(
+        800, 32, generator=g
+    )
+    labels = torch.randint(3, (800,), generator=g)
+    test = base[:25] + 0.1 * torch.randn(25, 32, generator=g)
+    outcome = knn(train, labels, test, n_classes=3, n_neighbors=7)
+    assert outcome.info["rechecked"] > 0
+    np.testing.assert_array_equal(
+        outcome.probabilities, slow_knn(train.numpy(), labels.numpy(), test.numpy(), 7, 3)
+    )
+
+
+def test_copies_of_one_image_vote_in_the_order_of_the_rows() -> None:
+    row = torch.tensor([[1.0, 2.0, 0.5]])
+    train = torch.cat([row.repeat(6, 1), -row, torch.tensor([[3.0, -1.0, 0.0]])])
+    labels = torch.tensor([2, 2, 1, 1, 0, 0, 0, 0])
+    outcome = knn(train, labels, row, n_classes=3, n_neighbors=2)
+    assert outcome.probabilities.tolist() == [[0.0, 0.0, 1.0]]
+
+
+def test_equal_votes_go_to_the_lowest_class_id() -> None:
+    train = torch.tensor([[1.0, 0.1], [1.0, -0.1], [-5.0, 0.0], [-5.0, 0.5]])
+    outcome = knn(train, torch.tensor([2, 1, 0, 0]), torch.tensor([[1.0, 0.0]]), n_classes=3, n_neighbors=2)
+    assert outcome.predicted.tolist() == [1]
+
+
+def test_more_neighbours_than_training_images_is_an_error() -> None:
+    train, labels, test = data(10, 3, 4, 2)
+    with pytest.raises(HistobenchError, match="n_neighbors is 20 but there are 10 training images"):
+        knn(train, labels, test, n_classes=2)
+    assert knn(train, labels, test, n_classes=2, n_neighbors=10).probabilities.shape == (3, 2)
+
+
+def test_chunks_do_not_change_the_result() -> None:
+    train, labels, test = data(500, 40, 8, 3)
+    whole = knn(train, labels, test, n_classes=3)
+    pieces = knn(train, labels, test, n_classes=3, memory=1)
+    np.testing.assert_array_equal(whole.probabilities, pieces.probabilities)
+
+
+def test_ranked_neighbours_come_nearest_first() -> None:
+    train, _, test = data(500, 40, 8, 3)
+    found = nearest(train, test, k=9, centring=Centring.of(train), ranked=True)
+    assert found.similarity is not None
+    assert bool((found.similarity.diff(dim=1) <= 0).all())
+    plain = nearest(train, test, k=9, centring=Centring.of(train))
+    assert torch.equal(found.index.sort().values, plain.index.sort().values)
+
+
+@pytest.mark.parametrize("m", [40, 700, 4001])
+def test_grouped_selection_is_a_top_k(m: int) -> None:
+    scores = torch.randn(30, m, generator=torch.Generator().manual_seed(m))
+    value, place = best_of(scores, 21)
+    expected = torch.topk(scores, 21, dim=1)
+    assert torch.equal(value, expected.values)
+    assert torch.equal(place, expected.indices)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
+
+from histobench.roi.protocols.linear_probe import linear_probe
+from histobench.roi.protocols.softmax_regression import Penalty, SoftmaxLoss, fit_softmax
+
+
+def data(n: int = 300, d: int = 20, c: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % c
+    features = torch.randn(c, d, generator=g)[labels] + torch.randn(n, d, generator=g)
+    return features * torch.arange(1, d + 1) ** -1.0 + 2, labels
+
+
+def objective(theta: np.ndarray, x: np.ndarray, y: np.ndarray, penalty: Penalty) -> float:
+    """Mean cross-entropy + penalty, written out."""
+    c = y.max() + 1
+    weight, bias = theta.reshape(c, -1)[:, :-1], theta.reshape(c, -1)[:, -1]
+    logits = x @ weight.T + bias
+    log_norm = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1)
+    loss = (log_norm - logits[np.arange(len(y)), y]).mean()
+    norm = np.linalg.norm(weight)
+    return loss + penalty.strength * (norm if penalty.kind == "norm" else norm**2 / 2)
+
+
+@pytest.mark.parametrize("penalty", [Penalty("norm", 0.01), Penalty("norm", 0.2), Penalty("squared", 1e-3)])
+def test_the_solver_reaches_the_minimum_of_a_general_optimiser(penalty: Penalty) -> None:
+    x, y = data(d=6)
+    solution = fit_softmax(x, y, n_classes=4, penalty=penalty, tolerance=1e-10)
+    start = np.full(28, 0.01)
+    best = minimize(
+        objective,
+        start,
+        (x.double().numpy(), y.numpy(), penalty),
+        method="L-BFGS-B",
+        options={"maxiter": 2000, "ftol": 1e-13, "maxfun": 10**6},
+    )
+    found = torch.cat([solution.weight, solution.bias[:, None]], 1).numpy().ravel()
+    assert objective(found, x.double().numpy(), y.numpy(), penalty) == pytest.approx(
+        solution.objective, rel=1e-9
+    )
+    assert solution.objective <= best.fun * (1 + 1e-7)
+    assert solution.converged
+
+
+@pytest.mark.parametrize(("n", "d"), [(300, 20), (60, 90), (5000, 30)])
+def test_the_gradient_vanishes_at_the_solution(n: int, d: int) -> None:
+    x, y = data(n, d)
+    penalty = Penalty("norm", 0.01)
+    solution = fit_softmax(x, y, n_classes=4, penalty=penalty, tolerance=1e-12)
+    loss = SoftmaxLoss(x.double(), y, mean=torch.zeros(d).double(), n_classes=4, penalty=penalty)
+    value, gradient = loss(torch.cat([solution.weight, solution.bias[:, None]], 1))
+    assert value == pytest.approx(solution.objective, rel=1e-9)
+    assert float(gradient.norm()) < 1e-5
+
+
+def test_large_problems_in_float32_agree_with_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(3000, 24)
+    exact = fit_softmax(x, y, n_classes=4, penalty=Penalty("norm", 0.02))
+    monkeypatch.setattr("histobench.roi.protocols.softmax_regression._SMALL", 0)
+    rounded = fit_softmax(x, y, n_classes=4, penalty=Penalty("norm", 0.02))
+    assert rounded.objective == pytest.approx(exact.objective, rel=1e-6)
+    assert rounded.converged
+
+
+def test_many_classes_share_one_curvature_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(600, 20, 6)
+    separate = fit_softmax(x, y, n_classes=6, penalty=Penalty("squared", 1e-3))
+    monkeypatch.setattr("histobench.roi.protocols.curvature._LARGEST_BLOCKS", 0)
+    shared = fit_softmax(x, y, n_classes=6, penalty=Penalty("squared", 1e-3))
+    assert shared.objective == pytest.approx(separate.objective, rel=1e-6)
+
+
+def test_few_passes_are_enough_for_an_ill_conditioned_problem() -> None:
+    x, y = data(4000, 60)
+    x = x * torch.logspace(1.5, -2, 60)
+    solution = fit_softmax(x, y, n_classes=4, penalty=Penalty("norm", 1e-3))
+    assert solution.converged
+    assert solution.evaluations <= 40
+
+
+def test_a_strong_penalty_leaves_the_class_frequencies() -> None:
+    x, y = data(100)
+    y = torch.where(torch.arange(100) < 70, 0, y)
+    solution = fit_softmax(x, y, n_classes=4, penalty=Penalty("norm", 100.0))
+    assert float(solution.weight.norm()) == 0
+    frequency = torch.bincount(y).double() / 100
+    torch.testing.assert_close(solution.probabilities(x[:1])[0], frequency)
+
+
+def test_use_sklearn_really_uses_scikit_learn() -> None:
+    x, y = data()
+    outcome = linear_probe(x[:200], y[:200], x[200:], n_classes=4, use_sklearn=True)
+    model = LogisticRegression(C=20 * 4 / 100, max_iter=1000, random_state=0).fit(
+        x[:200].numpy(), y[:200].numpy()
+    )
+    np.testing.assert_array_equal(outcome.probabilities, model.predict_proba(x[200:].numpy()))
+
+
+def test_too_few_iterations_are_reported() -> None:
+    x, y = data(4000, 40)
+    x = x * torch.logspace(2, -2, 40)
+    for use_sklearn in (False, True):
+        outcome = linear_probe(x, y, x[:5], n_classes=4, max_iteration=1, use_sklearn=use_sklearn)
+        assert "after 1 iterations" in outcome.info["warnings"][0]
+
+
+@pytest.mark.parametrize("use_sklearn", [False, True])
+def test_a_class_without_training_images_has_probability_zero(use_sklearn: bool) -> None:
+    x, y = data(c=3)
+    y = torch.where(y == 1, 3, y)
+    outcome = linear_probe(x, y, x[:10], n_classes=4, use_sklearn=use_sklearn)
+    assert (outcome.probabilities[:, 1] == 0).all()
+    np.testing.assert_allclose(outcome.probabilities.sum(1), 1)
+    alone = linear_probe(x, torch.full_like(y, 2), x[:10], n_classes=4, use_sklearn=use_sklearn)
+    assert (alone.predicted == 2).all()
+
+
+def test_the_same_call_gives_the_same_bits() -> None:
+    x, y = data(2000, 10)
+    first, second = (linear_probe(x, y, x, n_classes=4).probabilities for _ in range(2))
+    np.testing.assert_array_equal(first, second)
