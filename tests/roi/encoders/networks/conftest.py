@@ -148,3 +148,25 @@ def scramble() -> Callable[[nn.Module], nn.Module]:
         return module.eval()
 
     return fill
+
+
+@pytest.fixture
+def byte_level_tokenizer(tmp_path: Path) -> Path:
+    """A tokenizer file like CONCH's, with bytes for its vocabulary."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {
+        token: i for i, token in enumerate(["<pad>", "<start_of_text>", "<end_of_text>", *alphabet])
+    }
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.add_special_tokens(["<pad>", "<start_of_text>", "<end_of_text>"])
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<start_of_text> $A <end_of_text>",
+        special_tokens=[("<start_of_text>", 1), ("<end_of_text>", 2)],
+    )
+    path = tmp_path / "conch_byte_level_bpe_uncased.json"
+    tokenizer.save(str(path))
+    return path

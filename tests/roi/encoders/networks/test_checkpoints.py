@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch.nn import functional as F
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.construct import construct
@@ -26,18 +26,31 @@ NETWORKS = {
 }
 #: Blocks kept of each tower; two in a Swin stage, so that one of them shifts its windows.
 BLOCKS = {"ctranspath": 2}
+Save = Callable[[dict[str, Any]], Path]
 SIZES = {"conch_v1": 448, "conch_v15": 448, "musk": 384}
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Iterator[Save]:
+    path = tmp_path / "checkpoint.pth"
+
+    def write(content: dict[str, Any]) -> Path:
+        torch.save(content, path)
+        return path
+
+    yield write
+    path.unlink(missing_ok=True)  # hundreds of megabytes that pytest would keep
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_published_layout_gives_the_features_of_the_network(
-    name: str, manifest: Callable[[str], Any], tmp_path: Path
+    name: str, manifest: Callable[[str], Any], save: Save
 ) -> None:
     blocks = BLOCKS.get(name, 1)
     state = manifest(name).tensors(blocks=blocks)
     network = NETWORKS[name].build(depth=blocks).eval()
     network.load_state_dict(getattr(NETWORKS[name], "from_upstream", dict)(state), strict=True)
-    encoder = construct(get_spec(name), weights=str(save(tmp_path, state)), depth=blocks)
+    encoder = construct(get_spec(name), weights=str(save(state)), depth=blocks)
     images = torch.randn(1, 3, SIZES.get(name, 224), SIZES.get(name, 224))
     with torch.no_grad():
         torch.testing.assert_close(encoder(images), network(images), atol=1e-5, rtol=1e-5)
@@ -47,7 +60,7 @@ def test_published_layout_gives_the_features_of_the_network(
 @pytest.mark.parametrize("name", ["conch_v15", "ctranspath"])
 @pytest.mark.parametrize("wrapped", ["half", "module", "container"])
 def test_half_precision_and_wrapped_files_load(
-    name: str, wrapped: str, manifest: Callable[[str], Any], tmp_path: Path
+    name: str, wrapped: str, manifest: Callable[[str], Any], save: Save
 ) -> None:
     blocks = BLOCKS.get(name, 1)
     state = manifest(name).tensors(blocks=blocks)
@@ -58,27 +71,37 @@ def test_half_precision_and_wrapped_files_load(
         "module": {f"module.{key}": tensor for key, tensor in state.items()},
         "container": {"model": state, "epoch": 3},
     }[wrapped]
-    expected = construct(get_spec(name), weights=str(save(tmp_path, state)), depth=blocks)
-    got = construct(get_spec(name), weights=str(save(tmp_path, content)), depth=blocks)
+    expected = construct(get_spec(name), weights=str(save(state)), depth=blocks)
+    got = construct(get_spec(name), weights=str(save(content)), depth=blocks)
     for key, tensor in expected.network.state_dict().items():
         torch.testing.assert_close(got.network.state_dict()[key], tensor, atol=2e-3, rtol=2e-3)
         assert got.network.state_dict()[key].dtype == tensor.dtype
 
 
-def test_a_missing_tensor_is_named(manifest: Callable[[str], Any], tmp_path: Path) -> None:
+def test_a_missing_tensor_is_named(manifest: Callable[[str], Any], save: Save) -> None:
     state = manifest("conch_v15").tensors(blocks=1)
     del state["attn_pool_contrast.to_kv.weight"]
     with pytest.raises(HistobenchError, match=re.escape("attn_pool_contrast.to_kv.weight")):
-        construct(get_spec("conch_v15"), weights=str(save(tmp_path, state)), depth=1)
+        construct(get_spec("conch_v15"), weights=str(save(state)), depth=1)
 
 
-def test_the_file_of_another_network_is_refused(manifest: Callable[[str], Any], tmp_path: Path) -> None:
+def test_the_file_of_another_network_is_refused(manifest: Callable[[str], Any], save: Save) -> None:
     state = manifest("ctranspath").tensors(blocks=2)
     with pytest.raises(HistobenchError, match="conch_v15"):
-        construct(get_spec("conch_v15"), weights=str(save(tmp_path, state)), depth=1)
+        construct(get_spec("conch_v15"), weights=str(save(state)), depth=1)
 
 
-def save(folder: Path, content: dict[str, Tensor] | dict[str, Any]) -> Path:
-    path = folder / "checkpoint.pth"
-    torch.save(content, path)
-    return path
+def test_stored_conch_features_are_projected_before_they_meet_the_text(
+    manifest: Callable[[str], Any], save: Save, byte_level_tokenizer: Path
+) -> None:
+    state = manifest("conch_v1").tensors(blocks=1)
+    encoder = construct(get_spec("conch_v1"), weights=str(save(state)), depth=1)
+    texts = ["tumour", "normal tissue", "fat"]
+    stored = torch.randn(4, 512)
+    probabilities = encoder.run_zero_shot(texts, stored, "cpu")
+    tokens = conch.load_tokenizer({byte_level_tokenizer.name: byte_level_tokenizer})(texts)
+    with torch.no_grad():
+        text = encoder.network.encode_text(tokens)
+        images = F.normalize(stored @ state["visual.proj_contrast"], dim=-1)
+        expected = (state["logit_scale"].exp() * images @ text.T).softmax(dim=-1)
+    torch.testing.assert_close(probabilities, expected)

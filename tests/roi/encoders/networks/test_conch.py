@@ -126,8 +126,8 @@ def test_positions_of_another_size_are_resampled() -> None:
     torch.testing.assert_close(large[:, :1], small[:, :1])
 
 
-def test_tokenizer_frames_pads_and_cuts(tmp_path: Path) -> None:
-    tokenize = conch.load_tokenizer({"tokenizer.json": write_byte_level_tokenizer(tmp_path)})
+def test_tokenizer_frames_pads_and_cuts(byte_level_tokenizer: Path) -> None:
+    tokenize = conch.load_tokenizer({byte_level_tokenizer.name: byte_level_tokenizer})
     ids = tokenize(["ab", "Ab", "a " * 400, ""])
     assert ids.shape == (4, 128)
     assert ids[0].tolist() == ids[1].tolist()
@@ -136,22 +136,3 @@ def test_tokenizer_frames_pads_and_cuts(tmp_path: Path) -> None:
     assert ids[2, 126] == 2, "a cut text still ends with the end token"
     assert (ids[2, :127] != 0).all()
     assert ids[3, :3].tolist() == [1, 2, 0]
-
-
-def write_byte_level_tokenizer(folder: Path) -> Path:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {
-        token: i for i, token in enumerate(["<pad>", "<start_of_text>", "<end_of_text>", *alphabet])
-    }
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.add_special_tokens(["<pad>", "<start_of_text>", "<end_of_text>"])
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<start_of_text> $A <end_of_text>",
-        special_tokens=[("<start_of_text>", 1), ("<end_of_text>", 2)],
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder / "tokenizer.json"
