@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from histobench.roi.encoders.families.family import family_of
@@ -10,15 +11,15 @@ from histobench.roi.encoders.registry import build_network
 from histobench.roi.encoders.spec import Cost, EncoderSpec
 
 
-def measure_cost(spec: EncoderSpec) -> Cost:
+def measure_cost(spec: EncoderSpec, network: nn.Module | None = None) -> Cost:
     """Parameters of the whole network and GFLOPs (two per multiply-add) of one image at the default size.
 
     Nothing is computed: the network is built and run on the meta device, where tensors have only shapes.
     """
     device = "cpu" if spec.source.kind == "project" else "meta"
-    network = build_network(spec, device=device)
+    network = (network or build_network(spec, device=device)).requires_grad_(False)
     counter = FlopCounterMode(display=False)
-    with torch.inference_mode(), torch.device(device), counter:
+    with torch.no_grad(), torch.device(device), counter:
         family_of(spec).encode_image(spec, network, torch.empty(1, 3, spec.size, spec.size))
     params = sum(parameter.numel() for parameter in network.parameters())
     return Cost(params=params, gflops=float(f"{counter.get_total_flops() / 1e9:.4g}"))

@@ -71,7 +71,7 @@ class BertClip(nn.Module):
                 "head": nn.ModuleDict({"proj": nn.Linear(trunk.num_features, embed_dim, bias=False)}),
             }
         )
-        config = BertConfig(**bert, **({} if depth is None else {"num_hidden_layers": depth}))
+        config = BertConfig(**{**bert, "num_hidden_layers": depth or bert["num_hidden_layers"]})
         width = config.hidden_size
         middle = (width + embed_dim) // 2
         self.text = nn.ModuleDict(
