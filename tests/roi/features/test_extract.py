@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -245,6 +246,30 @@ def test_a_large_set_is_put_together_on_disk_with_the_same_bytes(
     monkeypatch.setattr("histobench.roi.features.assemble.IN_MEMORY", 0)
     on_disk = [item.path.read_bytes() for item in run(dataset, tiny, tmp_path / "two")]
     assert in_memory == on_disk
+
+
+def test_images_in_tar_files_give_the_features_of_the_same_files(
+    make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
+) -> None:
+    dataset = make_dataset(6, 3)
+    inside: dict[str, tuple[RoiImage, ...]] = {}
+    for split, images in dataset.splits.items():
+        with tarfile.open(tmp_path / f"{split}.tar", "w") as tar:
+            for image in images:
+                tar.add(image.path, f"deep/{image.name}")
+        inside[split] = tuple(
+            replace(image, path=tmp_path / f"{split}.tar" / "deep" / image.name) for image in images
+        )
+    shards = replace(dataset, splits=inside)
+    packed = run(shards, tiny, tmp_path / "packed", num_workers=1)
+    assert [item.computed for item in packed] == [6, 3]
+    plain = run(dataset, tiny, tmp_path / "plain")
+    assert [item.computed for item in plain] == [0, 0]  # the same bytes are the same images
+    for one, other in zip(packed, plain, strict=True):
+        assert one.path.read_bytes() == other.path.read_bytes()
+    missing = replace(inside["test"][0], path=tmp_path / "test.tar" / "none.png")
+    with pytest.raises(HistobenchError, match=r"test\.tar has no member 'none\.png'"):
+        run(replace(shards, splits={"test": (missing,)}), tiny, tmp_path / "out")
 
 
 def test_golden_features_of_real_images(shared_dir: Path, tmp_path: Path) -> None:

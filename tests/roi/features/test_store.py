@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import zipfile
@@ -214,12 +215,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_failing_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = save(make(), tmp_path / "f.pt").read_bytes()
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+    class FullDisk(io.BytesIO):
+        def write(self, data: bytes) -> int:
+            if self.tell() > 2000:
+                raise OSError(28, "No space left on device")
+            return super().write(data)
 
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(Path, "open", lambda self, mode: FullDisk())
     with pytest.raises(HistobenchError, match="disk is full"):
-        save(make(6), tmp_path / "f.pt")
+        save(make(600), tmp_path / "f.pt")
+    monkeypatch.undo()
     assert (tmp_path / "f.pt").read_bytes() == old
     assert [item.name for item in tmp_path.iterdir()] == ["f.pt"]
 

@@ -44,9 +44,17 @@ def locate(path: str | Path) -> ImageRef:
     return ImageRef(file=archive, name=text, offset=place[0], size=place[1])
 
 
-@functools.lru_cache(maxsize=4096)
 def tar_members(archive: str) -> dict[str, tuple[int, int]]:
     """Offset and size of every regular file in a TAR, without reading their contents."""
+    try:
+        stat = os.stat(archive)
+    except OSError as error:
+        raise HistobenchError(f"cannot read the TAR file {archive}: {error.strerror}") from error
+    return _members(archive, stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4096)
+def _members(archive: str, size: int, changed: int) -> dict[str, tuple[int, int]]:
     try:
         with tarfile.open(archive, "r:") as tar:
             return {item.name: (item.offset_data, item.size) for item in tar if item.isreg()}

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -35,7 +35,12 @@ def save(features: FeatureSet, path: str | Path) -> Path:
     }
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         # Through a handle, because torch writes the file's own (temporary) name into the archive otherwise.
-        torch.save(content, handle)
+        watched = _WatchedFile(handle)
+        try:
+            torch.save(content, watched)  # type: ignore[arg-type]
+        except RuntimeError:
+            # torch turns a full disk into an error of its own.
+            raise (watched.error or OSError(None, "the file cannot be written")) from None
     return Path(path)
 
 
@@ -103,6 +108,24 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> None:
             f"{second} has label {', '.join(map(str, unknown))}, which {first} never shows: "
             "every class of the test set needs training images"
         )
+
+
+class _WatchedFile:
+    """A file that remembers why it could not be written to."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._handle.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._handle.flush()
 
 
 def _plain_content(path: Path) -> Any:

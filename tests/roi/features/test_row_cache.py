@@ -1,0 +1,143 @@
+"""The cache of rows: what goes in comes out, in any order, with little memory."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import RoiImage
+from histobench.roi.features import assemble as assembling
+from histobench.roi.features.assemble import assemble
+from histobench.roi.features.content_hashes import ContentHashes
+from histobench.roi.features.fingerprint import describe_transform, fingerprint
+from histobench.roi.features.image_ref import locate
+from histobench.roi.features.row_cache import RowCache
+from histobench.roi.features.row_shard import read_shard, write_shard
+from histobench.roi.features.store import load
+
+DESCRIPTION = {"encoder": "e", "dim": 4}
+
+
+def keys_of(*numbers: int) -> list[bytes]:
+    return [number.to_bytes(32, "big") for number in numbers]
+
+
+def rows_of(*numbers: int) -> np.ndarray:
+    return np.array([[number] * 4 for number in numbers], dtype=np.float32)
+
+
+def test_rows_come_back_in_any_order_from_several_shards(tmp_path: Path) -> None:
+    cache = RowCache(tmp_path, DESCRIPTION)
+    cache.add(keys_of(1, 2, 3), rows_of(1, 2, 3), {})
+    cache.add(keys_of(4, 5), rows_of(4, 5), {b"\xff" * 32: "damaged"})
+    for again in (cache, RowCache(tmp_path, DESCRIPTION)):
+        out = np.empty((4, 4), np.float32)
+        again.gather(keys_of(5, 1, 5, 3), out)
+        np.testing.assert_array_equal(out, rows_of(5, 1, 5, 3))
+        assert b"\xff" * 32 in again
+        assert again.bad == {b"\xff" * 32: "damaged"}
+        assert keys_of(9)[0] not in again
+
+
+def test_encoders_do_not_mix(tmp_path: Path) -> None:
+    RowCache(tmp_path, DESCRIPTION).add(keys_of(1), rows_of(1), {})
+    assert keys_of(1)[0] not in RowCache(tmp_path, {**DESCRIPTION, "encoder": "other"})
+
+
+def test_the_same_rows_are_the_same_file(tmp_path: Path) -> None:
+    bad = {b"\x01" * 32: "one", b"\x02" * 32: "two"}
+    first = write_shard(tmp_path, keys_of(1, 2), rows_of(1, 2), bad)
+    second = write_shard(tmp_path, keys_of(1, 2), rows_of(1, 2), dict(reversed(bad.items())))
+    assert first == second
+
+
+def test_what_another_decoder_found_bad_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = RowCache(tmp_path, DESCRIPTION)
+    cache.add(keys_of(1), rows_of(1), {b"\xff" * 32: "damaged"})
+    monkeypatch.setattr("histobench.roi.features.row_shard.DECODER", "pillow 99")
+    assert b"\xff" * 32 not in RowCache(tmp_path, DESCRIPTION)
+
+
+def test_a_shard_whose_content_changed_is_removed(tmp_path: Path) -> None:
+    path = write_shard(tmp_path, keys_of(1), rows_of(1), {})
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(HistobenchError, match="was damaged and has been removed"):
+        read_shard(path)
+    assert not path.exists()
+
+
+def test_putting_a_set_together_does_not_hold_it_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dim, shard, shards = 512, 512, 16  # 16 MiB of features
+    cache = RowCache(tmp_path / "cache", {"encoder": "e", "dim": dim})
+    rng = np.random.default_rng(0)
+    for number in range(shards):
+        keys = keys_of(*range(number * shard, (number + 1) * shard))
+        cache.add(keys, rng.standard_normal((shard, dim), dtype=np.float32), {})
+    keys = keys_of(*range(shard * shards))
+    images = [RoiImage(Path("x.png"), 0, "x.png", "x.png") for _ in keys]
+    monkeypatch.setattr(assembling, "IN_MEMORY", 0)
+    tracemalloc.start()
+    assemble(cache, images, keys, dim=dim, metadata={}, path=tmp_path / "set.pt")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 * 2**20
+    features = load(tmp_path / "set.pt")
+    expected = np.empty((shard * shards, dim), np.float32)
+    cache.gather(keys, expected)
+    np.testing.assert_array_equal(features.embeddings.numpy(), expected)
+
+
+def test_unchanged_files_are_not_hashed_again_and_changed_ones_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"one")
+    long_ago = 1_700_000_000
+    os.utime(path, (long_ago, long_ago))
+    ref = locate(path)
+    table = ContentHashes(tmp_path / "cache")
+    stamps, known = table.known([ref])
+    assert known == [None]
+    # The inode's change time is now, so that the hash is not trusted yet ...
+    table.remember([(ref, stamps[0], b"x" * 32)])
+    assert table.known([ref])[1] == [None]
+    # ... unless all of the file's times are old.
+    settled = (stamps[0][0], stamps[0][1], long_ago * 10**9, stamps[0][3])  # type: ignore[index]
+    table.remember([(ref, settled, b"x" * 32)])
+    assert table._lookup(ref, settled) == b"x" * 32
+    assert table.known([ref])[1] == [None]
+    table.close()
+
+
+def test_without_a_writable_folder_nothing_is_remembered_and_nothing_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    table = ContentHashes(tmp_path / "file")
+    ref = locate(tmp_path / "file")
+    stamps, known = table.known([ref])
+    table.remember([(ref, stamps[0], b"x" * 32)])
+    assert known == [None]
+
+
+def test_fingerprints_depend_on_content_alone() -> None:
+    assert fingerprint({"a": [1, 2], "b": None}) == fingerprint({"b": None, "a": [1, 2]})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+
+
+def test_own_transforms_are_known_by_their_text() -> None:
+    def one(image: object) -> object:
+        return image
+
+    def other(image: object) -> object:
+        return [image]
+
+    assert describe_transform(one) == describe_transform(one)
+    assert describe_transform(one) != describe_transform(other)
