@@ -54,7 +54,10 @@ def main() -> None:
     network = TinyVL().to(args.device, memory_format=torch.channels_last)
     train(network, tiles, labels, held_out, epochs=args.epochs, batch=args.batch, rate=args.rate, start=start)
     save(network, args.out)
-    print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB, {time.perf_counter() - start:.0f} s in all")
+    print(
+        f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB; {time.perf_counter() - start:.0f} s in all, "
+        f"{time.process_time():.0f} s of CPU time"
+    )
 
 
 def make_tiles(per_class: int, *, seed: int) -> tuple[Tensor, NDArray[np.int64]]:
