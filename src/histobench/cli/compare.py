@@ -107,7 +107,7 @@ def print_grid(grid: Grid, console: Console) -> None:
     console.print(grid.title, style="bold", soft_wrap=True, highlight=False, markup=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in grid.header:
-        table.add_column(escape(column), no_wrap=column != "encoder")
+        table.add_column(escape(column), no_wrap=column != "encoder", overflow="fold")
     for row in grid.rows:
         table.add_row(*map(escape, row), style="dim" if row[-1].endswith("*") else None)
     console.print(table)

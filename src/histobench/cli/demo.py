@@ -15,8 +15,8 @@ ENCODERS = ("efficientnet-lite0", "tiny-vl", "random-vit")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the demo goes and how large it is."""
     parser.add_argument("-o", "--output", default="demo-results", help="folder (default: demo-results)")
-    parser.add_argument("--per-class", type=int, default=60, help="training tiles per class (default: 60)")
-    parser.add_argument("--test-per-class", type=int, default=30, help="test tiles per class (default: 30)")
+    parser.add_argument("--per-class", type=int, default=40, help="training tiles per class (default: 40)")
+    parser.add_argument("--test-per-class", type=int, default=60, help="test tiles per class (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the tiles and of everything random")
 
 

@@ -283,10 +283,13 @@ def _notes(
         )
     if test == "bootstrap" and pairs and smallest_p_value(n_resamples, design) * len(pairs) > alpha:
         needed = resamples_for(2 * len(pairs), "accuracy", alpha)
-        notes.append(
-            f"{n_resamples} resamples are too few for {len(pairs)} corrected comparisons: "
-            f"no difference can hold; use --n_bootstrap {needed}"
-        )
+        if smallest_p_value(needed, design) * len(pairs) > alpha:
+            notes.append(f"too few groups for {len(pairs)} corrected comparisons: no difference can hold")
+        else:
+            notes.append(
+                f"{n_resamples} resamples are too few for {len(pairs)} corrected comparisons: "
+                f"no difference can hold; use --n_bootstrap {needed}"
+            )
     if test == "mcnemar" and design.is_clustered:
         notes.append(
             "McNemar's test takes images as independent, but they come in groups: prefer --test bootstrap"

@@ -1,0 +1,226 @@
+"""The three documented scripts, run as a user would run them, on a small synthetic dataset."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from histobench.cli.main import main
+from histobench.roi.data.demo import write_demo_dataset
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = "Linear-Probe,KNN,Proto,Few-shot,Zero-shot"
+DOCUMENTED_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1_score", "auroc")
+
+
+def _run(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HISTOBENCH_CACHE": str(cwd / "cache"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, str(ROOT / script), *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the documented example workflow has been run, with tiny-vl for conch_v1."""
+    folder = tmp_path_factory.mktemp("work")
+    write_demo_dataset(
+        folder / "example_dataset", name="CRC-100K", train_per_class=6, test_per_class=3, layout="wide"
+    )
+    extracted = _run(
+        "00-ROI_Feature_Extract.py",
+        *("--dataset_split_csv", "./example_dataset/CRC-100K.csv"),
+        *("--class2id_txt", "./example_dataset/CRC-100K.txt"),
+        *("--dataset_name", "CRC-100K"),
+        *("--model_name", "tiny-vl"),
+        *("--resize_size", "448"),
+        *("--batch_size", "128"),
+        *("--device", "cuda:0"),
+        *("--save_dir", "./example_dataset/features"),
+        cwd=folder,
+    )
+    assert extracted.returncode == 0, extracted.stderr
+    evaluated = _run(
+        "01-ROI_BenchMark_Main.py",
+        *("--TASK", TASKS),
+        *("--train_feature_file", _features("train")),
+        *("--test_feature_file", _features("test")),
+        *("--class2id_txt", "./example_dataset/CRC-100K.txt"),
+        *("--zeroshot_model_name", "tiny-vl"),
+        *("--zeroshot_prompt_file", "./example_dataset/CRC-100K-Zero_Shot_Prompts.txt"),
+        *("--log_dir", "./results/CRC-100K_tiny-vl"),
+        *("--log_description", "Comprehensive evaluation of tiny-vl on the synthetic dataset"),
+        *("--device", "cuda:0"),
+        *("--n_neighbors", "5"),
+        *("--n_iter", "10"),
+        *("--n_way", "2,9,10"),
+        *("--n_shot", "1,4,256"),
+        cwd=folder,
+    )
+    assert evaluated.returncode == 0, evaluated.stderr
+    (folder / "evaluate.log").write_text(evaluated.stdout + evaluated.stderr)
+    return folder
+
+
+def _features(split: str) -> str:
+    return f"./example_dataset/features/Dataset_[CRC-100K]_Model_[tiny-vl]_Size_[448]_{split}.pt"
+
+
+def test_feature_files_hold_the_documented_keys_and_no_code(workplace: Path) -> None:
+    content = torch.load(workplace / _features("test"), weights_only=True)
+    assert {"embeddings", "labels", "img_names"} <= set(content)
+    assert len(content["embeddings"]) == len(content["labels"]) == len(content["img_names"]) == 27
+
+
+def test_every_documented_results_file_is_there(workplace: Path) -> None:
+    results = workplace / "results" / "CRC-100K_tiny-vl"
+    for task in ("Linear-Probe", "KNN", "Proto", "Zero-shot"):
+        content = json.loads((results / task / f"{task}_complete_results.json").read_text())
+        assert content["task_name"] == task
+        assert content["num_samples"] == 27
+        assert content["num_classes"] == 9
+        assert all(0 <= content["metrics"][name] <= 1 for name in DOCUMENTED_METRICS)
+        assert sum(map(sum, content["confusion_matrix"])) == 27
+        assert content["additional_info"]["preset"] == "uni"
+        with (results / task / f"{task}_detailed_results.csv").open() as handle:
+            rows = list(csv.DictReader(handle))
+        assert list(rows[0])[:4] == ["img_name", "true_label", "predicted_label", "probabilities"]
+        assert abs(sum(json.loads(rows[0]["probabilities"])) - 1) < 1e-6
+    for way in (2, 9):
+        names = {path.name for path in (results / "Few-shot" / f"way_{way}").iterdir()}
+        assert f"Fewshot_{way}way_4shot_per_episode_metrics.json" in names
+        assert f"Fewshot_{way}way_4shot_few_shot_results.json" in names
+        assert f"Fewshot_{way}way_256shot_complete_results.json" not in names
+    assert (results / "results.parquet").is_file()
+
+
+def test_settings_that_do_not_fit_are_named(workplace: Path) -> None:
+    log = (workplace / "evaluate.log").read_text()
+    assert "few-shot ways 10 left out" in log
+    assert "few-shot shots 256 left out" in log
+
+
+def test_zero_shot_on_the_synthetic_tiles_beats_chance(workplace: Path) -> None:
+    path = workplace / "results" / "CRC-100K_tiny-vl" / "Zero-shot" / "Zero-shot_complete_results.json"
+    assert json.loads(path.read_text())["metrics"]["accuracy"] > 0.4
+
+
+def test_the_bootstrap_script_writes_intervals_and_skips_them_the_second_time(workplace: Path) -> None:
+    arguments = ("--results_dir", "./results", "--n_bootstrap", "50", "--random_state", "1")
+    first = _run("02-Bootstrap_Statistical_Analysis.py", *arguments, cwd=workplace)
+    assert first.returncode == 0, first.stderr
+    summary = json.loads((workplace / "results" / "bootstrap_ci_summary.json").read_text())
+    assert summary
+    knn = workplace / "results" / "CRC-100K_tiny-vl" / "KNN"
+    stamp = (knn / "KNN_bootstrap_ci.json").stat().st_mtime_ns
+    second = _run("02-Bootstrap_Statistical_Analysis.py", *arguments, cwd=workplace)
+    assert second.returncode == 0
+    assert (knn / "KNN_bootstrap_ci.json").stat().st_mtime_ns == stamp
+
+
+def test_the_same_extraction_again_computes_nothing(workplace: Path) -> None:
+    again = _run(
+        "00-ROI_Feature_Extract.py",
+        *(
+            "--dataset_split_csv",
+            "example_dataset/CRC-100K.csv",
+            "--class2id_txt",
+            "example_dataset/CRC-100K.txt",
+        ),
+        *("--dataset_name", "CRC-100K", "--model_name", "tiny-vl", "--save_dir", "again"),
+        cwd=workplace,
+    )
+    assert again.returncode == 0, again.stderr
+    assert "54 images, all from the cache" in again.stdout
+    # 448 is the script's documented default size, so the features are those of the first run.
+    name = "Dataset_[CRC-100K]_Model_[tiny-vl]_Size_[448]_test.pt"
+    again_, first = (
+        torch.load(workplace / path, weights_only=True) for path in (f"again/{name}", _features("test"))
+    )
+    assert torch.equal(again_["embeddings"], first["embeddings"])
+    assert again_["metadata"]["fingerprint"] == first["metadata"]["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--TASK", "Linear-Prob"), "did you mean Linear-Probe"),
+        (("--train_feature_file", "missing.pt"), "missing.pt"),
+        (("--class2id_txt", "missing.txt"), "missing.txt"),
+        (("--n_neighbors", "5000"), "n_neighbors"),
+        (("--zeroshot_model_name", "tiny_vl"), "tiny-vl"),
+        (("--preset", "unii"), "uni"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_two(
+    workplace: Path,
+    arguments: tuple[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(workplace)
+    given = {
+        "--TASK": "KNN,Zero-shot",
+        "--train_feature_file": _features("train"),
+        "--test_feature_file": _features("test"),
+        "--class2id_txt": "example_dataset/CRC-100K.txt",
+        "--zeroshot_prompt_file": "example_dataset/CRC-100K-Zero_Shot_Prompts.txt",
+        "--n_neighbors": "5",
+        "--log_dir": "results/bad",
+        arguments[0]: arguments[1],
+    }
+    assert main(["evaluate", *(part for pair in given.items() for part in pair)]) == 2
+    said = "".join(capsys.readouterr())
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_an_encoder_without_text_skips_zero_shot_and_runs_the_rest(workplace: Path) -> None:
+    _run(
+        "00-ROI_Feature_Extract.py",
+        *(
+            "--dataset_split_csv",
+            "example_dataset/CRC-100K.csv",
+            "--class2id_txt",
+            "example_dataset/CRC-100K.txt",
+        ),
+        *("--dataset_name", "CRC-100K", "--model_name", "efficientnet-lite0", "--resize_size", "64"),
+        *("--save_dir", "lite"),
+        cwd=workplace,
+    )
+    name = "lite/Dataset_[CRC-100K]_Model_[efficientnet-lite0]_Size_[64]_{}.pt"
+    done = _run(
+        "01-ROI_BenchMark_Main.py",
+        *("--TASK", "Zero-shot,Proto", "--log_dir", "results/lite"),
+        *("--train_feature_file", name.format("train"), "--test_feature_file", name.format("test")),
+        *("--zeroshot_prompt_file", "example_dataset/CRC-100K-Zero_Shot_Prompts.txt"),
+        cwd=workplace,
+    )
+    assert done.returncode == 0
+    assert "no text tower" in done.stdout
+    assert (workplace / "results" / "lite" / "Proto" / "Proto_complete_results.json").is_file()
+
+
+def test_features_of_two_encoders_are_not_mixed(workplace: Path) -> None:
+    done = _run(
+        "01-ROI_BenchMark_Main.py",
+        *("--TASK", "KNN", "--log_dir", "results/mixed"),
+        *("--train_feature_file", _features("train")),
+        *("--test_feature_file", "lite/Dataset_[CRC-100K]_Model_[efficientnet-lite0]_Size_[64]_test.pt"),
+        cwd=workplace,
+    )
+    assert done.returncode == 2
+    assert "256" in done.stderr
+    assert not (workplace / "results" / "mixed").exists()
