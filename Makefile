@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test check bench lock clean
+.PHONY: setup demo test check bench lock alfworld clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,10 @@ bench: $(STAMP)
 lock: $(STAMP)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --generate-hashes \
 	  --extra text --extra mint --extra report --extra bench --extra dev pyproject.toml -o requirements.lock
+
+# Optional: the simulator of the household tasks; compiles a planner, 2-3 minutes.
+alfworld: $(STAMP)
+	@sh scripts/alfworld/install.sh $(BIN)/python
 
 clean:
 	rm -rf $(VENV) demo-results .mypy_cache .ruff_cache .pytest_cache .hypothesis

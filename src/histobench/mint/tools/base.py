@@ -17,6 +17,13 @@ class Tool(ABC):
     signature: ClassVar[str]
     description: ClassVar[str]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        call = cls.__dict__.get("__call__")
+        if call is not None:
+            # What Python says about wrong arguments reaches the agent, who knows no class names.
+            call.__qualname__ = "__call__"
+
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         """Do the work; the returned text is what the agent sees."""

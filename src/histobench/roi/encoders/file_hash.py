@@ -5,17 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from pathlib import Path
 
 from histobench.core.atomic import write_json
+from histobench.core.cache_folder import cache_dir as cache_dir
 from histobench.core.errors import HistobenchError
-
-
-def cache_dir() -> Path:
-    """Where histobench keeps what can be made again: `HISTOBENCH_CACHE`, or `~/.cache/histobench`."""
-    given = os.environ.get("HISTOBENCH_CACHE")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "histobench"
 
 
 def sha256_of(path: Path) -> str:

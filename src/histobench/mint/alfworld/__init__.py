@@ -1,0 +1,1 @@
+"""The ALFWorld household simulator: its games, and a side process that plays them."""

@@ -1,0 +1,119 @@
+"""The games on disk: 134 houses with a goal each."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import shutil
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from histobench.core.cache_folder import cache_dir
+from histobench.core.errors import HistobenchError
+
+LIST = "gamefile_id.txt"
+SPLIT = Path("json_2.1.1") / "valid_unseen"
+ARCHIVE = "alfworld-games.tar.xz"
+#: How the id of a game begins -> its kind of goal.
+GOAL_TYPES = {
+    "pick_and_place": "put",
+    "pick_clean_then_place": "clean",
+    "pick_heat_then_place": "heat",
+    "pick_cool_then_place": "cool",
+    "look_at_obj": "examine",
+    "pick_two_obj": "puttwo",
+}
+
+
+@dataclass(frozen=True)
+class GameFile:
+    """One game: `id` is its two folder names."""
+
+    id: str
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """The file that the engine plays."""
+        return self.folder / "game.tw-pddl"
+
+    @property
+    def goal_type(self) -> str:
+        """put, clean, heat, cool, examine or puttwo."""
+        return goal_type(self.id)
+
+    def expert_trajectory(self) -> str:
+        """How an expert played it; empty where no record exists."""
+        try:
+            return (self.folder / "gt_traj.txt").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+
+def goal_type(game_id: str) -> str:
+    """The kind of goal that an id names.
+
+    >>> goal_type("pick_two_obj_and_place-CD-None-Safe-308/trial_T20190907_050942_897916")
+    'puttwo'
+    """
+    for beginning, name in GOAL_TYPES.items():
+        if game_id.startswith(beginning):
+            return name
+    raise HistobenchError(f"{game_id!r} is no ALFWorld game: its name begins like none of the goal types")
+
+
+def read_games(folder: str | Path) -> list[GameFile]:
+    """The games that `gamefile_id.txt` lists, in its order."""
+    folder = Path(folder)
+    try:
+        ids = (folder / LIST).read_text(encoding="utf-8").split()
+    except OSError as error:
+        raise HistobenchError(f"no ALFWorld games in {folder}: {error}") from error
+    games = [GameFile(game_id, folder / SPLIT / game_id) for game_id in ids]
+    absent = [game.id for game in games if not game.path.is_file()]
+    if absent:
+        raise HistobenchError(f"{folder}: {len(absent)} of {len(games)} games are missing, first {absent[0]}")
+    return games
+
+
+def find_games(*places: str | Path) -> Path:
+    """The folder of games in the first of `places` that holds one, unpacking an archive into the cache."""
+    for place in map(Path, places):
+        for folder in (place, place / "alfworld"):
+            if (folder / LIST).is_file():
+                return folder
+        for archive in (place, place / ARCHIVE):
+            if archive.name == ARCHIVE and archive.is_file():
+                return _unpacked(archive)
+    searched = ", ".join(map(str, places))
+    raise HistobenchError(f"no ALFWorld games ({LIST} or {ARCHIVE}) in {searched}; run scripts/setup.sh")
+
+
+def _unpacked(archive: Path) -> Path:
+    with archive.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()[:16]
+    cache = cache_dir()
+    target = cache / f"alfworld-{digest}"
+    if target.is_dir():
+        return target
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".alfworld-", dir=cache))
+        try:
+            with tarfile.open(archive) as files:
+                files.extractall(temporary, filter="data")
+            found = next(temporary.rglob(LIST), None)
+            if found is None:
+                raise HistobenchError(f"{archive} holds no {LIST}")
+            try:
+                found.parent.rename(target)
+            except OSError:
+                if not target.is_dir():  # else another process was faster
+                    raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except (OSError, tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise HistobenchError(f"cannot unpack {archive}: {error}") from error
+    return target

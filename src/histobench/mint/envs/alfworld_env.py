@@ -1,0 +1,46 @@
+"""The environment of ALFWorld: the actions are tools on the task's game, and acting can end the episode."""
+
+from __future__ import annotations
+
+from histobench.mint.envs.general_env import CELL_TIMEOUT_S, GeneralEnv
+from histobench.mint.envs.turn_loop import Outcome
+from histobench.mint.sandbox import SandboxPool
+from histobench.mint.tasks.alfworld import AlfWorldTask
+from histobench.mint.tools.alfworld import household_tools
+
+
+class AlfWorldEnv(GeneralEnv):
+    """One game with its eleven actions in the Python session."""
+
+    def __init__(
+        self,
+        task: AlfWorldTask,
+        *,
+        pool: SandboxPool | None = None,
+        first_cell_number: int = 1,
+        cell_timeout: float = CELL_TIMEOUT_S,
+    ) -> None:
+        self._household = task
+        super().__init__(
+            task,
+            household_tools(task.game),
+            pool=pool,
+            first_cell_number=first_cell_number,
+            cell_timeout=cell_timeout,
+        )
+
+    def solved_by_acting(self) -> bool:
+        """Whether the simulator says that the goal is reached."""
+        return self._household.solved()
+
+    def close(self) -> None:
+        """End the session and the game."""
+        super().close()
+        self._household.close()
+
+    def _run(self, code: str) -> Outcome:
+        outcome = super()._run(code)
+        failure = self._household.game.failure
+        if failure is not None:  # not the agent's doing: the episode has to be played again
+            raise failure
+        return outcome

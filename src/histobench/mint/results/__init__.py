@@ -1,0 +1,1 @@
+"""Finished episodes: how they are stored, counted and compared."""

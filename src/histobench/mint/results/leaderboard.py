@@ -1,0 +1,112 @@
+"""The published table: success for each budget, improvement rate, gain from feedback."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
+from histobench.mint.results.success_rate import Trend, rate_by_budget, success_rate, trend
+
+#: The feedback that the published headline uses.
+FEEDBACK_MODEL = "gpt-4-0613"
+FEEDBACK_TYPE = "no_GT-textual"
+TREND_BUDGETS = (1, 2, 3, 4, 5)
+FULL_BUDGET = 5
+AVERAGE = "avg_micro"
+FAMILIES = {
+    "gsm8k": "reasoning",
+    "math": "reasoning",
+    "hotpotqa": "reasoning",
+    "mmlu": "reasoning",
+    "theoremqa": "reasoning",
+    "humaneval": "code_generation",
+    "mbpp": "code_generation",
+    "alfworld": "decision_making",
+}
+_DISPLAY = {"agentlm-70b-llama-2": "AgentLM-70b", "lemur-70b-chat-v1": "Lemur-70b-chat-v1"}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One model's line of the table. Rates are percentages with two decimals."""
+
+    model: str
+    rates: dict[int, float]
+    trend: Trend | None
+    by_family: dict[str, float]
+    with_feedback: dict[str, float]
+    episodes: int
+
+    @property
+    def feedback_gain(self) -> float | None:
+        """Success at k = 5 with the expert minus success without."""
+        full = self.rates.get(FULL_BUDGET)
+        if full is None or AVERAGE not in self.with_feedback:
+            return None
+        return self.with_feedback[AVERAGE] - full
+
+    def as_published(self) -> dict[str, Any]:
+        """In the shape and with the rounding of the public leaderboard."""
+        gain = self.feedback_gain
+        published: dict[str, Any] = {
+            "SR": {str(k): rate for k, rate in self.rates.items() if k in TREND_BUDGETS},
+            "SR5_feedback": None if gain is None else float(f"{self.with_feedback[AVERAGE]:.1f}"),
+            "delta_feedback": None if gain is None else float(f"{gain:.1f}"),
+            "published_name": display_name(self.model),
+            "r2": self.trend.r2 if self.trend else None,
+            "slope": self.trend.slope if self.trend else None,
+        }
+        if gain is not None:
+            published["SR5_by_family"] = self.by_family
+            published["SR5_by_family_feedback"] = self.with_feedback
+        return published
+
+
+def leaderboard(
+    outcomes: Iterable[EpisodeOutcome],
+    *,
+    feedback_model: str = FEEDBACK_MODEL,
+    feedback_type: str = FEEDBACK_TYPE,
+) -> list[Standing]:
+    """A line for every model, in order of their names."""
+    plain: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    helped: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.feedback_model == NO_FEEDBACK:
+            plain[outcome.model].append(outcome)
+        elif (outcome.feedback_model, outcome.feedback_type) == (feedback_model, feedback_type):
+            helped[outcome.model].append(outcome)
+    return [_standing(model, plain[model], helped[model]) for model in sorted({*plain, *helped})]
+
+
+def display_name(model: str) -> str:
+    """The name that the public table shows.
+
+    >>> display_name("Llama-2-70b-chat-hf")
+    'Llama-2-70b-chat'
+    """
+    return _DISPLAY.get(model, model.removesuffix("-hf"))
+
+
+def family_rates(outcomes: Iterable[EpisodeOutcome]) -> dict[str, float]:
+    """Success for each family, and over all episodes; a dataset of no known family is its own."""
+    groups: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        groups[AVERAGE].append(outcome)
+        groups[FAMILIES.get(outcome.task, outcome.task)].append(outcome)
+    return {name: rate for name in sorted(groups) if (rate := success_rate(groups[name])) is not None}
+
+
+def _standing(model: str, plain: list[EpisodeOutcome], helped: list[EpisodeOutcome]) -> Standing:
+    rates = rate_by_budget(plain)
+    return Standing(
+        model=model,
+        rates=rates,
+        trend=trend({k: rate for k, rate in rates.items() if k in TREND_BUDGETS}),
+        by_family=family_rates(outcome for outcome in plain if outcome.k == FULL_BUDGET),
+        with_feedback=family_rates(outcome for outcome in helped if outcome.k == FULL_BUDGET),
+        episodes=len(plain) + len(helped),
+    )

@@ -1,0 +1,61 @@
+"""What is left of an episode when its text is put aside."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+
+NO_FEEDBACK = "None"
+
+
+@dataclass(frozen=True)
+class EpisodeOutcome:
+    """One episode: who played what under which setting, and how it ended."""
+
+    model: str
+    feedback_model: str
+    feedback_type: str
+    k: int
+    task: str
+    task_id: str
+    success: bool
+    proposals: int = 0
+    tool_calls: int = 0
+    invalid: int = 0
+    terminate_reason: str = ""
+
+
+def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
+    """The rows of a table of outcomes (`.csv` or `.csv.gz`)."""
+    path = Path(path)
+    try:
+        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as lines:
+            for number, row in enumerate(csv.DictReader(lines), start=2):
+                try:
+                    yield _outcome(row)
+                except (KeyError, ValueError, TypeError) as error:
+                    raise HistobenchError(f"{path}:{number}: not an outcome ({error!r})") from error
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise HistobenchError(f"cannot read the outcomes {path}: {error}") from error
+
+
+def _outcome(row: Mapping[str, Any]) -> EpisodeOutcome:
+    return EpisodeOutcome(
+        model=row["model"],
+        feedback_model=row["feedback_model"],
+        feedback_type=row["feedback_type"],
+        k=int(row["k"]),
+        task=row["task"],
+        task_id=row["task_id"],
+        success=bool(int(row["success"])),
+        proposals=int(row["proposals"]),
+        tool_calls=int(row["tool_calls"]),
+        invalid=int(row["invalid"]),
+        terminate_reason=row["terminate_reason"],
+    )

@@ -1,0 +1,115 @@
+"""The real engine plays the real games through the tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.alfworld.expert import expert_calls
+from histobench.mint.alfworld.expert_replay import replay_expert
+from histobench.mint.alfworld.games import GameFile
+from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError
+from histobench.mint.envs.action import classify
+from histobench.mint.envs.alfworld_env import AlfWorldEnv
+from histobench.mint.tasks.alfworld import AlfWorldTask
+from histobench.mint.tools.alfworld import ACTIONS, household_tools
+
+GOALS = ["put", "clean", "heat", "cool", "examine", "puttwo"]
+
+
+def _shortest(games: list[GameFile], goal: str) -> GameFile:
+    """The game of a goal whose expert needed the fewest actions and did not stop before the end."""
+    last = {"examine": "use"}.get(goal, "put")
+    puts = 2 if goal == "puttwo" else 1
+    candidates = []
+    for game in games:
+        if game.goal_type == goal:
+            calls = [call.tool for call in expert_calls(game.expert_trajectory())]
+            if calls[-1] == last and (goal == "examine" or calls.count("put") >= puts):
+                candidates.append((len(calls), game.id, game))
+    return min(candidates)[2]
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_the_recorded_expert_wins_through_the_tools(
+    games: list[GameFile], simulator: Simulator, goal: str
+) -> None:
+    result = replay_expert(_shortest(games, goal), simulator)
+    assert result.won
+    assert result.as_recorded
+
+
+def test_invalid_actions_are_answered_and_counted(games: list[GameFile], simulator: Simulator) -> None:
+    game = simulator.start(games[0].path)
+    tools = {tool.name: tool for tool in household_tools(game)}
+    assert tools["goto"]("the moon") == "Nothing happens."
+    assert tools["put"]("apple 1", "fridge 1") == "Nothing happens."
+    assert game.actions == 2
+    game.close()
+
+
+def test_after_the_last_action_the_simulator_repeats_itself(
+    games: list[GameFile], simulator: Simulator
+) -> None:
+    game = simulator.start(_shortest(games, "examine").path)
+    for _ in range(MAX_ACTIONS - 1):
+        game.step("look")
+        assert not game.done
+    last = game.step("nonsense")
+    assert game.done
+    assert not game.won
+    assert game.step("look") == last == "Nothing happens."
+    assert game.actions == MAX_ACTIONS
+    game.close()
+
+
+def test_running_out_of_actions_is_success_only_under_the_published_rule(
+    games: list[GameFile], simulator: Simulator
+) -> None:
+    task = AlfWorldTask(games[0])
+    task._game = simulator.start(games[0].path)
+    assert not task.solved()
+    task._game.actions = MAX_ACTIONS
+    assert not task.success("done")
+    task.rule = "published"
+    assert task.success("done")
+    task.close()
+
+
+def test_an_episode_ends_when_the_goal_is_reached(games: list[GameFile], simulator: Simulator) -> None:
+    file = _shortest(games, "examine")
+    task = AlfWorldTask(file)
+    task._game = simulator.start(file.path)
+    assert task.prompt.splitlines()[-1].startswith("Your task is to: ")
+    *before, last = expert_calls(file.expert_trajectory())
+    with AlfWorldEnv(task) as env:
+        code = "\n".join(f"print({call.tool}(*{call.arguments}))" for call in before)
+        assert not env.outcome(classify(f"<execute>{code}</execute>")).success
+        outcome = env.outcome(classify(f"<execute>{last.tool}(*{last.arguments})</execute>"))
+    assert outcome.success
+
+
+def test_a_broken_game_file_is_an_error_of_the_simulator(tmp_path: Path, simulator: Simulator) -> None:
+    (tmp_path / "game.tw-pddl").write_text("{}", encoding="utf-8")
+    with pytest.raises(SimulatorError, match="KeyError"):
+        simulator.start(tmp_path / "game.tw-pddl")
+    with pytest.raises(HistobenchError, match="no ALFWorld game"):
+        simulator.start(tmp_path / "absent.tw-pddl")
+
+
+def test_a_failure_of_the_simulator_is_not_the_agents(games: list[GameFile], simulator: Simulator) -> None:
+    task = AlfWorldTask(games[0])
+    task._game = simulator.start(games[0].path)
+    with AlfWorldEnv(task) as env:
+        task._game._connection.shutdown(2)
+        code = "try:\n    look()\nexcept Exception:\n    pass"
+        with pytest.raises(SimulatorError):
+            env.outcome(classify(f"<execute>{code}</execute>"))
+
+
+def test_there_are_eleven_actions_with_different_names() -> None:
+    assert len({action.name for action in ACTIONS}) == 11
+    for action in ACTIONS:
+        assert action.signature.startswith(f"{action.name}(")

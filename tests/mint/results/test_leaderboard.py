@@ -1,0 +1,59 @@
+"""The published leaderboard comes out of the recorded outcomes, digit for digit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.results.leaderboard import leaderboard
+from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table
+from histobench.mint.results.success_rate import rate_by_budget, trend
+
+
+def _episode(k: int, success: bool, *, task: str = "gsm8k", feedback: str = "None") -> EpisodeOutcome:
+    kind = "None" if feedback == "None" else "no_GT-textual"
+    return EpisodeOutcome("m", feedback, kind, k, task, "0", success)
+
+
+def test_the_published_numbers_come_out_of_the_recorded_episodes(shared_dir: Path) -> None:
+    folder = shared_dir / "mint" / "replay"
+    expected = json.loads((folder / "expected_metrics.json").read_text(encoding="utf-8"))
+    standings = leaderboard(read_outcome_table(folder / "episode_outcomes.csv.gz"))
+    computed = {standing.model: standing.as_published() for standing in standings}
+    assert {model: computed[model] for model in expected} == expected
+
+
+def test_the_trend_is_the_least_squares_line() -> None:
+    rates = {1: 3.0, 2: 20.5, 3: 31.0, 4: 33.25, 5: 41.0}
+    line = trend(rates)
+    assert line is not None
+    slope, _ = np.polyfit(list(rates), list(rates.values()), 1)
+    correlation = np.corrcoef(list(rates), list(rates.values()))[0, 1]
+    assert line.slope == pytest.approx(slope, abs=0.006)
+    assert line.r2 == pytest.approx(correlation**2, abs=0.006)
+
+
+def test_one_budget_has_no_trend() -> None:
+    assert trend({5: 40.0}) is None
+
+
+def test_every_episode_weighs_the_same() -> None:
+    outcomes = [_episode(5, True), *[_episode(5, False, task="mbpp")] * 3]
+    assert rate_by_budget(outcomes) == {5: 25.0}
+
+
+def test_feedback_of_another_expert_is_not_mixed_in() -> None:
+    outcomes = [_episode(5, False), _episode(5, True, feedback="claude-2")]
+    assert leaderboard(outcomes)[0].feedback_gain is None
+    assert leaderboard(outcomes, feedback_model="claude-2")[0].feedback_gain == 100.0
+
+
+def test_a_torn_table_is_named(tmp_path: Path) -> None:
+    table = tmp_path / "outcomes.csv"
+    table.write_text("model,k\nm,five\n", encoding="utf-8")
+    with pytest.raises(HistobenchError, match=r"outcomes\.csv:2"):
+        list(read_outcome_table(table))
