@@ -45,6 +45,16 @@ def test_memory_taken_by_many_processes_counts_together(bare_pool: SandboxPool) 
         assert episode.run_cell("print(1)").text == "1\n"
 
 
+def test_many_files_count_together(bare_pool: SandboxPool) -> None:
+    code = (
+        "for i in range(40):\n    open(f'part{i}', 'wb').write(b'x' * (2 << 20))\nimport time\ntime.sleep(60)"
+    )
+    with bare_pool.episode() as episode:
+        text = episode.run_cell(code, timeout=30).text
+        assert "No space left on device" in text or "files took more than 16 MB" in text
+        assert episode.run_cell("print(1)").text == "1\n"
+
+
 @pytest.mark.parametrize("what", [name for name, b in BEHAVIOURS.items() if b["ends"] == ["timeout"]])
 def test_a_soft_time_out_keeps_the_state(bare_pool: SandboxPool, what: str) -> None:
     with bare_pool.episode({"echo": lambda text: text}) as episode:

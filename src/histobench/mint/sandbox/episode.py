@@ -64,11 +64,7 @@ class Episode:
                 f"TimeoutError: the cell was still running after {timeout:g} seconds and was ended."
             )
         except (EOFError, OSError):
-            if session.why_it_ended() == "memory":
-                return self._replace(
-                    f"MemoryError: the session held more than {self._limits.memory_mb} MB and was ended."
-                )
-            return self._replace("The Python process ended during this cell.")
+            return self._replace(self._obituary(session.why_it_ended()))
         except BrokenFrameError:
             return self._replace("The Python process broke its connection and was ended.")
 
@@ -102,6 +98,13 @@ class Episode:
     def _replace(self, message: str) -> CellResult:
         self.close()
         return CellResult(f"{message}\n{_RESTARTED}\n", "killed")
+
+    def _obituary(self, reason: str) -> str:
+        if reason == "memory":
+            return f"MemoryError: the session held more than {self._limits.memory_mb} MB and was ended."
+        if reason == "disk":
+            return f"OSError: the session's files took more than {self._limits.scratch_mb} MB; it was ended."
+        return "The Python process ended during this cell."
 
     def _attend(self, channel: Channel, number: int, timeout: float) -> CellResult:
         """Serve tool calls until the cell is done. Every message comes from model code as far as we know."""

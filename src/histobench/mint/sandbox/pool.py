@@ -38,7 +38,7 @@ class Session:
         return self.channel
 
     def why_it_ended(self) -> str:
-        """ "memory" when it was ended for using too much of it."""
+        """memory or disk when it was ended for using too much of it, else nothing."""
         return self._zygote.end_of(self.number)
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class ZygoteProcess:
                 pass  # with the zygote gone its episodes are gone too
 
     def end_of(self, number: int, *, wait: float = 1.0) -> str:
-        """Why an episode that hung up has ended ("memory" or ""), waiting for the news a little."""
+        """Why an episode that hung up was ended ("memory", "disk" or ""), waiting for the news a little."""
         until = time.monotonic() + wait
         while True:
             with self._lock:

@@ -7,7 +7,7 @@ import os
 import resource
 from typing import Any
 
-from . import landlock, memory, seccomp
+from . import landlock, seccomp, usage
 from .syscalls import (
     CAP_DAC_READ_SEARCH,
     NEW_IPC,
@@ -72,7 +72,7 @@ def confine_with_landlock(
         os.setresuid(uid, uid, uid)
         keep_only_capabilities(kept)
         prctl(PR_SET_DUMPABLE, 1)
-    set_limits(limits, others=memory.threads_of(os.getuid()) if uid is None else 0)
+    set_limits(limits, others=usage.threads_of(os.getuid()) if uid is None else 0)
     landlock.restrict_files([*readable, "/proc/self"], [scratch, "/dev/null"])
     scoped = uid is not None or landlock.landlock_version() >= landlock.SIGNAL_SCOPE_VERSION
     program = seccomp.build_filter(

@@ -59,7 +59,7 @@ class CellShell(InteractiveShell):
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         parts = [_GAP.sub("   (...)\n", part) for part in stb]
         if self.old_wording and parts:
-            parts[-1] = python38.reword_message(parts[-1])
+            parts[-1] = python38.reword_message(parts[-1], failing_frame="\n".join(parts[-2:-1]))
         super()._showtraceback(etype, evalue, parts)
 
     def _format_exception_for_storage(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class IPythonShell:
         self._shell.old_wording = wording == "python3.8"
         if self._shell.old_wording:
             python38.print_numbers_plainly()
-        self._shell.reset(new_session=False)
+        # Nothing has run in this process yet: what the zygote's trial cells left behind, it cleared itself.
         self._shell.user_ns.update(names)
         history = self._shell.history_manager
         for cells in (history.input_hist_parsed, history.input_hist_raw):
@@ -122,7 +122,7 @@ class IPythonShell:
         for code in _WARM_UP:
             with Capture(10_000):
                 self.run(code, 60)
-        self.start({}, 1, "native")
+        self._shell.reset(new_session=False)
 
 
 @contextmanager

@@ -32,26 +32,29 @@ _MESSAGES: tuple[tuple[str, str], ...] = (
     (r"^(ImportError: cannot import name .*) \([^()]*\.cpython-[^()]*\.so\)", r"\1 (unknown location)"),
     (r"^(IndentationError: expected an indented block) after .*", r"\1"),
 )
+# `chr` and its like had a message of their own; what follows the arrow is the failing line.
+_WRONG_INTEGER = re.compile(r"^TypeError: '(\w+)' object cannot be interpreted as an integer", re.MULTILINE)
 _COMPILED = tuple((re.compile(pattern, re.MULTILINE), words) for pattern, words in _MESSAGES)
 
 
-def reword_message(text: str) -> str:
-    """The last part of a traceback, reworded.
+def reword_message(text: str, *, failing_frame: str = "") -> str:
+    """The last part of a traceback, reworded; `failing_frame` is the part before it.
 
     >>> reword_message("TypeError: A.f() missing 1 required positional argument: 'x'")
     "TypeError: f() missing 1 required positional argument: 'x'"
     """
     for pattern, words in _COMPILED:
         text = pattern.sub(words, text)
+    if re.search(r"^-+> \d+ .*\bchr\(", failing_frame, re.MULTILINE):
+        text = _WRONG_INTEGER.sub(r"TypeError: an integer is required (got type \1)", text)
     return text
 
 
 def reword_syntax_error(error: SyntaxError) -> None:
     """Change the error to what the parser of Python 3.8 would have said, and where."""
-    lines = linecache.getlines(error.filename) if error.filename else []
-    if not lines or error.lineno is None:
+    source = _source_of(error)
+    if not source.strip() or error.lineno is None:
         return
-    source = "".join(lines)
     lines = source.splitlines()
     said = _of_the_tokenizer(error, lines)
     old = _of_the_old_grammar(source)
@@ -100,7 +103,17 @@ def _of_the_tokenizer(error: SyntaxError, lines: list[str]) -> tuple[str, int, i
         return message, number, len(line) + 1
     if message.endswith("was never closed") or message == "incomplete input":
         return "unexpected EOF while parsing", len(lines), len(lines[-1]) + 1
+    if error.filename == "<string>" and message == "invalid syntax" and error.offset == 0:  # its end
+        return "unexpected EOF while parsing", number, 0
     return None
+
+
+def _source_of(error: SyntaxError) -> str:
+    if (
+        error.filename == "<string>" and error.lineno == 1
+    ):  # the argument of eval, seen to its first line's end
+        return error.text or ""
+    return "".join(linecache.getlines(error.filename)) if error.filename else ""
 
 
 def _token_start(error: SyntaxError, lines: list[str]) -> tuple[int, int]:

@@ -20,11 +20,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import confinement, episode, memory
+from . import confinement, episode, usage
 from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl, setns, unshare
 
 _FIRST_EPISODE_UID = 1_900_000_000  # a range that no distribution hands out
-_MEMORY_CHECK_SECONDS = 0.2
+_CHECK_SECONDS = 0.2
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Zygote:
         self.waker, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        self.baseline = memory.resident_bytes(os.getpid())
+        self.baseline = usage.resident_bytes(os.getpid())
         self._tell({"op": "ready"})
         try:
             self._loop()
@@ -80,15 +80,15 @@ class Zygote:
         poller.register(self.waker, select.POLLIN)
         checked = time.monotonic()
         while True:
-            timeout = _MEMORY_CHECK_SECONDS * 1000 if self.children else None
+            timeout = _CHECK_SECONDS * 1000 if self.children else None
             ready = dict(poller.poll(timeout))
             if self.waker in ready:
                 _drain(self.waker)
             if self.control.fileno() in ready and not self._obey():
                 return
             self._reap()
-            if time.monotonic() - checked >= _MEMORY_CHECK_SECONDS:
-                self._police_memory()
+            if time.monotonic() - checked >= _CHECK_SECONDS:
+                self._police()
                 checked = time.monotonic()
 
     def _obey(self) -> bool:
@@ -172,7 +172,7 @@ class Zygote:
             )
         else:
             os.chdir(scratch)
-            confinement.set_limits(limits, others=memory.threads_of(os.getuid()))
+            confinement.set_limits(limits, others=usage.threads_of(os.getuid()))
         # In namespaces the zygote is process 1 and takes all along; here it must be asked for, after the user
         # id has changed, which would clear it.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -199,11 +199,18 @@ class Zygote:
         if child.scratch:
             shutil.rmtree(child.scratch, ignore_errors=True)
 
-    def _police_memory(self) -> None:
-        limit = self.config["limits"]["memory_mb"] * confinement.MEGABYTE
-        for pid in memory.greedy_trees(list(self.children), limit, self.baseline):
+    def _police(self) -> None:
+        limits = self.config["limits"]
+        limit = limits["memory_mb"] * confinement.MEGABYTE
+        for pid in usage.greedy_trees(list(self.children), limit, self.baseline):
             self.children[pid].reason = "memory"
             _kill(pid)
+        for child in self.children.values():  # a tmpfs knows its limit, a folder of the host does not
+            if child.scratch and usage.disk_exceeds(
+                child.scratch, limits["scratch_mb"] * confinement.MEGABYTE
+            ):
+                child.reason = "disk"
+                _kill(child.pid)
 
     def _tell(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # the host is not listening; the notice is a courtesy
@@ -264,7 +271,7 @@ def _kill_everything_of(uid: int) -> None:
 def _kill_orphans(known: set[int]) -> None:
     """Kill children that are no episode: they were left behind by one. A fork bomb needs several rounds."""
     for _ in range(1000):
-        orphans = [pid for pid in memory.children_of(os.getpid()) if pid not in known]
+        orphans = [pid for pid in usage.children_of(os.getpid()) if pid not in known]
         if not orphans:
             return
         for pid in orphans:

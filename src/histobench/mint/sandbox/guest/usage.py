@@ -1,4 +1,4 @@
-"""How much memory an episode and everything it started hold together."""
+"""How much memory and disk an episode and everything it started hold together."""
 
 from __future__ import annotations
 
@@ -14,6 +14,25 @@ def resident_bytes(pid: int) -> int:
             return int(handle.read().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def disk_exceeds(folder: str, limit: int, *, max_files: int = 16384) -> bool:
+    """Whether the files beneath `folder` take more than `limit` bytes, or are too many."""
+    taken = files = 0
+    pending = [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    files += 1
+                    taken += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if taken > limit or files > max_files:
+                        return True
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+        except OSError:  # removed while we looked
+            continue
+    return False
 
 
 def threads_of(uid: int) -> int:
