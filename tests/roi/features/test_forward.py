@@ -15,8 +15,9 @@ from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.batch_size import CPU_BATCH, largest_batch
+from histobench.roi.features.batch_size import cpu_batch, largest_batch
 from histobench.roi.features.extract import extract
+from histobench.roi.features.folding import folded
 from histobench.roi.features.forward import Forward, is_cnn, is_out_of_memory
 from histobench.roi.features.precision import resolve_precision
 from histobench.roi.features.store import load
@@ -111,6 +112,52 @@ def test_convolutional_networks_run_with_channels_last(encoder_file: Path) -> No
     assert not is_cnn(transformer)
 
 
+def test_folding_keeps_the_features_and_leaves_the_encoder_alone(encoder_file: Path) -> None:
+    encoder = create_encoder(f"{encoder_file}:Tiny")
+    encoder.body[1].running_mean.normal_(generator=torch.Generator().manual_seed(1))
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    forward = Forward(encoder, device="cpu", precision="fp32", batch=4)
+    plain = forward.finish(forward.start(PIXELS, 11))
+    forward.fold()
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in forward._network.modules())
+    torch.testing.assert_close(forward.finish(forward.start(PIXELS, 11)), plain, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(forward.plain(PIXELS), plain, rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
+
+
+class Shared(nn.Module):
+    """Uses the output of a convolution twice: before and after its normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.norm.running_mean.fill_(0.7)
+
+    def forward(self, images: Tensor) -> Tensor:
+        inner = self.conv(images)
+        return (inner + self.norm(inner)).mean(dim=(2, 3))
+
+
+def test_folding_is_refused_where_it_would_change_the_features() -> None:
+    assert folded(Shared().eval(), torch.rand(1, 3, 8, 8)) is None
+    assert folded(nn.Conv2d(3, 4, 3).eval(), torch.rand(1, 3, 8, 8)) is None
+
+
+@pytest.mark.parametrize("name", ["resnet18", "tf_efficientnet_lite0"])
+def test_timm_networks_are_folded_completely(name: str) -> None:
+    import timm
+
+    network = timm.create_model(name, num_classes=0).eval().requires_grad_(False)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.2)
+            module.running_var.uniform_(0.5, 2)
+    twin = folded(network, torch.randn(1, 3, 64, 64))
+    assert twin is not None
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in twin.modules())
+
+
 def test_auto_precision_is_the_authors_on_a_gpu_and_fp32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     assert resolve_precision("auto", torch.float16, "cuda:0") == "fp16"
@@ -123,7 +170,7 @@ def test_auto_precision_is_the_authors_on_a_gpu_and_fp32_on_a_cpu(monkeypatch: p
 
 def test_auto_batch_on_a_cpu_is_small() -> None:
     forward = Forward(Hungry(100), device="cpu", precision="fp32", batch=1)
-    assert largest_batch(forward, (28, 28, 3), torch.uint8) == CPU_BATCH
+    assert largest_batch(forward, (28, 28, 3), torch.uint8) == cpu_batch() == 8
 
 
 def test_a_last_batch_that_is_smaller_does_not_compile_again(encoder_file: Path) -> None:

@@ -6,16 +6,19 @@ import torch
 
 from histobench.roi.features.forward import Forward, is_out_of_memory
 
-#: On the CPU a batch that stays in the caches is the fastest.
-CPU_BATCH = 32
 LARGEST = 1024
 SMALLEST = 8
+
+
+def cpu_batch() -> int:
+    """On a CPU the fastest batch is one that stays in the caches: a few images per thread."""
+    return min(64, max(8, 1 << (4 * torch.get_num_threads() - 1).bit_length()))
 
 
 def largest_batch(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """The largest power of two that fits into the device's memory, with room to spare."""
     if torch.device(forward.device).type != "cuda":
-        return CPU_BATCH
+        return cpu_batch()
     best, batch = SMALLEST, SMALLEST
     while batch <= LARGEST:
         forward.batch = batch

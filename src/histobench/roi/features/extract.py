@@ -131,10 +131,8 @@ class _Run:
     def _track(self, encoder: BasePatchEncoder, inventory: Inventory) -> Track:
         precision = resolve_precision(self.settings.precision, encoder.precision, self.device)
         kind = torch.device(self.device).type
-        exact = precision == "fp32" and self.settings.compile == "off"
-        description = describe_encoder(
-            encoder, precision=precision, numerics=f"exact on {kind}" if exact else "fast"
-        )
+        numerics = f"exact on {kind}" if self.settings.is_exact(precision) else "fast"
+        description = describe_encoder(encoder, precision=precision, numerics=numerics)
         cache = RowCache(self.root, description)
         images = feature_set_fingerprint("", sorted(inventory.refs))
         job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.folding import folded
 from histobench.roi.features.precision import arithmetic
 
 log = logging.getLogger(__name__)
@@ -80,27 +81,41 @@ class Forward:
         self._cuda = torch.device(device).type == "cuda"
         if self._cuda:
             torch.cuda.set_device(device)  # events and streams belong to the current device
-        channels_last = is_cnn(encoder)
-        self._network = PixelEncoder(encoder, channels_last=channels_last).to(device).eval()
-        if channels_last:
-            self._network = self._network.to(memory_format=torch.channels_last)
+        self._plain = PixelEncoder(encoder, channels_last=False).to(device).eval()
+        self._network = self._plain
+        if is_cnn(encoder):
+            encoder.to(memory_format=torch.channels_last)
+            self._network = PixelEncoder(encoder, channels_last=True).to(device).eval()
         self._run: Callable[[Tensor], Tensor] = self._network
         self._copies = torch.cuda.Stream(device) if self._cuda else None
         self._unread: deque[Pending] = deque()
 
     def plain(self, pixels: Tensor) -> Tensor:
         """The features by the plainest path, for comparison: fp32, not compiled, one memory layout."""
-        layout, self._network.channels_last = self._network.channels_last, False
-        try:
-            with arithmetic(self.device, "fp32"):
-                parts = [self._network(part.to(self.device)).cpu() for part in pixels.split(self.batch)]
-                return torch.cat(parts)
-        finally:
-            self._network.channels_last = layout
+        with arithmetic(self.device, "fp32"):
+            return torch.cat([self._plain(part.to(self.device)).cpu() for part in pixels.split(self.batch)])
+
+    def fold(self) -> None:
+        """Do away with the batch normalisations of a CNN, where that works; the encoder stays as it is."""
+        encoder = self._network.encoder
+        transform = encoder.eval_transforms
+        if not self._network.channels_last or not isinstance(transform, TransformSpec):
+            return
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(1, 3, transform.crop, transform.crop, generator=generator).to(self.device)
+        with arithmetic(self.device, "fp32"):
+            twin = folded(encoder, images.contiguous(memory_format=torch.channels_last))
+        if isinstance(twin, BasePatchEncoder):
+            network = PixelEncoder(twin, channels_last=True).to(self.device).eval()
+            self._run = self._network = network.to(memory_format=torch.channels_last)
 
     def compile(self, backend: str = "inductor") -> None:
         """Let the first batch compile the network for this batch size; if that fails, go on without."""
-        self._run = torch.compile(self._network, dynamic=False, backend=backend)
+        # On a CPU weights become constants of the program, laid out as its convolutions want them.
+        options: dict[str, Any] | None = (
+            {"freezing": True} if backend == "inductor" and not self._cuda else None
+        )
+        self._run = torch.compile(self._network, dynamic=False, backend=backend, options=options)
         self.compiled = True
 
     def start(self, pixels: Tensor, count: int) -> Pending:

@@ -38,6 +38,10 @@ class Settings:
         if self.num_workers < 0:
             raise HistobenchError(f"--num_workers must be 0 or more, not {self.num_workers}")
 
+    def is_exact(self, precision: str) -> bool:
+        """Whether nothing may touch the arithmetic: plain fp32, bit for bit the same in every run."""
+        return precision == "fp32" and self.compile == "off"
+
     @property
     def devices(self) -> tuple[str | None, ...]:
         """The devices of a list such as `cuda:0,cuda:1`."""

@@ -13,7 +13,7 @@ from PIL import Image
 
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.batch_size import CPU_BATCH, largest_batch
+from histobench.roi.features.batch_size import cpu_batch, largest_batch
 from histobench.roi.features.compile_choice import worth_compiling
 from histobench.roi.features.compute import Lane, compute
 from histobench.roi.features.exactness import Exactness
@@ -105,13 +105,15 @@ class Stage:
         shape = self.shapes[pixels]
         dtype = torch.uint8 if isinstance(self.transforms[pixels], TransformSpec) else torch.float32
         asked = settings.batch_size
-        batch = track.record.get("batch") or (CPU_BATCH if isinstance(asked, str) else asked)
+        batch = track.record.get("batch") or (cpu_batch() if isinstance(asked, str) else asked)
         forward = Forward(track.encoder, device=self.device, precision=track.precision, batch=int(batch))
+        if not settings.is_exact(track.precision):
+            forward.fold()
         if "batch" not in track.record:
             if asked == "auto":
                 forward.batch = largest_batch(forward, shape, dtype)
             if torch.device(self.device).type == "cpu":
-                forward.batch = min(forward.batch, CPU_BATCH)
+                forward.batch = min(forward.batch, cpu_batch())
             # A batch larger than the job would be mostly padding.
             forward.batch = min(forward.batch, 1 << max(images - 1, 0).bit_length())
         if "compile" not in track.record:
