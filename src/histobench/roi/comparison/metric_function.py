@@ -56,7 +56,35 @@ def one_metric(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
     return evaluate
 
 
+def label_metrics(
+    runs: Mapping[str, Predictions],
+) -> Callable[[NDArray[np.int32]], dict[str, dict[str, Floats]]]:
+    """Every metric of the confusion matrix at once: counts -> name of run -> metric -> [b]."""
+    tally = _confusions(runs)
+
+    def evaluate(counts: NDArray[np.int32]) -> dict[str, dict[str, Floats]]:
+        found = {}
+        for name, confusion in tally(counts).items():
+            values = metrics_of(_confusion_only(confusion))
+            found[name] = {metric: values[metric] for metric in METRICS if metric in LABEL_METRICS}
+        return found
+
+    return evaluate
+
+
 def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
+    tally = _confusions(runs)
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        return {
+            name: metrics_of(_confusion_only(confusion))[metric] for name, confusion in tally(counts).items()
+        }
+
+    return evaluate
+
+
+def _confusions(runs: Mapping[str, Predictions]) -> Callable[[NDArray[np.int32]], Mapping[str, Floats]]:
+    """Confusion matrices [b, c, c] of every run as a function of counts."""
     from scipy import sparse
 
     sizes = {name: _n_classes(predictions) for name, predictions in runs.items()}
@@ -68,8 +96,7 @@ def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
         tallied = (cells @ np.ascontiguousarray(counts.T, dtype=np.float64)).T
         values, start = {}, 0
         for name, c in sizes.items():
-            confusion = tallied[:, start : start + c * c].reshape(-1, c, c)
-            values[name] = metrics_of(_confusion_only(confusion))[metric]
+            values[name] = tallied[:, start : start + c * c].reshape(-1, c, c)
             start += c * c
         return values
 

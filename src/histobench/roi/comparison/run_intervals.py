@@ -86,7 +86,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         content["metrics"] = _for_reported(over_images, run.metrics, reasons)
         return content
     n_episodes = len(next(iter(episodes.values())))
-    over_episodes = intervals_of(_means(episodes), sampling_design(n_episodes), settings)
+    over_episodes = intervals_of(means_of(episodes), sampling_design(n_episodes), settings)
     content |= {"resampling": "plain", "resampled": "episodes"}
     content["num_episodes"] = n_episodes
     content["metrics"] = _for_reported(over_episodes, run.metrics, reasons)
@@ -141,8 +141,8 @@ def _is_metric(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _means(columns: Mapping[str, Floats]) -> Evaluate:
-    """The mean of each column over the drawn episodes, undefined values left out."""
+def means_of(columns: Mapping[str, Floats]) -> Evaluate:
+    """The mean of each column of `read_episodes` over the drawn episodes, undefined values left out."""
     names = list(columns)
     table = np.stack([columns[name] for name in names], axis=1)
     defined = np.isfinite(table).astype(np.float64)

@@ -53,6 +53,12 @@ def bootstrap_runs(
         yield StoredIntervals(run, files.bootstrap, content)
 
 
+def stored_intervals(run: StoredRun) -> dict[str, Any] | None:
+    """The content of a run's `*_bootstrap_ci.json`; None where it is not there or of other predictions."""
+    files = TaskFiles.beside(run.path)
+    return _existing(files.bootstrap, _digest(files)) if files.bootstrap.exists() else None
+
+
 def write_summary(results_dir: Path, intervals: list[StoredIntervals]) -> Path:
     """Write `bootstrap_ci_summary.json`: value and bounds of every metric of every run."""
     path = results_dir / SUMMARY
