@@ -134,9 +134,8 @@ def _read_pickle(path: Path) -> Any:
     except OSError as error:
         raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise HistobenchError(
-            f"{path} is truncated or not a checkpoint: {str(error).splitlines()[0]}"
-        ) from error
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise HistobenchError(f"{path} is truncated or not a checkpoint: {first_line}") from error
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:

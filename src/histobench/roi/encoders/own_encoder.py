@@ -52,6 +52,8 @@ def from_factory(
         takes_size = "resize_size" in inspect.signature(factory).parameters
     except (TypeError, ValueError):
         takes_size = False
+    if not callable(factory):
+        raise HistobenchError(f"{name} is {factory!r}, not a class of encoders")
     encoder = factory(resize_size=resize_size) if takes_size and resize_size else factory()
     _check(name, encoder)
     if resize_size and not takes_size:

@@ -1,0 +1,273 @@
+"""Checkpoints that the original libraries write load here, and give the libraries' own features."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.registry import get_spec
+from histobench.roi.encoders.spec import EncoderSpec
+
+transformers = pytest.importorskip("transformers")
+open_clip = pytest.importorskip("open_clip")
+
+DEPTH = 2
+WIDTH, HEADS = 96, 4
+
+
+def randomised(network: nn.Module) -> nn.Module:
+    """Values that make every tensor matter; initial weights hide mistakes (zeros, tiny layer scales)."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            scale = 0.3 if parameter.ndim < 2 else 0.08
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    return network.eval()
+
+
+def images(size: int) -> Tensor:
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(2))
+
+
+def saved(network: nn.Module, folder: Path, how: str) -> str:
+    """The network's weights, as `torch.save` or as the library itself stores them."""
+    if how == "torch":
+        torch.save(network.state_dict(), folder / "weights.pth")
+        return str(folder / "weights.pth")
+    network.save_pretrained(folder)  # type: ignore[operator]
+    # The configuration of this narrow network rightly disagrees with the zoo; it is not the subject.
+    (folder / "config.json").unlink()
+    return str(folder / "model.safetensors")
+
+
+def narrow(name: str, **kwargs: Any) -> EncoderSpec:
+    spec = get_spec(name)
+    return replace(spec, kwargs={**spec.kwargs, "embed_dim": WIDTH, "num_heads": HEADS, **kwargs})
+
+
+@pytest.mark.parametrize("how", ["torch", "library"])
+@pytest.mark.parametrize(
+    ("name", "model", "config"),
+    [
+        ("phikon", "ViT", {"patch_size": 16, "intermediate_size": 4 * WIDTH}),
+        ("vit-b-in21k", "ViT", {"patch_size": 16, "intermediate_size": 4 * WIDTH}),
+        ("phikon_v2", "Dinov2", {"patch_size": 16, "image_size": 224}),
+        ("dinov2-l", "Dinov2", {"patch_size": 14, "image_size": 518}),
+        ("midnight", "Dinov2", {"patch_size": 14, "image_size": 224, "use_swiglu_ffn": True}),
+        ("midnight@cls", "Dinov2", {"patch_size": 14, "image_size": 518, "use_swiglu_ffn": True}),
+        ("hibou_l", "Dinov2WithRegisters", {"patch_size": 14, "image_size": 224, "use_swiglu_ffn": True}),
+    ],
+)
+def test_vision_transformers_of_transformers(
+    name: str, model: str, config: dict[str, Any], how: str, tmp_path: Path
+) -> None:
+    shape = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": DEPTH}
+    settings = getattr(transformers, f"{model}Config")(**shape, **config)
+    original = randomised(getattr(transformers, f"{model}Model")(settings))
+    # 96 * 4 * 2 / 3 = 256, rounded up to a multiple of eight; timm counts both halves.
+    ratio = {"mlp_ratio": 512 / WIDTH} if config.get("use_swiglu_ffn") else {}
+    encoder = construct(narrow(name, **ratio), weights=saved(original, tmp_path, how), depth=DEPTH)
+    with torch.inference_mode():
+        tokens = original(images(224)).last_hidden_state
+        expected = tokens[:, 0]
+        if name == "midnight":
+            expected = torch.cat([tokens[:, 0], tokens[:, 1:].mean(1)], dim=-1)
+        torch.testing.assert_close(encoder(images(224)), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_another_image_size_resamples_positions_as_transformers_does(tmp_path: Path) -> None:
+    settings = transformers.ViTConfig(
+        hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=DEPTH, intermediate_size=4 * WIDTH
+    )
+    original = randomised(transformers.ViTModel(settings))
+    spec = narrow("phikon").with_size(288)
+    encoder = construct(spec, weights=saved(original, tmp_path, "torch"), depth=DEPTH)
+    with torch.inference_mode():
+        expected = original(images(288), interpolate_pos_encoding=True).last_hidden_state[:, 0]
+        torch.testing.assert_close(encoder(images(288)), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["torch", "library"])
+def test_dinov3_of_transformers(how: str, tmp_path: Path) -> None:
+    kwargs = {
+        **get_spec("dinov3-s").kwargs,
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 4 * WIDTH,
+    }
+    settings = transformers.DINOv3ViTConfig(**{**kwargs, "num_hidden_layers": DEPTH})
+    original = randomised(transformers.DINOv3ViTModel(settings))
+    spec = replace(get_spec("dinov3-s"), kwargs=kwargs)
+    encoder = construct(spec, weights=saved(original, tmp_path, how), depth=DEPTH)
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(images(224)), original(images(224)).pooler_output)
+
+
+@pytest.mark.parametrize("how", ["torch", "library"])
+def test_clip_of_transformers_with_its_text_tower(how: str, tmp_path: Path) -> None:
+    tower = {"hidden_size": 48, "num_attention_heads": 2, "intermediate_size": 192}
+    spec = get_spec("plip")
+    kwargs = {
+        "projection_dim": 32,
+        "text_config": {**spec.kwargs["text_config"], **tower},
+        "vision_config": {**spec.kwargs["vision_config"], **tower},
+    }
+    short = {key: {**kwargs[key], "num_hidden_layers": DEPTH} for key in ("text_config", "vision_config")}
+    original = randomised(transformers.CLIPModel(transformers.CLIPConfig(**{**kwargs, **short})))
+    encoder = construct(
+        replace(spec, kwargs=kwargs, dim=32), weights=saved(original, tmp_path, how), depth=DEPTH
+    )
+    prompts = ["a histology image of tumour", "a histology image of fat"]
+    tokens = open_clip.get_tokenizer("ViT-B-32")(prompts)
+    with torch.inference_mode():
+        output = original(pixel_values=images(224), input_ids=tokens)
+        features = encoder(images(224))
+        normalised = features / features.norm(dim=-1, keepdim=True)
+        torch.testing.assert_close(normalised, output.image_embeds, atol=1e-5, rtol=1e-4)
+        probabilities = encoder.run_zero_shot(prompts, features, "cpu")
+        torch.testing.assert_close(probabilities, output.logits_per_image.softmax(-1), atol=1e-5, rtol=1e-4)
+
+
+def test_clip_of_open_clip_with_its_text_tower(tmp_path: Path) -> None:
+    spec = get_spec("quiltnet-b32")
+    config = {
+        "embed_dim": 32,
+        "vision_cfg": {**spec.kwargs["vision_cfg"], "width": 64},
+        "text_cfg": {**spec.kwargs["text_cfg"], "width": 64},
+    }
+    short = {key: {**config[key], "layers": DEPTH} for key in ("vision_cfg", "text_cfg")}
+    original = randomised(open_clip.CLIP(**{**config, **short}))
+    encoder = construct(
+        replace(spec, kwargs=config, dim=32), weights=saved(original, tmp_path, "torch"), depth=DEPTH
+    )
+    prompts = ["tumour", "fat", "muscle"]
+    with torch.inference_mode():
+        features, text, scale = original(images(224), open_clip.get_tokenizer("ViT-B-32")(prompts))
+        torch.testing.assert_close(encoder(images(224)), original.encode_image(images(224)))  # type: ignore[operator]
+        expected = (scale * features @ text.T).softmax(-1)
+        torch.testing.assert_close(encoder.run_zero_shot(prompts, encoder(images(224)), "cpu"), expected)
+
+
+def test_open_clip_with_a_bert_text_tower(tmp_path: Path) -> None:
+    from open_clip.hf_model import HFTextEncoder
+    from open_clip.timm_model import TimmModel
+
+    spec = get_spec("biomedclip")
+    bert = {**spec.kwargs["bert"], "hidden_size": 48, "num_attention_heads": 2, "intermediate_size": 96}
+    config = transformers.BertConfig(**{**bert, "num_hidden_layers": DEPTH})
+    text = HFTextEncoder(
+        "unused", 512, config=config, pooler_type="cls_last_hidden_state_pooler", proj_type="mlp"
+    )
+    # open_clip leaves the pooling layer out when it knows the model's name.
+    text.transformer = transformers.BertModel(config, add_pooling_layer=False)
+    visual = TimmModel("vit_base_patch16_224", 512, 224, pool="", proj="linear")
+    visual.trunk.blocks = visual.trunk.blocks[:DEPTH]
+    original = nn.Module()
+    original.visual, original.text = visual, text
+    original.logit_scale = nn.Parameter(torch.tensor(0.0))
+    randomised(original)
+    encoder = construct(
+        replace(spec, kwargs={**spec.kwargs, "bert": bert}),
+        weights=saved(original, tmp_path, "torch"),
+        depth=DEPTH,
+    )
+    tokens = torch.tensor([[2, 15, 77, 3, 0, 0], [2, 99, 3, 0, 0, 0]])
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(images(224)), visual(images(224)), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(encoder.network.encode_text(tokens), text(tokens), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "kwargs"),
+    [
+        ("uni_v1", "vit_large_patch16_224", {"init_values": 1e-5, "dynamic_img_size": True}),
+        ("mstar", "vit_large_patch16_224", {"init_values": 1e-5, "dynamic_img_size": True}),
+        ("gpfm", "vit_large_patch14_dinov2", {"img_size": 224, "init_values": 1e-5}),
+        ("kaiko-vitl14", "vit_large_patch14_reg4_dinov2", {"img_size": 518, "dynamic_img_size": True}),
+        ("lunit-vits8", "vit_small_patch8_224", {}),
+        ("hoptimus0", "vit_giant_patch14_reg4_dinov2", {"img_size": 224, "init_values": 1e-5}),
+        (
+            "gigapath",
+            "vit_giant_patch14_dinov2",
+            {"img_size": 224, "patch_size": 16, "init_values": 1e-5, "mlp_ratio": 5.33334},
+        ),
+    ],
+)
+def test_class_token_encoders_of_timm(name: str, arch: str, kwargs: dict[str, Any], tmp_path: Path) -> None:
+    narrowed = {**kwargs, "embed_dim": WIDTH, "num_heads": HEADS, "depth": DEPTH}
+    original = randomised(timm.create_model(arch, num_classes=0, **narrowed))
+    encoder = construct(narrow(name), weights=saved(original, tmp_path, "torch"), depth=DEPTH)
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(images(224)), original(images(224)))
+
+
+@pytest.mark.parametrize(("name", "registers"), [("virchow", 0), ("virchow2", 4), ("virchow2@cls", 4)])
+def test_virchow_joins_the_class_token_and_the_mean_of_the_patches(
+    name: str, registers: int, tmp_path: Path
+) -> None:
+    original = timm.create_model(
+        "vit_huge_patch14_224",
+        img_size=224,
+        init_values=1e-5,
+        num_classes=0,
+        mlp_ratio=5.3375,
+        global_pool="",
+        dynamic_img_size=True,
+        reg_tokens=registers,
+        mlp_layer=timm.layers.SwiGLUPacked,
+        act_layer=nn.SiLU,
+        embed_dim=WIDTH,
+        num_heads=HEADS,
+        depth=DEPTH,
+    )
+    randomised(original)
+    encoder = construct(narrow(name), weights=saved(original, tmp_path, "torch"), depth=DEPTH)
+    with torch.inference_mode():
+        tokens = original(images(224))
+        assert tokens.shape[1] == 1 + registers + 256
+        expected = tokens[:, 0]
+        if "@" not in name:
+            expected = torch.cat([tokens[:, 0], tokens[:, 1 + registers :].mean(dim=1)], dim=-1)
+        torch.testing.assert_close(encoder(images(224)), expected)
+
+
+def test_resnet50_is_the_third_stage_of_timms_feature_list(tmp_path: Path) -> None:
+    original = randomised(timm.create_model("resnet50", pretrained=False))
+    path = saved(original, tmp_path, "torch")
+    stages = timm.create_model("resnet50", features_only=True, out_indices=[3]).eval()
+    stages.load_state_dict(original.state_dict(), strict=False)
+    encoder = construct(get_spec("resnet50"), weights=path)
+    complete = construct(get_spec("resnet50@layer4"), weights=path)
+    original.fc = nn.Identity()
+    with torch.inference_mode():
+        expected = stages(images(224))[0].mean(dim=(2, 3))
+        torch.testing.assert_close(encoder(images(224)), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(complete(images(224)), original(images(224)), atol=1e-4, rtol=1e-4)
+
+
+def test_hipt_resamples_its_positions_as_the_dino_code_does(tmp_path: Path) -> None:
+    original = randomised(timm.create_model("vit_small_patch16_224", num_classes=0, depth=DEPTH))
+    teacher = {f"backbone.{name}": tensor for name, tensor in original.state_dict().items()}
+    teacher["head.last_layer.weight_g"] = torch.ones(4)
+    path = tmp_path / "vit256.pth"
+    torch.save({"student": {}, "teacher": teacher, "epoch": 1}, path)
+    encoder = construct(get_spec("hipt"), weights=str(path), depth=DEPTH)
+
+    positions = original.pos_embed.detach()
+    grid = positions[:, 1:].reshape(1, 14, 14, -1).permute(0, 3, 1, 2)
+    scale = (256 // 16 + 0.1) / 14
+    grid = nn.functional.interpolate(grid, scale_factor=(scale, scale), mode="bicubic")
+    assert grid.shape[-2:] == (16, 16)
+    flat = torch.cat([positions[:, :1], grid.permute(0, 2, 3, 1).reshape(1, 256, -1)], dim=1)
+    with torch.inference_mode():
+        tokens = original.patch_embed.proj(images(256)).flatten(2).transpose(1, 2)
+        tokens = torch.cat([original.cls_token.expand(2, -1, -1), tokens], dim=1) + flat
+        expected = original.norm(original.blocks(tokens))[:, 0]
+        torch.testing.assert_close(encoder(images(256)), expected, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,182 @@
+"""Right checkpoints load in any wrapping; wrong ones give an error that says what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.checkpoint import load_strictly, read_checkpoint
+
+
+class Small(nn.Module):
+    """A network whose names resemble those of the large ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch_embed = nn.Linear(6, 4)
+        self.norm = nn.LayerNorm(4)
+        self.model = nn.Linear(4, 2)  # a name that is also a wrapper's prefix
+
+
+@pytest.fixture
+def state() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {name: torch.randn_like(tensor) for name, tensor in Small().state_dict().items()}
+
+
+def load(path: Path, **kwargs: Any) -> Small:
+    network = Small()
+    load_strictly(network, read_checkpoint(path), where=str(path), **kwargs)
+    return network
+
+
+def assert_loaded(network: nn.Module, state: dict[str, Tensor]) -> None:
+    for name, tensor in network.state_dict().items():
+        torch.testing.assert_close(tensor, state[name])
+
+
+def prefixed(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "model.", "module.model.", "_orig_mod.", "teacher.backbone.", "encoder."]
+)
+@pytest.mark.parametrize("container", [None, "state_dict", "model", "teacher"])
+def test_wrappers_are_taken_off(
+    state: dict[str, Tensor], prefix: str, container: str | None, tmp_path: Path
+) -> None:
+    inner = prefixed(state, prefix)
+    content = {container: inner, "epoch": 3, "args": argparse.Namespace(lr=0.1)} if container else inner
+    torch.save(content, tmp_path / "weights.pth")
+    assert_loaded(load(tmp_path / "weights.pth"), state)
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".pth", ".pt", ".safetensors"])
+def test_every_file_format_loads(state: dict[str, Tensor], suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".safetensors":
+        save_file(state, path)
+    else:
+        torch.save(state, path)
+    assert_loaded(load(path), state)
+
+
+def test_half_precision_weights_become_single_precision(state: dict[str, Tensor], tmp_path: Path) -> None:
+    torch.save({name: tensor.half() for name, tensor in state.items()}, tmp_path / "half.pth")
+    network = load(tmp_path / "half.pth")
+    assert network.norm.weight.dtype == torch.float32
+    torch.testing.assert_close(network.norm.weight, state["norm.weight"].half().float())
+
+
+def test_a_sharded_checkpoint_is_put_together(state: dict[str, Tensor], tmp_path: Path) -> None:
+    names = list(state)
+    save_file({name: state[name] for name in names[:2]}, tmp_path / "model-00001-of-00002.safetensors")
+    save_file({name: state[name] for name in names[2:]}, tmp_path / "model-00002-of-00002.safetensors")
+    weight_map = {
+        name: f"model-0000{1 + (index > 1)}-of-00002.safetensors" for index, name in enumerate(names)
+    }
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    assert_loaded(load(index), state)
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(HistobenchError, match="model-00002-of-00002"):
+        load(index)
+
+
+def test_a_missing_tensor_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
+    del state["norm.bias"]
+    torch.save(state, tmp_path / "weights.pth")
+    with pytest.raises(HistobenchError, match=r"1 missing \(norm\.bias\)"):
+        load(tmp_path / "weights.pth")
+
+
+def test_an_unexpected_tensor_is_named_unless_it_is_known_to_be_superfluous(
+    state: dict[str, Tensor], tmp_path: Path
+) -> None:
+    torch.save({**state, "fc.weight": torch.ones(2)}, tmp_path / "weights.pth")
+    with pytest.raises(HistobenchError, match=r"1 unexpected \(fc\.weight\)"):
+        load(tmp_path / "weights.pth")
+    assert_loaded(load(tmp_path / "weights.pth", ignore=["fc.*"]), state)
+
+
+def test_a_prefix_on_some_names_only_does_not_hide_the_others(
+    state: dict[str, Tensor], tmp_path: Path
+) -> None:
+    torch.save({**prefixed(state, "backbone."), "head.weight": torch.ones(1)}, tmp_path / "weights.pth")
+    with pytest.raises(HistobenchError, match=r"1 unexpected \(head\.weight\)"):
+        load(tmp_path / "weights.pth")
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(
+    state: dict[str, Tensor], tmp_path: Path
+) -> None:
+    torch.save({**state, "model.weight": torch.ones(3, 4)}, tmp_path / "weights.pth")
+    with pytest.raises(HistobenchError, match=r"model\.weight \(3, 4\) instead of \(2, 4\)"):
+        load(tmp_path / "weights.pth")
+
+
+def test_another_models_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    torch.save(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).state_dict(), tmp_path / "other.pth")
+    network = Small()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with pytest.raises(HistobenchError, match="not this encoder's weights: tensors 6 missing"):
+        load_strictly(network, read_checkpoint(tmp_path / "other.pth"), where="other")
+    assert_loaded(network, before)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_truncated_file_is_refused(state: dict[str, Tensor], suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".safetensors":
+        save_file(state, path)
+    else:
+        torch.save(state, path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(HistobenchError, match=r"truncated|damaged"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"<!DOCTYPE html>"])
+def test_a_file_that_is_no_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    path.write_bytes(content)
+    with pytest.raises(HistobenchError, match=str(path)):
+        read_checkpoint(path)
+
+
+class Runs:
+    """Would run a command when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("touch executed",)
+
+
+def test_code_in_a_checkpoint_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"weights": Runs()}, tmp_path / "evil.pth")
+    with pytest.raises(HistobenchError, match="never executed here"):
+        read_checkpoint(tmp_path / "evil.pth")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_nan_in_the_weights_is_found(state: dict[str, Tensor], tmp_path: Path) -> None:
+    state["norm.weight"][1] = float("nan")
+    torch.save(state, tmp_path / "weights.pth")
+    with pytest.raises(HistobenchError, match=r"NaN or infinity in norm\.weight"):
+        load(tmp_path / "weights.pth")
+
+
+def test_a_checkpoint_without_tensors_is_refused(tmp_path: Path) -> None:
+    torch.save({"epoch": 3}, tmp_path / "weights.pth")
+    with pytest.raises(HistobenchError, match="no named tensors"):
+        read_checkpoint(tmp_path / "weights.pth")

@@ -1,0 +1,147 @@
+"""A user's own encoder: from a file, by decorator, from a plug-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders import registry
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.own_encoder import state_sha256
+from histobench.roi.encoders.registry import create_encoder, register_encoder
+from histobench.roi.encoders.transform import TransformSpec
+
+FILE = """
+import torch
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+
+class MeanColour(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=64, crop=64)
+        self.embed_dim = 3
+        self.scale = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, images):
+        return images.mean(dim=(2, 3)) * self.scale
+
+
+class Forgetful(BasePatchEncoder):
+    pass
+
+
+class Free(MeanColour):
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = lambda image: torch.zeros(3, 8, 8)
+
+
+class Sized(MeanColour):
+    def __init__(self, resize_size=64):
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=resize_size, crop=resize_size)
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "my_file.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_class_in_a_file_is_an_encoder(file: Path) -> None:
+    encoder = create_encoder(f"{file}:MeanColour")
+    assert encoder(torch.ones(2, 3, 64, 64)).tolist() == [[1.0] * 3] * 2
+    assert not encoder.training
+    assert not encoder.scale.requires_grad
+    assert encoder.identity["weights"] == f"sha256:{state_sha256(encoder)}"
+    assert not encoder.supports_zero_shot
+
+
+def test_a_relative_path_is_enough(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    assert create_encoder("my_file.py:MeanColour").embed_dim == 3
+
+
+def test_editing_the_file_changes_the_identity(file: Path) -> None:
+    before = create_encoder(f"{file}:MeanColour").identity
+    file.write_text(FILE.replace("mean(dim", "amax(dim"))
+    assert create_encoder(f"{file}:MeanColour").identity["source"] != before["source"]
+
+
+def test_the_size_is_changed_where_it_can_be(file: Path) -> None:
+    assert create_encoder(f"{file}:MeanColour", resize_size=96).eval_transforms == TransformSpec(
+        resize=96, crop=96
+    )
+    assert create_encoder(f"{file}:Sized", resize_size=32).eval_transforms.crop == 32
+    with pytest.raises(HistobenchError, match="leave out --resize_size"):
+        create_encoder(f"{file}:Free", resize_size=32)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("MeanColor", "did you mean MeanColour"),
+        ("Forgetful", r"does not set self\.embed_dim"),
+        ("TransformSpec", "gives a TransformSpec, not a BasePatchEncoder"),
+        ("number", "is 3, not a class of encoders"),
+    ],
+)
+def test_a_wrong_class_is_refused_with_the_reason(file: Path, name: str, message: str) -> None:
+    with pytest.raises(HistobenchError, match=message):
+        create_encoder(f"{file}:{name}")
+
+
+def test_a_file_that_fails_or_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import nonexistent_package\n")
+    with pytest.raises(HistobenchError, match=r"bad\.py cannot be imported: ModuleNotFoundError"):
+        create_encoder(f"{tmp_path}/bad.py:Any")
+    with pytest.raises(HistobenchError, match="does not exist"):
+        create_encoder(f"{tmp_path}/missing.py:Any")
+
+
+class Constant(BasePatchEncoder):
+    """Gives the same features for every image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eval_transforms = TransformSpec()
+        self.embed_dim = 2
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.ones(len(images), 2)
+
+
+def test_a_decorated_class_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_REGISTERED", {})
+    register_encoder("constant")(Constant)
+    assert create_encoder("constant").name == "constant"
+    with pytest.raises(HistobenchError, match="did you mean constant"):
+        create_encoder("constand")
+    with pytest.raises(HistobenchError, match="has an encoder 'uni_v1' already"):
+        register_encoder("uni_v1")(Constant)
+
+
+def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name = "plugged"
+
+        def load(self) -> Any:
+            return Constant
+
+    def entry_points(*, group: str) -> list[Point]:
+        assert group == "histobench.encoders"
+        return [Point()]
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    assert create_encoder("plugged").embed_dim == 2

@@ -1,0 +1,197 @@
+"""Where weights are looked for, and what is said when they are not there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders import download
+from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.file_hash import sha256_of
+from histobench.roi.encoders.registry import create_encoder, get_spec, list_encoders
+from histobench.roi.encoders.weights import find_weights, read_table, resolve_companion, resolve_weights
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    path = tmp_path / "somewhere" / "lunit.pth"
+    path.parent.mkdir()
+    network = construct(get_spec("lunit-vits16"), allow_random=True, depth=1).network
+    torch.save(network.state_dict(), path)
+    return path
+
+
+def table(path: Path, **entries: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(entries))
+    return path
+
+
+def test_the_table_of_the_repository_lists_every_encoder_with_an_empty_path() -> None:
+    entries = read_table(ROOT / "model_utils" / "model_weights.json")
+    assert entries == {spec.name: "" for spec in list_encoders() if spec.source.kind in ("hub", "url")}
+
+
+def test_a_table_gives_the_path_absolute_or_relative_to_itself(checkpoint: Path, tmp_path: Path) -> None:
+    spec = get_spec("lunit-vits16")
+    absolute = table(tmp_path / "a.json", **{"lunit-vits16": str(checkpoint)})
+    relative = table(tmp_path / "b.json", **{"lunit-vits16": "somewhere/lunit.pth"})
+    assert resolve_weights(spec, absolute) == checkpoint
+    assert resolve_weights(spec, relative) == checkpoint
+
+
+def test_an_output_uses_the_weights_of_its_encoder(tmp_path: Path) -> None:
+    (tmp_path / "v.pth").touch()
+    weights = table(tmp_path / "a.json", virchow2=str(tmp_path / "v.pth"))
+    assert find_weights(get_spec("virchow2@cls"), weights) == tmp_path / "v.pth"
+
+
+def test_the_environment_and_the_current_folder_are_asked(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = get_spec("lunit-vits16")
+    table(tmp_path / "work" / "model_utils" / "model_weights.json", **{"lunit-vits16": str(checkpoint)})
+    assert find_weights(spec) is None
+    monkeypatch.chdir(tmp_path / "work")
+    assert find_weights(spec) == checkpoint
+    other = tmp_path / "folder" / "lunit-vits16.safetensors"
+    other.parent.mkdir()
+    other.touch()
+    monkeypatch.setenv("HISTOBENCH_WEIGHTS", str(other.parent))
+    assert find_weights(spec) == other
+
+
+@pytest.mark.parametrize(
+    "place", ["lunit-vits16", "vit_small_patch16_224.lunit_dino", "1aurent/vit_small_patch16_224.lunit_dino"]
+)
+def test_a_folder_of_hub_style_folders_is_searched(place: str, tmp_path: Path) -> None:
+    file = tmp_path / place / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert find_weights(get_spec("lunit-vits16"), tmp_path) == file
+
+
+def test_a_path_that_does_not_exist_is_an_error_not_a_download(tmp_path: Path) -> None:
+    weights = table(tmp_path / "a.json", uni_v1="/nowhere/uni.bin")
+    with pytest.raises(HistobenchError, match=r"weights of uni_v1, /nowhere/uni\.bin, do not exist"):
+        create_encoder("uni_v1", weights=str(weights))
+    with pytest.raises(HistobenchError, match="does not exist"):
+        create_encoder("uni_v1", weights=str(tmp_path / "no.json"))
+
+
+def test_a_folder_without_a_checkpoint_says_what_was_expected(tmp_path: Path) -> None:
+    (tmp_path / "uni").mkdir()
+    (tmp_path / "uni" / "pytorch_model.bin.part").touch()
+    weights = table(tmp_path / "a.json", uni_v1=str(tmp_path / "uni"))
+    with pytest.raises(
+        HistobenchError, match=r"no checkpoint of uni_v1 \(pytorch_model\.bin\); did you mean"
+    ):
+        create_encoder("uni_v1", weights=str(weights))
+
+
+@pytest.mark.parametrize("text", ["{", '["uni_v1"]', '{"uni_v1": 3}'])
+def test_a_broken_table_is_an_error_that_names_it(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(HistobenchError, match=str(tmp_path / "a.json")):
+        create_encoder("uni_v1", weights=str(tmp_path / "a.json"))
+
+
+def test_offline_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "_download", lambda *_: pytest.fail("went to the network"))
+    for name in ("uni_v1", "plip", "lunit-bt"):
+        with pytest.raises(HistobenchError, match=r"HF_HUB_OFFLINE=1 forbids"):
+            create_encoder(name)
+
+
+def test_a_gated_repository_says_where_to_ask_and_how_to_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError
+
+    def refuse(*_: Any, **__: Any) -> str:
+        raise GatedRepoError.__new__(GatedRepoError)
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    with pytest.raises(
+        HistobenchError, match=r"request it at https://huggingface\.co/MahmoodLab/UNI2-h, .*hf auth login"
+    ):
+        create_encoder("uni_v2")
+
+
+def test_the_hub_is_asked_for_the_pinned_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub
+
+    asked: dict[str, Any] = {}
+
+    def give(repo: str, file: str, **kwargs: Any) -> str:
+        asked.update(repo=repo, file=file, **kwargs)
+        (tmp_path / file).write_bytes(b"something else")
+        return str(tmp_path / file)
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", give)
+    spec = get_spec("uni_v1")
+    with pytest.raises(HistobenchError, match=f"not the pinned {spec.source.sha256}"):
+        create_encoder("uni_v1")
+    assert asked == {"repo": "MahmoodLab/uni", "file": "pytorch_model.bin", "revision": spec.source.revision}
+
+
+def test_a_hash_is_computed_once_and_again_when_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from histobench.roi.encoders import file_hash
+
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "weights.bin"
+    file.write_bytes(b"abc")
+    first = sha256_of(file)
+    assert first == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    monkeypatch.setattr(file_hash, "_digest", lambda _: "computed again")
+    assert sha256_of(file) == first
+    file.write_bytes(b"abcd")
+    assert sha256_of(file) == "computed again"
+
+
+def test_a_users_own_checkpoint_need_not_be_the_pinned_one(checkpoint: Path) -> None:
+    encoder = construct(get_spec("lunit-vits16"), weights=str(checkpoint), depth=1)
+    assert encoder.identity["weights"] == f"sha256:{sha256_of(checkpoint)}"
+
+
+def test_the_configuration_beside_a_checkpoint_has_to_agree(checkpoint: Path) -> None:
+    config = {
+        "architecture": "vit_small_patch16_224",
+        "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3},
+    }
+    (checkpoint.parent / "config.json").write_text(json.dumps(config))
+    spec = get_spec("lunit-vits16")
+    construct(spec, weights=str(checkpoint), depth=1)  # the norm is a known trap of this encoder
+    with pytest.raises(HistobenchError, match=r"mean is \[0\.5, 0\.5, 0\.5\], the zoo says \[0\.703"):
+        construct(replace(spec, traps={}), weights=str(checkpoint), depth=1)
+    config = {"architecture": "vit_base_patch16_224"}
+    (checkpoint.parent / "config.json").write_text(json.dumps(config))
+    with pytest.raises(HistobenchError, match="another model's folder"):
+        construct(spec, weights=str(checkpoint), depth=1)
+
+
+def test_another_interpolation_in_the_configuration_is_a_warning(checkpoint: Path) -> None:
+    (checkpoint.parent / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.70322989, 0.53606487, 0.66096631], "resample": 2})
+    )
+    with pytest.warns(UserWarning, match="interpolation is bilinear, the zoo says bicubic"):
+        construct(get_spec("lunit-vits16"), weights=str(checkpoint), depth=1)
+
+
+def test_a_tokenizer_is_taken_from_beside_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").touch()
+    found = resolve_companion(get_spec("keep"), tmp_path / "model.safetensors", "tokenizer.json")
+    assert found == tmp_path / "tokenizer.json"
+    with pytest.raises(HistobenchError, match=r"tokenizer\.spm.*HF_HUB_OFFLINE=1"):
+        resolve_companion(get_spec("musk"), tmp_path / "model.safetensors", "tokenizer.spm")

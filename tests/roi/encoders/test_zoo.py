@@ -1,0 +1,206 @@
+"""The zoo file: checked on reading, extended by a few lines of YAML, and right about the known traps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.registry import create_encoder, get_spec, list_encoders
+from histobench.roi.encoders.spec import NORMS, parse_spec
+from histobench.roi.encoders.zoo import load_zoo
+
+ENTRY = """
+my-vit:
+  title: My ViT
+  family: timm
+  arch: vit_tiny_patch16_224
+  kwargs: {init_values: 1e-5, dynamic_img_size: true}
+  pooling: cls
+  dim: 192
+  variants:
+    clsmean: {pooling: cls+mean, dim: 384}
+  input: {size: 224, interpolation: bicubic, norm: imagenet}
+  sizes: patch
+  patch: 16
+  weights: {repo: me/my-vit, file: model.safetensors}
+  licence: MIT
+  citation: me2026
+  reference: Me, My ViT, 2026
+"""
+INPUT = {"size": 224, "interpolation": "bicubic", "norm": "imagenet"}
+
+
+@pytest.fixture
+def own_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "my_zoo.yaml"
+    path.write_text(ENTRY)
+    monkeypatch.setenv("HISTOBENCH_ZOO", str(path))
+    return path
+
+
+def test_an_encoder_is_added_by_yaml_alone(own_zoo: Path, tmp_path: Path) -> None:
+    original = timm.create_model(
+        "vit_tiny_patch16_224", num_classes=0, init_values=1e-5, dynamic_img_size=True
+    )
+    torch.save({"model": original.state_dict()}, tmp_path / "my-vit.pth")
+    encoder = create_encoder("my-vit", weights=str(tmp_path / "my-vit.pth"))
+    images = torch.randn(2, 3, 224, 224)
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(images), original.eval()(images))
+    assert "my-vit" in {spec.name for spec in list_encoders()}
+    assert create_encoder("my-vit@clsmean", weights=str(tmp_path)).embed_dim == 384
+    assert create_encoder("my-vit", weights=str(tmp_path), resize_size=320).eval_transforms.crop == 320
+
+
+def test_an_edited_file_is_read_again(own_zoo: Path) -> None:
+    assert get_spec("my-vit").title == "My ViT"
+    own_zoo.write_text(ENTRY.replace("My ViT", "Your ViT"))
+    assert get_spec("my-vit").title == "Your ViT"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"family": "tim"}, "family is 'tim'; did you mean timm"),
+        ({"pooling": "average"}, "pooling is 'average'"),
+        ({"dim": "192"}, "dim must be a whole number, found '192'"),
+        ({"dim": 0}, "dim must be positive"),
+        ({"dims": 192}, "unknown field 'dims'; did you mean dim"),
+        ({"licence": None}, "licence must be text"),
+        ({"input": {**INPUT, "norm": "image-net"}}, "did you mean imagenet"),
+        ({"input": {**INPUT, "size": 220}}, "not a multiple of patch 16"),
+        ({"input": {**INPUT, "norm": {"mean": [1, 2], "std": [1, 1, 1]}}}, "three numbers"),
+        ({"weights": {"repo": "me/my-vit"}}, "need repo and file"),
+        ({"weights": {"repo": "a/b", "file": "c", "sha256": "xyz"}}, "64 hexadecimal digits"),
+        ({"weights": {"repo": "a/b", "file": "c", "gated": "yes"}}, "gated must be true or false"),
+        ({"variants": {"ms": {"pooling": "cls"}}}, "variants: ms: the field 'dim' is missing"),
+        ({"kwargs": "img_size=224"}, "kwargs must be fields"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_an_entry_is_named_with_its_place(change: dict[str, Any], message: str) -> None:
+    entry = yaml.safe_load(ENTRY)["my-vit"] | change
+    with pytest.raises(HistobenchError, match=r"my\.yaml: my-vit") as failure:
+        parse_spec("my-vit", entry, where="my.yaml")
+    assert message in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "not valid YAML"),
+        ("- uni_v1", "one entry per encoder"),
+        (ENTRY + ENTRY, "'my-vit' occurs twice"),
+        (ENTRY.replace("my-vit:", "my vit:"), "is not a name"),
+        (ENTRY.replace("  dim:", "  aliases: [uni_v1]\n  dim:"), "'uni_v1' of my-vit is taken"),
+    ],
+)
+def test_a_broken_file_is_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(HistobenchError, match=message):
+        load_zoo(tmp_path / "mine.yaml")
+
+
+@settings(deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.sampled_from(
+        ["title", "family", "dim", "input", "weights", "variants", "sizes", "text", "cost", "mpp"]
+    ),
+)
+def test_any_value_in_any_field_is_read_or_refused_politely(value: Any, field: str) -> None:
+    entry = yaml.safe_load(ENTRY)["my-vit"] | {field: value}
+    # Anything else than these two outcomes is a crash.
+    with contextlib.suppress(HistobenchError):
+        assert parse_spec("my-vit", entry).name == "my-vit"
+
+
+def test_timms_complaint_reaches_the_user(own_zoo: Path) -> None:
+    own_zoo.write_text(ENTRY.replace("vit_tiny_patch16_224", "vit_teeny"))
+    with pytest.raises(HistobenchError, match="timm cannot build 'vit_teeny'"):
+        create_encoder("my-vit", allow_random=True)
+
+
+def test_other_names_lead_to_the_same_encoder() -> None:
+    assert get_spec("conch").name == "conch_v1"
+    assert get_spec("virchow2-cls").full_name == "virchow2@cls"
+    assert get_spec("uni2h_clsmean").dim == 3072
+
+
+@pytest.mark.parametrize(
+    ("name", "dim"),
+    [
+        ("virchow2", 2560), ("virchow2@cls", 1280), ("virchow@cls", 1280), ("midnight", 3072),
+        ("midnight@cls", 1536), ("h0-mini", 768), ("h0-mini@cls", 768), ("h0-mini@clsmean", 1536),
+        ("musk", 1024), ("musk@ms", 2048), ("uni_v2", 1536), ("uni_v2@clsmean", 3072), ("resnet50", 1024),
+        ("resnet50@layer4", 2048),
+    ],
+)  # fmt: skip
+def test_outputs_have_the_documented_length(name: str, dim: int) -> None:
+    assert get_spec(name).dim == dim
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        ("mstar", "imagenet"),  # its configuration says 0.5
+        ("kaiko-vitl14", "half"),  # its configuration says ImageNet
+        ("lunit-vits8", "lunit"),
+        ("lunit-vits16", "lunit"),  # its configuration says 0.5
+        ("phikon_v2", "imagenet"),
+        ("hoptimus0", "hoptimus"),
+        ("hibou_l", "hibou"),
+        ("musk", "half"),
+        ("conch_v1", "clip"),
+        ("conch_v15", "imagenet"),
+        ("midnight", "half"),
+        ("keep", "imagenet"),
+    ],
+)
+def test_normalisation_is_the_authors(name: str, norm: str) -> None:
+    transform = get_spec(name).transform
+    assert (transform.mean, transform.std) == NORMS[norm]
+
+
+def test_known_traps_of_the_field() -> None:
+    gigapath = get_spec("gigapath")
+    assert gigapath.kwargs["patch_size"] == gigapath.patch == 16
+    assert (gigapath.transform.resize, gigapath.transform.crop) == (256, 224)
+    assert {spec.name for spec in list_encoders() if spec.normalised} == {"keep"}
+    assert get_spec("conch_v15").transform.interpolation == "bilinear"
+    assert get_spec("conch_v1").transform.interpolation == "bicubic"
+    for name in ("mstar", "kaiko-vitl14", "lunit-vits16"):
+        assert {"mean", "std"} <= get_spec(name).traps.keys()
+
+
+def test_zero_shot_is_offered_where_there_is_a_text_tower() -> None:
+    able = {spec.name for spec in list_encoders() if spec.supports_zero_shot}
+    assert {
+        "conch_v1",
+        "musk",
+        "keep",
+        "plip",
+        "quiltnet-b32",
+        "biomedclip",
+        "clip-b32",
+        "pathgen-clip-l",
+        "tiny-vl",
+    } <= able
+    assert "conch_v15" not in able
+
+
+def test_the_zoo_can_be_written_as_json() -> None:
+    for spec in list_encoders():
+        assert json.loads(json.dumps(dict(spec.kwargs))) == spec.kwargs
