@@ -144,7 +144,10 @@ def test_an_error_of_a_tool_is_raised_in_the_cell(ipython_pool: SandboxPool) -> 
 
     tool = PythonREPL({"broken": broken, "stranger": stranger}, pool=ipython_pool)
     assert tool("try:\n    broken('x')\nexcept KeyError as e:\n    print('caught', e)") == "caught \"'x'\"\n"
-    assert "RuntimeError: strange" in tool("stranger()")
+    assert tool("1\nstranger()") == (
+        f"{DASHES}\nRuntimeError                              Traceback (most recent call last)\n"
+        "Cell In[2], line 2\n      1 1\n----> 2 stranger()\n\nRuntimeError: strange\n"
+    )
     tool.close()
 
 

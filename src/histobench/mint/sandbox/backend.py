@@ -38,7 +38,7 @@ def shared_pool() -> SandboxPool:
     """The pool of this process with the default settings, opened at the first call."""
     global _shared
     with _lock:
-        if _shared is None:
+        if _shared is None or not _shared.is_own():
             _shared = open_sandbox()
             atexit.register(_shared.close)
         return _shared

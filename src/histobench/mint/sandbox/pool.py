@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -15,6 +17,7 @@ from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess
 
 ISOLATING = ("bubblewrap", "landlock")
+_CONFINE_SECONDS = 60.0
 
 
 class Session:
@@ -29,8 +32,8 @@ class Session:
         """The channel, once the process has confined itself."""
         if not self._ready:
             try:
-                greeting = self.channel.receive()
-            except (EOFError, BrokenFrameError) as error:
+                greeting = self.channel.receive(time.monotonic() + _CONFINE_SECONDS)
+            except (EOFError, BrokenFrameError, TimeoutError) as error:
                 raise SandboxError(f"a sandboxed process did not start: {error}") from error
             if greeting.get("op") != "ready":
                 raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
@@ -69,6 +72,7 @@ class SandboxPool:
         self._warm = warm
         self._idle: deque[Session] = deque()
         self._closed = False
+        self._owner = os.getpid()
         self._zygote = self._start()
         try:
             # The first session proves that confining works here; a pool that opens is a pool that isolates.
@@ -102,6 +106,8 @@ class SandboxPool:
     def take(self) -> Session:
         """A fresh session, warm if there is one; the caller closes it."""
         with self._lock:
+            if not self.is_own():
+                raise SandboxError("this sandbox pool belongs to the process that opened it; open a new one")
             if self._closed:
                 raise SandboxError("this sandbox pool is closed; open a new one")
             if not self._zygote.alive():
@@ -113,6 +119,10 @@ class SandboxPool:
             session = self._idle.popleft() if self._idle else Session(self._zygote)
             self._refill()
             return session
+
+    def is_own(self) -> bool:
+        """Whether this process opened the pool, not one that it was forked from."""
+        return self._owner == os.getpid()
 
     @property
     def pid(self) -> int:

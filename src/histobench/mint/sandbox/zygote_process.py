@@ -22,6 +22,7 @@ from histobench.mint.sandbox.limits import Limits
 
 _START_SECONDS = 120.0
 _REMEMBERED_ENDS = 1000
+_SEND_SECONDS = 10.0
 
 # bubblewrap's --die-with-parent fires when the *thread* that started it ends, so one thread starts them all.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-starter")
@@ -69,6 +70,7 @@ class ZygoteProcess:
     def spawn(self) -> tuple[int, Channel]:
         """Ask for one more episode; returns at once with its number and the host's end of its socket."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.settimeout(_SEND_SECONDS)  # an episode that stops reading must not stop the host
         with theirs, self._lock:
             self._next += 1
             number = self._next

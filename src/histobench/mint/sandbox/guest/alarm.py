@@ -11,7 +11,7 @@ from typing import Any
 
 # Tracebacks show this function to the model. It has a source of its own, under a name that tells nothing
 # about this machine; the names and the line are those that the recorded episodes show.
-_HIDDEN = "<hidden_filepath>"
+HIDDEN = "<hidden_filepath>"
 _SOURCE = (
     "\n" * 27
     + """\
@@ -25,8 +25,8 @@ class PythonREPL:
 """
 )
 _namespace: dict[str, Any] = {"__name__": "hidden"}
-exec(compile(_SOURCE, _HIDDEN, "exec"), _namespace)
-linecache.cache[_HIDDEN] = (len(_SOURCE), None, _SOURCE.splitlines(keepends=True), _HIDDEN)
+exec(compile(_SOURCE, HIDDEN, "exec"), _namespace)
+linecache.cache[HIDDEN] = (len(_SOURCE), None, _SOURCE.splitlines(keepends=True), HIDDEN)
 
 
 class SoftLimit:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from IPython.core.displaypub import DisplayPublisher
@@ -17,7 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from . import python38
-from .alarm import alarm_paused, soft_limit
+from .alarm import HIDDEN, alarm_paused, soft_limit
 from .capture import Capture
 
 _WARM_UP = (
@@ -28,6 +29,7 @@ _WARM_UP = (
     "import sys\nsys.exit()",
     "{'a': [1.5] * 40, 'b': (None,) * 40}",
 )
+_OWN_FOLDER = os.path.dirname(__file__) + os.sep
 # Some IPython versions forget the line break after the mark of left-out lines.
 _GAP = re.compile(r"^   \(\.\.\.\)(?=[^\n])", re.MULTILINE)
 
@@ -46,6 +48,9 @@ class CellShell(InteractiveShell):
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """As IPython does it, off the cell's clock, and with each function's source looked up once only."""
+        error = sys.exc_info()[1]
+        if error is not None:
+            error.__traceback__ = _without_own_frames(error.__traceback__)
         with alarm_paused(excused=math.inf), _remembered_sources():
             super().showtraceback(*args, **kwargs)
 
@@ -123,6 +128,22 @@ class IPythonShell:
             with Capture(10_000):
                 self.run(code, 60)
         self._shell.reset(new_session=False)
+
+
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback up to the call of a tool: how the call reaches the host is not the agent's business."""
+    kept: list[TracebackType] = []
+    own = False
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        own = own or name.startswith(_OWN_FOLDER)
+        if not own or name == HIDDEN:
+            kept.append(trace)
+        trace = trace.tb_next
+    rest = None
+    for part in reversed(kept):
+        rest = TracebackType(rest, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return rest
 
 
 @contextmanager
