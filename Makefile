@@ -17,7 +17,9 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
+# The tiles that example_dataset/CRC-100K.csv lists are drawn on the spot; they are not kept in the repository.
 demo: $(STAMP)
+	@$(BIN)/histobench data demo example_dataset --name CRC-100K --layout wide --per-class 20 --test-per-class 10 >/dev/null
 	@$(BIN)/histobench demo
 
 test: check

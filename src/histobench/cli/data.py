@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     split.add_argument("-o", "--output", required=True, help="the CSV to write; the class map goes beside it")
     demo = jobs.add_parser("demo", help="write the synthetic demo dataset (not real tissue)")
     demo.add_argument("out", help="folder to write")
+    demo.add_argument("--name", default="synthetic-crc", help="name of the files (default: synthetic-crc)")
     demo.add_argument("--per-class", type=int, default=60, help="training tiles per class (default: 60)")
     demo.add_argument(
         "--test-per-class", type=int, help="test tiles per class (default: half of --per-class)"
@@ -221,6 +222,7 @@ def _demo(args: argparse.Namespace) -> int:
 
     table = write_demo_dataset(
         args.out,
+        name=args.name,
         train_per_class=args.per_class,
         test_per_class=args.test_per_class or max(1, args.per_class // 2),
         size=args.size,

@@ -112,7 +112,9 @@ def write_demo_dataset(
         for _ in pool.map(lambda tile: _write_tile(out, tile, size=size, seed=seed), tiles):
             pass
     write_text(out / f"{name}.txt", "".join(f"{c},{i}\n" for i, c in enumerate(CLASSES)))
-    write_text(out / f"{name}-Zero_Shot_Prompts.txt", _prompts())
+    prompts = out / f"{name}-Zero_Shot_Prompts.txt"
+    if not prompts.exists():  # prompts are the user's to choose
+        write_text(prompts, _prompts())
     counts = {"train": train_per_class * len(CLASSES), "test": test_per_class * len(CLASSES)}
     write_text(out / "README.txt", _README.format(name=name, size=size, **counts))
     write_json(note, {"synthetic": True, **asdict(recipe)})
