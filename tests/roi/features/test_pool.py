@@ -127,6 +127,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     child = os.fork()
     if child == 0:
         pool = ProcessPool(2)
+        pool.start()
         os.write(writing, " ".join(map(str, pool.process_ids)).encode())
         time.sleep(60)
         os._exit(0)

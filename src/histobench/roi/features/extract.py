@@ -105,7 +105,6 @@ class _Run:
         on_cpu = torch.device(self.device).type == "cpu"
         workers = useful_workers(self.settings.num_workers, on_cpu=on_cpu)
         workers = -(-workers // len(self.settings.devices))
-        # Loading workers start before the networks are built: both take a moment.
         built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
         pool = open_pool(workers, [encoder.eval_transforms for encoder in built], polite=on_cpu)
         try:

@@ -63,9 +63,8 @@ class ProcessPool:
         self._false_starts = 0
         self._error: BaseException | None = None
         self.restarts = 0
-        self._workers = [self._start() for _ in range(workers)]
-        self._thread = threading.Thread(target=self._run, name="histobench-feed", daemon=True)
-        self._thread.start()
+        self._workers: list[_Worker] = []
+        self._thread: threading.Thread | None = None
 
     @property
     def process_ids(self) -> list[int]:
@@ -78,8 +77,16 @@ class ProcessPool:
         self._setting = (layout, tuple(transforms))
         return self._ring
 
+    def start(self) -> None:
+        """Start the workers; the first job does it too."""
+        if self._thread is None:
+            self._workers = [self._start() for _ in range(self.workers)]
+            self._thread = threading.Thread(target=self._run, name="histobench-feed", daemon=True)
+            self._thread.start()
+
     def submit(self, job: Job, done: Done) -> None:
         """Have a job done; `done` is called from the feeding thread."""
+        self.start()
         with self._lock:
             self._queue.append(_Task(job, done))
         self._wake()
@@ -94,8 +101,9 @@ class ProcessPool:
         if self._closing:
             return
         self._closing = True
-        self._wake()
-        self._thread.join()
+        if self._thread is not None:
+            self._wake()
+            self._thread.join()
         for worker in self._workers:
             worker.socket.close()
         for worker in self._workers:
