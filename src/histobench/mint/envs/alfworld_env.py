@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from histobench.mint.envs.general_env import CELL_TIMEOUT_S, GeneralEnv
 from histobench.mint.envs.turn_loop import Outcome
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tools.alfworld import household_tools
+from histobench.mint.tools.base import Tool
 
 
 class AlfWorldEnv(GeneralEnv):
@@ -15,18 +18,21 @@ class AlfWorldEnv(GeneralEnv):
     def __init__(
         self,
         task: AlfWorldTask,
+        tools: Sequence[Tool] = (),
         *,
         pool: SandboxPool | None = None,
         first_cell_number: int = 1,
         cell_timeout: float = CELL_TIMEOUT_S,
+        wording: str = "native",
     ) -> None:
         self._household = task
         super().__init__(
             task,
-            household_tools(task.game),
+            [*household_tools(task.game), *tools],
             pool=pool,
             first_cell_number=first_cell_number,
             cell_timeout=cell_timeout,
+            wording=wording,
         )
 
     def solved_by_acting(self) -> bool:

@@ -20,7 +20,8 @@ CELL_TIMEOUT_S = 30.0
 class GeneralEnv:
     """One episode of a task: a fresh Python session with the tools in it.
 
-    `outcome` is the only thing that touches the world; counting and wording are the turn loop's.
+    `outcome` is the only thing that touches the world; counting is the turn loop's. `wording` is how Python's
+    error messages read: as they are, or as those of the version that the public recordings were made with.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class GeneralEnv:
         pool: SandboxPool | None = None,
         first_cell_number: int = 1,
         cell_timeout: float = CELL_TIMEOUT_S,
+        wording: str = "native",
     ) -> None:
         check_unique_names(tools)
         self.task = task
@@ -42,6 +44,7 @@ class GeneralEnv:
             cell_timeout,
             pool=pool,
             first_cell_number=first_cell_number,
+            wording=wording,
         )
 
     def outcome(self, action: Action) -> Outcome:
@@ -78,5 +81,5 @@ class GeneralEnv:
             return Outcome(success=bool(self.task.success(solution)))
         except (
             Exception
-        ) as error:  # a checker of a plug-in may fail: the agent is told, without a stack of paths
+        ) as error:  # a plug-in's checker may fail: the agent is told, without a stack of paths
             return Outcome("".join(traceback.format_exception_only(error)).strip())

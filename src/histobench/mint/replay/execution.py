@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import GeneralEnv
+from histobench.mint.envs.opening import open_environment
 from histobench.mint.envs.state import Budget
 from histobench.mint.envs.turn_loop import HELP, WRONG, act, begin, observe, settle
 from histobench.mint.replay.normalise import normalised
 from histobench.mint.replay.recording import Recording
+from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import Tool
 
+#: How the Python of the recordings words its errors.
+RECORDED_WORDING = "python3.8"
 #: Opens the environment of a recording: it knows the task, the tools and the sandbox.
 OpenEnv = Callable[[Recording], GeneralEnv]
 
@@ -64,18 +69,24 @@ def replay(recording: Recording, open_env: OpenEnv) -> Replayed:
 
 
 def environment_opener(
-    tasks: dict[tuple[str, object], Task], tools: dict[str, Sequence[Tool]], **options: object
+    tasks: Mapping[tuple[str, object], Task],
+    tools: Mapping[str, Sequence[Tool]],
+    *,
+    pool: SandboxPool | None = None,
 ) -> OpenEnv:
     """Environments for recorded episodes: `tasks` by (dataset, id), `tools` by dataset."""
 
     def open_env(recording: Recording) -> GeneralEnv:
-        task = tasks[recording.task, recording.task_id]
+        task = copy.copy(
+            tasks[recording.task, recording.task_id]
+        )  # episodes of one task may run side by side
         task.rule = "recorded" if "legacy_negative_reference" in recording.flags else "published"
-        return GeneralEnv(
+        return open_environment(
             task,
             tools.get(recording.task, ()),
+            pool=pool,
             first_cell_number=recording.first_cell_number,
-            **options,  # type: ignore[arg-type]
+            wording=RECORDED_WORDING,
         )
 
     return open_env

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 
 SUFFIX = ".jsonl.gz"
 
@@ -29,8 +30,9 @@ class Turn:
 
 @dataclass(frozen=True)
 class Recording:
-    """One recorded episode."""
+    """One recorded episode. `run` is the name of its file: the model, and the expert if there was one."""
 
+    run: str
     model: str
     task: str
     task_id: Any
@@ -43,11 +45,30 @@ class Recording:
     counts: dict[str, int]
     flags: frozenset[str]
     error: str | None
+    feedback_model: str = NO_FEEDBACK
+    feedback_type: str = NO_FEEDBACK
 
     @property
     def name(self) -> str:
-        """For messages: model, dataset and id."""
-        return f"{self.model} {self.task} {self.task_id}"
+        """Unique in a folder: run, dataset and id."""
+        return f"{self.run} {self.task} {self.task_id}"
+
+    @property
+    def outcome(self) -> EpisodeOutcome:
+        """Without the text."""
+        return EpisodeOutcome(
+            model=self.model,
+            feedback_model=self.feedback_model,
+            feedback_type=self.feedback_type,
+            k=self.max_steps,
+            task=self.task,
+            task_id=str(self.task_id),
+            success=self.success,
+            proposals=self.counts["propose_solution"],
+            tool_calls=self.counts["use_tool"],
+            invalid=self.counts["invalid_action"],
+            terminate_reason=self.terminate_reason,
+        )
 
 
 def read_recordings(folder: str | Path) -> Iterator[Recording]:
@@ -61,7 +82,7 @@ def read_recordings(folder: str | Path) -> Iterator[Recording]:
             with gzip.open(path, "rt", encoding="utf-8") as lines:
                 for number, line in enumerate(lines, start=1):
                     try:
-                        yield _recording(json.loads(line))
+                        yield _recording(path.name.split(".k")[0], json.loads(line))
                     except (ValueError, KeyError, TypeError) as error:
                         raise HistobenchError(
                             f"{path}:{number}: not a recorded episode ({error!r})"
@@ -70,9 +91,11 @@ def read_recordings(folder: str | Path) -> Iterator[Recording]:
             raise HistobenchError(f"cannot read the recordings {path}: {error}") from error
 
 
-def _recording(record: dict[str, Any]) -> Recording:
+def _recording(run: str, record: dict[str, Any]) -> Recording:
     settings = record["settings"]
+    feedback = settings.get("feedback")
     return Recording(
+        run=run,
         model=record["model"],
         task=record["task"],
         task_id=record["task_id"],
@@ -85,7 +108,13 @@ def _recording(record: dict[str, Any]) -> Recording:
         counts=record["counts"],
         flags=frozenset(record.get("flags", ())),
         error=record.get("error"),
+        feedback_model=feedback["model"] if feedback else NO_FEEDBACK,
+        feedback_type=_feedback_type(feedback) if feedback else NO_FEEDBACK,
     )
+
+
+def _feedback_type(feedback: dict[str, Any]) -> str:
+    return f"{'GT' if feedback['gt'] else 'no_GT'}-{feedback['form']}"
 
 
 def _turn(turn: dict[str, Any]) -> Turn:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
 
 NO_FEEDBACK = "None"
@@ -43,6 +44,15 @@ def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
                     raise HistobenchError(f"{path}:{number}: not an outcome ({error!r})") from error
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise HistobenchError(f"cannot read the outcomes {path}: {error}") from error
+
+
+def write_outcome_table(path: str | Path, outcomes: Iterable[EpisodeOutcome]) -> None:
+    """Write outcomes as a table that `read_outcome_table` reads."""
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(EpisodeOutcome)])
+        writer.writeheader()
+        for outcome in outcomes:
+            writer.writerow({**asdict(outcome), "success": int(outcome.success)})
 
 
 def _outcome(row: Mapping[str, Any]) -> EpisodeOutcome:

@@ -17,6 +17,7 @@ class AlfWorldTask(Task):
     """One game. The prompt is the game's own introduction, so asking for it starts the simulator."""
 
     task_name = "alfworld"
+    decided_by_acting = True
 
     def __init__(self, game_file: GameFile, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +22,13 @@ class Task:
 
     task_name: ClassVar[str] = "base"
     in_context_example_dir: ClassVar[str | Path] = EXAMPLES
+    #: For datasets of a plug-in: the family in results (default: the dataset's own name), the tools of its
+    #: sessions by name, and the file or folder of its tasks if it comes with the package.
+    task_type: ClassVar[str] = ""
+    tool_names: ClassVar[Sequence[str]] = ()
+    data_path: ClassVar[str | Path | None] = None
+    #: Whether what the agent did counts, not what it answered.
+    decided_by_acting: ClassVar[bool] = False
     #: Which checker decides; set on the instance by whoever runs the task.
     rule: Rule = "strict"
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.tools.base import Tool
 
-if TYPE_CHECKING:
-    from histobench.mint.tools.base import Tool
+__all__ = ["Tool", "check_unique_names", "get_toolset_description"]
 
 HEADING = "Functions that you can call inside <execute> (already imported):"
 

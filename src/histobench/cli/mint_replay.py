@@ -1,0 +1,218 @@
+"""Prove this installation on recorded episodes of the published benchmark.
+
+Feeds the recorded messages to the turn loop (books), to the checkers (verdicts) and to the sandbox with its
+tools (execution), recomputes the published leaderboard, and prints each rate of agreement beside the required.
+The exit code is 0 when every required rate is reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from histobench.core.errors import HistobenchError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from histobench.mint.replay.gate import Gate
+    from histobench.mint.replay.recording import Recording
+    from histobench.mint.tasks.base import Task
+
+HOUSEHOLD = "alfworld"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the recordings are and how much of them to play."""
+    parser.add_argument("folder", help="folder of recordings (*.k5.jsonl.gz, scorer cases, outcomes, tape)")
+    parser.add_argument("--data", help="folder of the datasets (default: processed beside the recordings)")
+    parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
+    parser.add_argument("--models", help="recorded runs, separated by commas (default: all)")
+    parser.add_argument(
+        "--execute", action=argparse.BooleanOptionalAction, default=True, help="run recorded code again"
+    )
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="episodes at a time")
+    parser.add_argument("--limit", type=int, help="episodes of each dataset of each run (default: all)")
+    parser.add_argument(
+        "--journal", help="file of replayed episodes: a replay that was stopped goes on there"
+    )
+    parser.add_argument("--sandbox", default="auto", help="auto, bubblewrap, landlock or unsafe")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table; 1 if a gate fails."""
+    from rich.console import Console
+
+    from histobench.mint.configs.dataset import select_datasets
+    from histobench.mint.replay import proof
+    from histobench.mint.replay.recording import read_recordings
+
+    console = Console()
+    folder = Path(args.folder)
+    datasets = select_datasets(_names(args.tasks))
+    names = [dataset.name for dataset in datasets]
+    recordings = [recording for recording in read_recordings(folder) if recording.task in names]
+    recordings = _of_models(recordings, _names(args.models))
+    gates = [proof.books_gate(recordings)]
+    tasks = _load_tasks(folder, args.data, names, need_games=args.execute)
+    gates += _verdicts(console, folder, args, tasks)
+    if args.execute:
+        gates += _execution(console, folder, args, recordings, tasks, names)
+    if (folder / "expected_metrics.json").is_file():
+        gates.append(proof.metrics_gate(folder))
+    _print(console, gates)
+    return int(proof.failed(gates))
+
+
+def _verdicts(console: Console, folder: Path, args: argparse.Namespace, tasks: Any) -> list[Gate]:
+    from histobench.mint.replay import proof, scoring
+
+    gates = []
+    if (folder / scoring.REASONING).is_file():
+        cases = scoring.score_reasoning(folder, tasks)
+        if cases:
+            gates.append(proof.scoring_gate("verdicts on recorded answers", cases, proof.REASONING_VERDICTS))
+    if (
+        args.execute
+        and (folder / scoring.CODE).is_file()
+        and {"humaneval", "mbpp"} & {key[0] for key in tasks}
+    ):
+        with _progress(console) as progress:
+            bar = progress.add_task("testing recorded programs", total=None)
+            cases = scoring.score_code(
+                folder, tasks, workers=args.workers, limit=args.limit, done=lambda: progress.advance(bar)
+            )
+        gates.append(proof.scoring_gate("verdicts on recorded programs", cases, proof.CODE_VERDICTS))
+    return gates
+
+
+def _execution(
+    console: Console,
+    folder: Path,
+    args: argparse.Namespace,
+    recordings: Sequence[Recording],
+    tasks: dict[tuple[str, object], Task],
+    names: Sequence[str],
+) -> list[Gate]:
+    from histobench.mint.replay import proof
+    from histobench.mint.replay.execution import environment_opener
+    from histobench.mint.replay.journal import Journal
+    from histobench.mint.sandbox import open_sandbox
+    from histobench.mint.tools.wikipedia.tape import Tape
+    from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
+
+    chosen = [r for r in proof.sample(recordings, args.limit) if (r.task, r.task_id) in tasks]
+    left_out = {recording.task for recording in recordings} - {recording.task for recording in chosen}
+    if left_out:
+        console.print(f"not played again, because their tasks are not here: {', '.join(sorted(left_out))}")
+    tape = folder / "wiki_tape.json.gz"
+    search = [WikipediaQueryRun(Tape(tape))] if tape.is_file() else []
+    searching = ("gsm8k", "math", "hotpotqa", "mmlu", "theoremqa")
+    with open_sandbox(args.sandbox) as pool, _progress(console) as progress:
+        bar = progress.add_task("playing recorded episodes", total=len(chosen))
+        replayed = proof.execute(
+            chosen,
+            environment_opener(tasks, dict.fromkeys(searching, search), pool=pool),
+            workers=args.workers,
+            journal=Journal(args.journal),
+            done=lambda _: progress.advance(bar),
+        )
+    gates = proof.execution_gates(replayed, names)
+    if HOUSEHOLD in names and HOUSEHOLD not in left_out:
+        gates.append(_experts(console, args, tasks))
+    return gates
+
+
+def _experts(console: Console, args: argparse.Namespace, tasks: dict[tuple[str, object], Task]) -> Gate:
+    from histobench.mint.alfworld.simulator import shared_simulator
+    from histobench.mint.replay.experts import experts_gate
+    from histobench.mint.tasks.alfworld import AlfWorldTask
+
+    games = [task.game_file for task in tasks.values() if isinstance(task, AlfWorldTask)]
+    games = games[: args.limit] if args.limit else games
+    with _progress(console) as progress:
+        bar = progress.add_task("playing the experts' games", total=len(games))
+        return experts_gate(
+            games, shared_simulator(), workers=args.workers, done=lambda: progress.advance(bar)
+        )
+
+
+def _load_tasks(
+    folder: Path, data: str | None, names: Sequence[str], *, need_games: bool
+) -> dict[tuple[str, object], Task]:
+    from histobench.mint.alfworld import installation
+    from histobench.mint.alfworld.games import find_games
+    from histobench.mint.configs.config_variables import DATASET_DIR
+    from histobench.mint.configs.dataset import get_dataset
+
+    places = [Path(data)] if data else [folder / ".." / "processed", Path(DATASET_DIR)]
+    place = next((path for path in places if path.is_dir()), None)
+    if place is None:
+        raise HistobenchError(
+            f"no datasets in {' or '.join(map(str, places))}; run scripts/setup.sh or give --data FOLDER"
+        )
+    tasks: dict[tuple[str, object], Task] = {}
+    for name in names:
+        dataset = get_dataset(name)
+        if name == HOUSEHOLD:
+            if not need_games or installation.missing_packages():
+                continue
+            loaded = list(dataset.task_class.load_tasks(str(find_games(place, place / "..")))[0])
+        else:
+            loaded = dataset.load(place)
+        tasks.update({(name, task.task_id): task for task in loaded})
+    return tasks
+
+
+def _of_models(recordings: list[Recording], models: list[str] | None) -> list[Recording]:
+    if models is None:
+        return recordings
+    known = {recording.run for recording in recordings}
+    for model in models:
+        if model not in known:
+            raise HistobenchError(f"no recordings of {model!r}; {did_you_mean(model, known)}")
+    return [recording for recording in recordings if recording.run in models]
+
+
+def _names(text: str | None) -> list[str] | None:
+    return [name.strip() for name in text.split(",") if name.strip()] if text else None
+
+
+def _progress(console: Console) -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _print(console: Console, gates: Sequence[Gate]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("gate")
+    for title in ("agreeing", "of", "rate", "required"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    table.add_column("note", overflow="fold")
+    colours = {"PASS": "green", "FAIL": "bold red", "": ""}
+    for gate in gates:
+        table.add_row(
+            gate.subject,
+            str(gate.agreeing),
+            str(gate.total),
+            "-" if gate.rate is None else f"{100 * gate.rate:.2f} %",
+            "" if gate.required is None else f"{100 * gate.required:g} %",
+            f"[{colours[gate.verdict]}]{gate.verdict}[/]" if gate.verdict else "",
+            gate.note,
+        )
+    console.print(table)

@@ -1,0 +1,1 @@
+"""What is run on what: datasets, tools, budgets, feedback, and the files that describe a run."""

@@ -1,0 +1,82 @@
+"""One cell of the experiment matrix, and the folder name that the published benchmark gives it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+
+NONE = "None"
+_SETTING = re.compile(r"max(\d+)_p(\d+)(\+tool)?(\+cd)?")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model, an expert (or none), a budget and a dataset.
+
+    >>> Cell("gpt", "reasoning", "gsm8k", max_steps=3).path
+    'gpt/F=None/max3_p2+tool+cd/reasoning/gsm8k'
+    """
+
+    model: str
+    family: str
+    dataset: str
+    feedback_model: str = NONE
+    feedback_type: str = NONE  # <gt>-<form>, such as no_GT-textual
+    max_steps: int = 5
+    max_propose_solution: int = 2
+    use_tools: bool = True
+    count_down: bool = True
+
+    @property
+    def path(self) -> str:
+        """The folder of this cell below the folder of all configurations or outputs."""
+        parts = [self.model, f"F={self.feedback_model}"]
+        if self.feedback_model != NONE:
+            parts.append(f"PHF={self.feedback_type}")
+        setting = f"max{self.max_steps}_p{self.max_propose_solution}"
+        setting += "+tool" * self.use_tools + "+cd" * self.count_down
+        return "/".join([*parts, setting, self.family, self.dataset])
+
+    @property
+    def env_config(self) -> dict[str, Any]:
+        """As a configuration file words the budget."""
+        return {
+            "max_steps": self.max_steps,
+            "use_tools": self.use_tools,
+            "max_propose_solution": self.max_propose_solution,
+            "count_down": self.count_down,
+        }
+
+
+def parse_cell(path: str | PurePosixPath) -> Cell:
+    """The cell that the end of a path names; what stands before the model is ignored.
+
+    >>> parse_cell("out/gpt/F=gpt-4/PHF=GT-binary/max5_p2+tool+cd/reasoning/math").feedback_type
+    'GT-binary'
+    """
+    parts = PurePosixPath(path).parts
+    expected = "<model>/F=<expert>[/PHF=<type>]/max<k>_p<p>[+tool][+cd]/<family>/<dataset>"
+    marks = [index for index, part in enumerate(parts) if part.startswith("F=")]
+    if not marks or marks[-1] == 0:
+        raise HistobenchError(f"{path} is not the folder of a run; expected {expected}")
+    start = marks[-1]
+    rest = list(parts[start + 1 :])
+    feedback_type = rest.pop(0)[4:] if rest and rest[0].startswith("PHF=") else NONE
+    setting = _SETTING.fullmatch(rest[0]) if rest else None
+    if setting is None or len(rest) != 3:
+        raise HistobenchError(f"{path} is not the folder of a run; expected {expected}")
+    return Cell(
+        model=parts[start - 1],
+        family=rest[1],
+        dataset=rest[2],
+        feedback_model=parts[start][2:],
+        feedback_type=feedback_type,
+        max_steps=int(setting[1]),
+        max_propose_solution=int(setting[2]),
+        use_tools=bool(setting[3]),
+        count_down=bool(setting[4]),
+    )

@@ -1,0 +1,89 @@
+"""Gate 2: the checkers on every recorded answer."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.tasks.base import Task
+
+REASONING = "reasoning_answers.jsonl.gz"
+CODE = "code_solutions.jsonl.gz"
+
+
+@dataclass(frozen=True)
+class ScoredCase:
+    """One recorded answer and what is thought of it."""
+
+    task: str
+    task_id: Any
+    solution: str
+    recorded: bool
+    now: bool
+
+
+def score_reasoning(folder: Path, tasks: Mapping[tuple[str, object], Task]) -> list[ScoredCase]:
+    """Every recorded answer of the reasoning datasets, under the published and the recording-time rule."""
+    cases = []
+    for record in _records(folder / REASONING):
+        task = tasks.get((record["task"], record["task_id"]))
+        if task is None:
+            continue
+        for rule, verdict in (("published", "verdict"), ("recorded", "verdict_legacy")):
+            if record.get(verdict) is not None:
+                now = _verdict(task, rule, record["answer"])
+                cases.append(_case(record, record["answer"], record[verdict], now))
+    return cases
+
+
+def score_code(
+    folder: Path,
+    tasks: Mapping[tuple[str, object], Task],
+    *,
+    workers: int,
+    limit: int | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> list[ScoredCase]:
+    """Every recorded program, tested in the sandbox; `limit` takes an even sample."""
+    records = [record for record in _records(folder / CODE) if (record["task"], record["task_id"]) in tasks]
+    if limit is not None and limit < len(records):
+        records = [records[index * len(records) // limit] for index in range(limit)]
+
+    def scored(record: dict[str, Any]) -> ScoredCase:
+        now = _verdict(tasks[record["task"], record["task_id"]], "published", record["solution"])
+        done()
+        return _case(record, record["solution"], record["passed"], now)
+
+    with ThreadPoolExecutor(workers) as threads:
+        return list(threads.map(scored, records))
+
+
+def count_code(folder: Path) -> int:
+    """How many recorded programs there are."""
+    return sum(1 for _ in _records(folder / CODE))
+
+
+def _verdict(task: Task, rule: Any, solution: str) -> bool:
+    task = copy.copy(task)
+    task.rule = rule
+    return task.success(solution)
+
+
+def _case(record: Mapping[str, Any], solution: str, recorded: bool, now: bool) -> ScoredCase:
+    return ScoredCase(record["task"], record["task_id"], solution, bool(recorded), bool(now))
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                yield json.loads(line)
+    except (OSError, EOFError, ValueError) as error:
+        raise HistobenchError(f"cannot read the recorded answers {path}: {error}") from error

@@ -1,0 +1,55 @@
+"""Another rule applied to finished episodes, without asking the model again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from histobench.mint.envs.action import classify
+from histobench.mint.envs.general_env import GeneralEnv
+from histobench.mint.envs.state import Budget
+from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.rule import Rule
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """The success under a rule.
+
+    `open`: the stored run stopped at an answer that this rule does not accept, with budget left; what the
+    model would have done then is unknown, and the episode counts as failed.
+    """
+
+    success: bool
+    open: bool = False
+
+
+def rescore(
+    messages: Sequence[str],
+    task: Task,
+    rule: Rule,
+    *,
+    stored_success: bool,
+    budget: Budget,
+    open_env: Callable[[Task], GeneralEnv] | None = None,
+) -> Rescored:
+    """Check the proposals of an episode again, in order.
+
+    An episode that is decided by acting is acted again in `open_env`; without one its stored success stands.
+    """
+    task = copy.copy(task)
+    task.rule = rule
+    actions = [classify(text) for text in messages]
+    proposals = [action for action in actions if action.is_proposal]
+    unspent = len(proposals) < budget.max_propose_solution and len(actions) < budget.max_steps
+    if task.decided_by_acting:
+        # Whoever ran out of actions under any rule has not won, so a stored failure stays one when strict.
+        if open_env is None or (rule == "strict" and not stored_success):
+            return Rescored(stored_success)
+        with open_env(task) as env:
+            success = any(env.outcome(action).success for action in actions if not action.is_proposal)
+    else:
+        answers = [action.content for action in proposals if action.kind == "proposal"]
+        success = any(task.success(answer) for answer in answers)
+    return Rescored(success, open=stored_success and not success and unspent)

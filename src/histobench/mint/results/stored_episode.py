@@ -1,0 +1,79 @@
+"""Finished episodes as `results.jsonl` keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.configs.cell import Cell, parse_cell
+from histobench.mint.envs.turn_loop import ASSISTANT
+from histobench.mint.results.outcome import EpisodeOutcome
+
+FILE = "results.jsonl"
+
+
+@dataclass(frozen=True)
+class StoredEpisode:
+    """One line: the cell it belongs to, the state at the end and the task."""
+
+    cell: Cell
+    state: dict[str, Any]
+    task: dict[str, Any]
+
+    @property
+    def messages(self) -> list[str]:
+        """What the model wrote, turn by turn."""
+        texts = [entry["content"] for entry in self.state["history"] if entry["role"] == "assistant"]
+        return [text.removeprefix(f"{ASSISTANT}\n").removesuffix("\n") for text in texts]
+
+    @property
+    def outcome(self) -> EpisodeOutcome:
+        """Without the text."""
+        counts = self.state["agent_action_count"]
+        return EpisodeOutcome(
+            model=self.cell.model,
+            feedback_model=self.cell.feedback_model,
+            feedback_type=self.cell.feedback_type,
+            k=self.cell.max_steps,
+            task=self.cell.dataset,
+            task_id=str(self.task["task_id"]),
+            success=bool(self.state["success"]),
+            proposals=counts["propose_solution"],
+            tool_calls=counts["use_tool"],
+            invalid=counts["invalid_action"],
+            terminate_reason=self.state["terminate_reason"] or "",
+        )
+
+
+def find_result_files(path: str | Path) -> list[Path]:
+    """A results file, or all of them below a folder."""
+    path = Path(path)
+    files = [path] if path.is_file() else sorted(path.rglob(FILE))
+    if not files:
+        raise HistobenchError(f"no {FILE} in {path}")
+    return files
+
+
+def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
+    """Every whole line of a results file; a torn last line is an episode that was not finished."""
+    path = Path(path)
+    cell = parse_cell(path.resolve().parent.as_posix())
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HistobenchError(f"cannot read the results {path}: {error}") from error
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            yield StoredEpisode(cell, record["state"], record["task"])
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):
+                return
+            raise HistobenchError(f"{path}:{number}: not a finished episode ({error!r})") from error
