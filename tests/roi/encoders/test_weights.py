@@ -193,5 +193,9 @@ def test_a_tokenizer_is_taken_from_beside_the_checkpoint(tmp_path: Path) -> None
     (tmp_path / "tokenizer.json").touch()
     found = resolve_companion(get_spec("keep"), tmp_path / "model.safetensors", "tokenizer.json")
     assert found == tmp_path / "tokenizer.json"
+    conch = resolve_companion(
+        get_spec("conch_v1"), tmp_path / "pytorch_model.bin", "conch_byte_level_bpe_uncased.json"
+    )
+    assert conch == tmp_path / "tokenizer.json"
     with pytest.raises(HistobenchError, match=r"tokenizer\.spm.*HF_HUB_OFFLINE=1"):
         resolve_companion(get_spec("musk"), tmp_path / "model.safetensors", "tokenizer.spm")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.clip_tokens import wordpiece_tokenizer
 from histobench.roi.encoders.construct import construct
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.encoders.zero_shot import PromptEncoder, class_vectors
@@ -82,3 +84,17 @@ def test_an_output_without_a_text_space_says_which_one_has_it() -> None:
     assert not encoder.supports_zero_shot
     with pytest.raises(HistobenchError, match="musk@ms cannot be compared with text; use musk"):
         encoder.encode_prompts(["fat"], "cpu")
+
+
+@pytest.mark.parametrize("form", ["vocab.txt", "tokenizer.json"])
+def test_a_bert_text_tower_takes_its_tokenizer_from_either_file(form: str, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "tumour", "of", "fat", "##ty"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    if form == "tokenizer.json":
+        tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True).save(
+            str(tmp_path / form)
+        )
+    tokenize = wordpiece_tokenizer(tmp_path / form, 6)
+    assert tokenize(["Fatty  tumour", "of"]).tolist() == [[2, 7, 8, 5, 3, 0], [2, 6, 3, 0, 0, 0]]
+    assert tokenize(["fat " * 50]).tolist() == [[2, 7, 7, 7, 7, 3]]

@@ -31,10 +31,13 @@ def clip_tokenizer(spec: EncoderSpec) -> Callable[[Sequence[str]], Tensor]:
 
 
 def wordpiece_tokenizer(file: Path, context: int) -> Callable[[Sequence[str]], Tensor]:
-    """A BERT tokenizer from its `tokenizer.json`: token ids [n, context], padded with 0."""
-    from tokenizers import Tokenizer
+    """A BERT tokenizer from its `tokenizer.json` or `vocab.txt`: token ids [n, context], padded with 0."""
+    from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(file))
+    if file.suffix == ".txt":
+        tokenizer = BertWordPieceTokenizer(str(file), lowercase=True)
+    else:
+        tokenizer = Tokenizer.from_file(str(file))
     tokenizer.enable_truncation(context)
     tokenizer.enable_padding(length=context, pad_id=0)
 

@@ -39,7 +39,7 @@ def construct(
         return _freeze(ZooEncoder(spec, network), spec, identity)
     files = spec.text.files
     encoder = ImageTextEncoder(
-        spec, network, lambda: {file: resolve_companion(spec, checkpoint, file) for file in files}
+        spec, network, lambda: {p.name: p for p in (resolve_companion(spec, checkpoint, f) for f in files)}
     )
     return _freeze(encoder, spec, identity)
 

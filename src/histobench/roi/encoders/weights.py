@@ -22,6 +22,12 @@ HUB_FILES = (
     "pytorch_model.bin.index.json",
     "model.pth",
 )
+#: Other names and forms in which people keep the same tokenizer beside a checkpoint.
+STAND_INS = {
+    "conch_byte_level_bpe_uncased.json": ("tokenizer.json",),
+    "tokenizer.json": ("vocab.txt",),
+    "tokenizer.spm": ("sentencepiece.bpe.model", "tokenizer.model"),
+}
 TABLE = Path("model_utils") / "model_weights.json"
 
 
@@ -58,11 +64,11 @@ def find_weights(spec: EncoderSpec, weights: str | Path | None = None) -> Path |
 
 
 def resolve_companion(spec: EncoderSpec, checkpoint: Path | None, file: str) -> Path:
-    """A small file of the same release (a tokenizer): beside the checkpoint, or from the hub."""
+    """A small file of the same release (a tokenizer): beside the checkpoint, or from the network."""
     if checkpoint is not None:
-        for beside in (checkpoint.parent / file, checkpoint.parent / Path(file).name):
-            if beside.is_file():
-                return beside
+        for name in (file, *STAND_INS.get(file, ())):
+            if (checkpoint.parent / name).is_file():
+                return checkpoint.parent / name
     if spec.text is not None and spec.text.url:
         return fetch_from_url(spec, f"{spec.text.url}/{file}")
     if spec.source.kind == "hub":

@@ -50,7 +50,8 @@ class OpenClipFamily(Family):
 
     def load_tokenizer(self, spec: EncoderSpec, files: Mapping[str, Path]) -> Tokenizer:
         if spec.arch == "BertCLIP" and spec.text is not None:
-            return wordpiece_tokenizer(files["tokenizer.json"], spec.text.context)
+            (file,) = files.values()
+            return wordpiece_tokenizer(file, spec.text.context)
         return clip_tokenizer(spec)
 
 
