@@ -196,7 +196,10 @@ def _print_dry_run(plan: Plan, console: Console) -> None:
     disk = sum(job.megabytes or 0.0 for job in jobs)
     console.print(f"{len(jobs)} extractions, about {_duration(total)} and {disk:.0f} MB of features")
     console.print(
-        f"then {', '.join(plan.tasks)} under {', '.join(plan.presets)} for each; results in {plan.results}"
+        f"then {', '.join(plan.tasks)} under {', '.join(plan.presets)} for each; results in {plan.results}",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
     )
 
 

@@ -53,10 +53,15 @@ def _job(plan: Plan, entry: DatasetEntry, encoder: str, images: int, device: str
     from histobench.roi.encoders.registry import get_spec
 
     try:
-        spec = get_spec(encoder).with_size(plan.size)
+        spec = get_spec(encoder)
+        sized = spec.with_size(plan.size)
     except HistobenchError:  # the user's own encoder: nothing is known before it is built
         return ExtractionJob(entry, encoder, images, None, None)
-    gigaflops = getattr(spec, "gflops", None)
+    megabytes = images * spec.dim * BYTES_PER_VALUE / 1e6
+    if spec.cost is None:
+        return ExtractionJob(entry, encoder, images, None, megabytes)
+    # The cost is known at the encoder's own size and grows at least with the number of pixels.
+    gigaflops = spec.cost.gflops * (sized.transform.crop / spec.transform.crop) ** 2
     speed = TYPICAL_FLOPS.get(device.split(":")[0], TYPICAL_FLOPS["cpu"])
-    seconds = images * gigaflops * 1e9 / speed if gigaflops else None
-    return ExtractionJob(entry, encoder, images, seconds, images * spec.dim * BYTES_PER_VALUE / 1e6)
+    seconds = images * gigaflops * 1e9 / speed
+    return ExtractionJob(entry, encoder, images, seconds, megabytes)

@@ -1,0 +1,58 @@
+"""A plan finishes, goes on where it stopped, and survives an encoder that cannot be built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from histobench.cli.main import main
+from histobench.core.tidy_store import read_rows
+from histobench.roi.data.demo import write_demo_dataset
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_demo_dataset(folder, name="tiles", train_per_class=4, test_per_class=2, size=64)
+    return folder
+
+
+def test_a_failing_encoder_does_not_stop_the_others_and_nothing_is_done_twice(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "bench.yaml").write_text(
+        f"datasets: [{{source: {data / 'tiles.csv'}, class2id: {data / 'tiles.txt'}}}]\n"
+        "encoders: [tiny-vl, uni_v1]\ntasks: [KNN, Proto]\nn_neighbors: 3\nn_bootstrap: 50\ncompile: 'off'\n"
+    )
+    command = ["run", str(tmp_path / "bench.yaml")]
+    assert main(command) == 2
+    said = capsys.readouterr().out
+    assert "FAILED: tiles x uni_v1: features" in said
+    assert "2 tasks done, 0 done before, 1 failed" in said
+    results = tmp_path / "results"
+    assert "tiny-vl" in (results / "summary.md").read_text()
+    rows = read_rows(results / "tiles" / "tiny-vl" / "uni" / "results.parquet")
+    assert {row["task"] for row in rows} == {"KNN", "Proto"}
+
+    assert main(command) == 2
+    assert "0 tasks done, 2 done before, 1 failed" in capsys.readouterr().out
+    assert read_rows(results / "tiles" / "tiny-vl" / "uni" / "results.parquet") == rows
+
+
+def test_a_dry_run_shows_the_cost_and_writes_nothing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ("--models", "gigapath,uni_v1", "--results", str(tmp_path / "r"))
+    assert main(["run", "--data", str(data / "tiles.csv"), *models, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "54" in said
+    assert "gigapath" in said
+    assert not (tmp_path / "r").exists()
+
+
+def test_no_models_is_a_clear_error(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--data", str(data)]) == 2
+    assert "--models is missing" in capsys.readouterr().err

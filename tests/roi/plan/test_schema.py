@@ -1,0 +1,56 @@
+"""A plan file is checked before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.plan.schema import plan_from, read_plan
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tiles").mkdir()
+    return tmp_path
+
+
+def _plan(folder: Path, **changes: object) -> dict[str, object]:
+    return {"datasets": [{"name": "t", "source": "tiles"}], "encoders": ["a", "b"], **changes}
+
+
+def test_paths_are_relative_to_the_plan_and_defaults_are_filled_in(folder: Path) -> None:
+    (folder / "bench.yaml").write_text("datasets: [tiles]\nencoders: a, b\nresults: out\nn_shot: [1, 4]\n")
+    plan = read_plan(folder / "bench.yaml")
+    assert plan.datasets[0].source == folder / "tiles"
+    assert plan.datasets[0].name == "tiles"
+    assert plan.encoders == ("a", "b")
+    assert plan.results == folder / "out"
+    assert plan.n_shot == (1, 4)
+    assert plan.presets == ("uni",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": ["a"]}, "unknown key 'encoder'; did you mean encoders"),
+        ({"encoders": []}, "'encoders' must be a list"),
+        ({"datasets": [{"name": "t"}]}, r"datasets\[0\]: 'source' is missing"),
+        ({"datasets": [{"source": "nowhere"}]}, "nowhere does not exist"),
+        ({"datasets": ["tiles", "tiles"]}, "two datasets are called 'tiles'"),
+        ({"datasets": [{"source": "tiles", "prompts": "no.txt"}]}, r"prompts .*no\.txt does not exist"),
+        ({"seed": "many"}, "seed: expected a whole number"),
+        ({"n_shot": [1, True]}, "n_shot: expected a whole number"),
+    ],
+)
+def test_a_mistake_names_the_place(folder: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(HistobenchError, match=message):
+        plan_from(_plan(folder, **changes), where="bench.yaml", base=folder)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: [1"])
+def test_a_file_that_is_no_plan_is_refused(folder: Path, text: str) -> None:
+    (folder / "bench.yaml").write_text(text)
+    with pytest.raises(HistobenchError, match=r"bench\.yaml"):
+        read_plan(folder / "bench.yaml")
