@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from histobench.roi.features.assemble import assemble
 from histobench.roi.features.content_hashes import ContentHashes
 from histobench.roi.features.fingerprint import describe_transform, fingerprint
 from histobench.roi.features.image_ref import locate
+from histobench.roi.features.leftovers import remove_leftovers
 from histobench.roi.features.row_cache import RowCache
 from histobench.roi.features.row_shard import read_shard, write_shard
 from histobench.roi.features.store import load
@@ -96,6 +98,16 @@ def test_putting_a_set_together_does_not_hold_it_in_memory(
     expected = np.empty((shard * shards, dim), np.float32)
     cache.gather(keys, expected)
     np.testing.assert_array_equal(features.embeddings.numpy(), expected)
+
+
+def test_what_a_killed_run_left_half_written_is_removed_in_time(tmp_path: Path) -> None:
+    for name, age in ((".a.pt.x1.tmp", 7200), (".a.pt.x2.tmp", 5), (".b.pt.x3.tmp", 7200), ("a.pt", 7200)):
+        (tmp_path / name).write_bytes(b"half")
+        then = time.time() - age
+        os.utime(tmp_path / name, (then, then))
+    remove_leftovers(tmp_path, "a.pt")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {".a.pt.x2.tmp", ".b.pt.x3.tmp", "a.pt"}
 
 
 def test_unchanged_files_are_not_hashed_again_and_changed_ones_are(tmp_path: Path) -> None:

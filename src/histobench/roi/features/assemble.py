@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiImage
 from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.leftovers import remove_leftovers
 from histobench.roi.features.row_cache import RowCache
 from histobench.roi.features.store import save
 
@@ -43,6 +44,7 @@ def assemble(
     path: Path,
 ) -> None:
     """Write the feature file of `images`, whose content hashes are `keys`."""
+    remove_leftovers(path.parent, path.name)
     grouped = all(image.group is not None for image in images)
     with _array((len(keys), dim), beside=path) as embeddings:
         cache.gather(keys, embeddings)

@@ -10,7 +10,7 @@ import torch
 from histobench.roi.features.forward import Forward
 
 #: Seconds of work without compilation from which compiling is worth its own time (a minute or so).
-PAYS_FROM = {"cuda": 150.0, "cpu": 240.0}
+PAYS_FROM = {"cuda": 150.0, "cpu": 150.0}
 
 CPU_SAMPLE = 4
 

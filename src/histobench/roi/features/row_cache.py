@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
 from histobench.roi.features.fingerprint import fingerprint
+from histobench.roi.features.leftovers import remove_leftovers
 from histobench.roi.features.row_shard import read_keys, read_shard, shard_files, write_shard
 
 
@@ -33,6 +34,7 @@ class RowCache:
             write_json(self.folder / "encoder.json", self.description)
         else:
             os.utime(self.folder / "encoder.json")  # when it was last used
+        remove_leftovers(self.folder)
         self.refresh()
 
     def __contains__(self, key: bytes) -> bool:
