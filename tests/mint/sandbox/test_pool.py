@@ -53,8 +53,9 @@ def test_a_lost_zygote_is_replaced(bare_pool: SandboxPool) -> None:
         os.kill(zygote, signal.SIGKILL)
         while _command_line(Path(f"/proc/{zygote}")):
             time.sleep(0.01)
-        assert episode.run_cell("print(1)").kind == "killed"
-        assert episode.run_cell("print(1)").text == "1\n"
+        with episode:
+            assert episode.run_cell("print(1)").kind == "killed"
+            assert episode.run_cell("print(1)").text == "1\n"
 
 
 def test_a_closed_pool_says_so(bare_pool: SandboxPool) -> None:

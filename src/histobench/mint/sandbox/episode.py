@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.mint.sandbox.guest.frames import MAX_FRAME, BrokenFrameError, Channel
 from histobench.mint.sandbox.limits import Limits
+from histobench.mint.sandbox.zygote_process import SandboxError
 
 if TYPE_CHECKING:
     from histobench.mint.sandbox.pool import Session
 
 _RESTARTED = "The session was restarted: variables, functions and imports are gone."
 _ERROR_CHARS = 2000
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -81,19 +83,24 @@ class Episode:
         self.close()
 
     def _begin(self) -> Session:
-        session = self._take()
         order = {
             "op": "start",
             "tools": sorted(self._tools),
             "first_cell_number": self._cell,
             "wording": self._wording,
         }
-        try:
-            session.open().send(order)
-        except BaseException:
-            session.close()
-            raise
-        return session
+        for _ in range(_ATTEMPTS):
+            session = self._take()
+            try:
+                session.open().send(order)
+            except ConnectionError:  # it died while it waited; the next one is as good
+                session.close()
+            except BaseException:
+                session.close()
+                raise
+            else:
+                return session
+        raise SandboxError(f"{_ATTEMPTS} sandboxed processes in a row died before they were used; run again")
 
     def _replace(self, message: str) -> CellResult:
         self.close()

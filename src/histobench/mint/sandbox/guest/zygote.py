@@ -24,6 +24,7 @@ from . import confinement, episode, usage
 from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl, setns, unshare
 
 _FIRST_EPISODE_UID = 1_900_000_000  # a range that no distribution hands out
+_UID_BLOCKS, _UIDS_PER_BLOCK = 100_000, 2048
 _CHECK_SECONDS = 0.2
 
 
@@ -49,6 +50,8 @@ class Zygote:
     pid_namespace: int = -1
     waker: int = -1
     baseline: int = 0
+    uid_claim: socket.socket | None = None
+    uid_block: int = 0
 
     @property
     def isolation(self) -> str:
@@ -130,8 +133,19 @@ class Zygote:
         child.scratch = os.path.join(self.config["scratch_root"], f"{os.getpid()}-{self.spawned}")
         os.mkdir(child.scratch, 0o700)
         if os.getuid() == 0 and self.isolation == "landlock":
-            child.uid = _FIRST_EPISODE_UID + self.spawned % 100_000
+            child.uid = self._free_uid()
             os.chown(child.scratch, child.uid, child.uid)
+
+    def _free_uid(self) -> int:
+        """A user id that no living process has: killing by id must reach this episode and nobody else."""
+        if self.uid_claim is None:
+            self.uid_claim, self.uid_block = _claim_uid_block()
+        taken = {child.uid for child in self.children.values()}
+        for number in range(self.spawned, self.spawned + _UIDS_PER_BLOCK):
+            uid = _FIRST_EPISODE_UID + self.uid_block * _UIDS_PER_BLOCK + number % _UIDS_PER_BLOCK
+            if uid not in taken:
+                return uid
+        raise OSError(f"more than {_UIDS_PER_BLOCK} episodes at once")
 
     def _become_episode(self, child: Child, descriptor: int) -> None:
         status = 70
@@ -241,6 +255,18 @@ def main() -> None:
     gc.collect()
     Zygote(control, config).serve()
     os._exit(0)
+
+
+def _claim_uid_block() -> tuple[socket.socket, int]:
+    """A block of user ids for this zygote alone: the kernel gives a socket's name out only once at a time."""
+    claim = socket.socket(socket.AF_UNIX)
+    for block in range(os.getpid(), os.getpid() + _UID_BLOCKS):
+        try:
+            claim.bind(f"\0histobench-sandbox-uids-{block % _UID_BLOCKS}")
+        except OSError:
+            continue
+        return claim, block % _UID_BLOCKS
+    raise OSError("no free block of user ids")
 
 
 def _drain(descriptor: int) -> None:
