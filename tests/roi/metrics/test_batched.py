@@ -61,6 +61,18 @@ def test_a_class_that_probabilities_do_not_cover_is_nan_in_every_resample() -> N
     agree(evaluate_resamples(p, labels, counts), 1, evaluate(p, labels, classes="abc").values)
 
 
+def test_images_that_were_not_scored_count_in_no_resample() -> None:
+    rng = np.random.default_rng(5)
+    p, labels = probabilities((50, 3), rng, None), rng.integers(0, 3, 50)
+    p[:7] = np.nan
+    predicted = np.where(np.arange(50) < 7, -1, np.argmax(np.nan_to_num(p), 1))
+    counts = rng.multinomial(50, np.ones(50) / 50, size=3)
+    batched = evaluate_resamples(p, labels, counts, predicted=predicted)
+    for k in range(3):
+        draw = np.repeat(np.arange(50), counts[k])
+        agree(batched, k, evaluate(p[draw], labels[draw], predicted=predicted[draw], classes="abc").values)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 5), st.integers(5, 40), st.integers(0, 10**6), st.sampled_from([None, 1, 4]))
 def test_episodes_equal_a_loop(c: int, n: int, seed: int, votes: int | None) -> None:
@@ -69,6 +81,18 @@ def test_episodes_equal_a_loop(c: int, n: int, seed: int, votes: int | None) -> 
     batched = evaluate_episodes(p, labels, memory=1)
     for k in range(4):
         agree(batched, k, evaluate(p[k], labels[k], classes=[str(i) for i in range(c)]).values)
+
+
+@pytest.mark.parametrize("votes", [None, 3, 20])
+def test_float32_scores_are_ranked_like_float64_ones(votes: int | None) -> None:
+    rng = np.random.default_rng(6)
+    p = probabilities((5, 80, 4), rng, votes).astype(np.float32)
+    p[0, :, 1] = 0.25
+    labels = rng.integers(-1, 4, (5, 80))
+    labels[1] = 2
+    single, double = evaluate_episodes(p, labels), evaluate_episodes(p.astype(np.float64), labels)
+    for name, values in double.items():
+        np.testing.assert_allclose(single[name], values, rtol=0, atol=1e-12, err_msg=name)
 
 
 def test_images_with_a_negative_label_do_not_count() -> None:

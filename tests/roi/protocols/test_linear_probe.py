@@ -68,14 +68,6 @@ def test_large_problems_in_float32_agree_with_float64(monkeypatch: pytest.Monkey
     assert rounded.converged
 
 
-def test_many_classes_share_one_curvature_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = data(600, 20, 6)
-    separate = fit_softmax(x, y, n_classes=6, penalty=Penalty("squared", 1e-3))
-    monkeypatch.setattr("histobench.roi.protocols.curvature._LARGEST_BLOCKS", 0)
-    shared = fit_softmax(x, y, n_classes=6, penalty=Penalty("squared", 1e-3))
-    assert shared.objective == pytest.approx(separate.objective, rel=1e-6)
-
-
 def test_few_passes_are_enough_for_an_ill_conditioned_problem() -> None:
     x, y = data(4000, 60)
     x = x * torch.logspace(1.5, -2, 60)

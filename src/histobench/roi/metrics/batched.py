@@ -29,7 +29,7 @@ def evaluate_resamples(
     """Every metric of every resample, [B] each, NaN where undefined.
 
     `counts` [B, n] says how often each image occurs in a resample; the result is that of `evaluate` on the
-    repeated rows, without repeating them.
+    repeated rows, without repeating them. Rows that are NaN throughout were not scored and never count.
 
     >>> scores = evaluate_resamples([[0.9, 0.1], [0.4, 0.6]], [0, 1], np.array([[1, 1], [2, 0]]))
     >>> scores["accuracy"].tolist(), scores["auroc"].tolist()
@@ -40,6 +40,9 @@ def evaluate_resamples(
     p = np.asarray(probabilities, dtype=np.float64)
     truth = np.asarray(labels, dtype=np.int64)
     guess = first_maximum(p) if predicted is None else np.asarray(predicted, dtype=np.int64)
+    scored = ~np.all(np.isnan(p), axis=1)
+    if not np.all(scored):
+        p, truth, guess, counts = p[scored], truth[scored], guess[scored], counts[:, scored]
     return metrics_of(tally_resamples(p, truth, guess, counts, memory=memory, threads=threads))
 
 

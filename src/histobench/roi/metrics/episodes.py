@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from histobench.roi.metrics.packed_ranking import MAX_CLASSES, rank_packed
 from histobench.roi.metrics.ranking import rank_rows
 from histobench.roi.metrics.tally import CALIBRATION_BINS, SMALLEST_PROBABILITY, Tally, calibration_bin
 
@@ -37,41 +38,63 @@ def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None
     episodes, _, c = probabilities.shape
     device = probabilities.device
     valid = labels >= 0
-    p = probabilities.double()
-    uncovered = (torch.isnan(p) & valid[..., None]).any(1)  # [E, c]
-    p = torch.nan_to_num(p, nan=-1.0)
-    confidence, top = p.max(2)
+    everyone = bool(valid.all())
+    # Classes before images: every reduction over classes then runs along contiguous images.
+    p = probabilities.transpose(1, 2).contiguous()  # [E, c, n]
+    gap = torch.zeros(episodes, c, dtype=torch.float64, device=device)  # NaN: class not covered
+    unknown = torch.isnan(p)
+    if bool(unknown.any()):
+        gap[(unknown & valid[:, None]).any(2)] = torch.nan
+        p = torch.nan_to_num(p, nan=-1.0)
+    confidence, top = p.max(1)
     guess = top if predicted is None else predicted
     label = labels.clamp(min=0)
 
     cell = torch.where(valid, label * c + guess.clamp(min=0), c * c)
     confusion = _histogram(cell, valid.double(), c * c + 1)[:, : c * c].reshape(episodes, c, c)
 
-    scores = torch.where(valid[..., None], p, -torch.inf).transpose(1, 2).contiguous()  # [E, c, n]
+    # Ranked in the precision that they came in; what does not count goes below everything.
+    scores = p if everyone else torch.where(valid[:, None], p, -torch.inf)
     classes = torch.arange(c, device=device)
-    concordance, average_precision = rank_rows(scores, labels[:, None], classes, c)
-    gap = uncovered[..., None].double().masked_fill(uncovered[..., None], torch.nan)
-    concordance = concordance + gap
-    average_precision = average_precision + gap[..., 0]
+    concordance, average_precision = _rank(scores, labels[:, None], classes, c)
+    any_gap = gap.sum(1)
     if c == 2:
         micro = torch.full((2, episodes), torch.nan, dtype=torch.float64, device=device)
     else:
-        micro = _micro(scores, labels, classes) + gap[..., 0].sum(1)
+        micro = _micro(scores, labels, classes) + any_gap
 
     n_valid = valid.sum(1).double()
-    own = p.gather(2, label[..., None])[..., 0].clamp(SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
-    log_loss = torch.where(valid, -own.log(), 0.0).sum(1) / n_valid + gap[..., 0].sum(1)
-    own_error = p.square().sum(2) - 2 * p.gather(2, label[..., None])[..., 0] + 1
-    squared_error = torch.where(valid, own_error, 0.0).sum(1) / n_valid + gap[..., 0].sum(1)
+    own = p.gather(1, label[:, None])[:, 0].double()
+    log_own = own.clamp(SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY).log_()
+    log_loss = torch.where(valid, -log_own, 0.0).sum(1) / n_valid + any_gap
+    squares = torch.linalg.vector_norm(p, dim=1, dtype=torch.float64).square_()
+    squared_error = torch.where(valid, squares - 2 * own + 1, 0.0).sum(1) / n_valid + any_gap
 
+    confidence = confidence.double()
     bins = torch.from_numpy(calibration_bin(confidence.cpu().numpy())).to(device)
     bins = torch.where(valid, bins, CALIBRATION_BINS)
     correct = (guess == labels).double()
     calibration = torch.stack(
         [_histogram(bins, w, CALIBRATION_BINS + 1)[:, :-1] for w in (valid.double(), confidence, correct)], -1
     )
-    fields = (confusion, concordance, average_precision, *micro, log_loss, squared_error, calibration)
+    fields = (
+        confusion,
+        concordance + gap[..., None],
+        average_precision + gap,
+        *micro,
+        log_loss,
+        squared_error,
+        calibration,
+    )
     return Tally(*(field.cpu().numpy() for field in fields))
+
+
+def _rank(scores: Tensor, labels: Tensor, positive: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    if scores.device.type != "cpu" or scores.dtype != torch.float32 or n_classes > MAX_CLASSES:
+        return rank_rows(scores, labels, positive, n_classes)
+    arrays = (scores.numpy(), labels.numpy(), positive.numpy())
+    concordance, precision = rank_packed(*arrays, n_classes, threads=torch.get_num_threads())
+    return torch.from_numpy(concordance), torch.from_numpy(precision)
 
 
 def _histogram(slot: Tensor, weight: Tensor, size: int) -> Tensor:
@@ -84,7 +107,7 @@ def _micro(scores: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
     own = (labels[:, None] == classes[:, None]).long()
     flags = torch.where(labels[:, None] >= 0, own, -1).flatten(1)[:, None]
     one = torch.ones(1, dtype=torch.long, device=scores.device)
-    concordance, average_precision = rank_rows(scores.flatten(1)[:, None], flags, one, 2)
+    concordance, average_precision = _rank(scores.flatten(1)[:, None], flags, one, 2)
     positives = (flags == 1).sum((1, 2)).double()
     negatives = (flags == 0).sum((1, 2)).double()
     return torch.stack([concordance[:, 0, 0] / (positives * negatives), average_precision[:, 0]])

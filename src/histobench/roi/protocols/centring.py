@@ -25,11 +25,13 @@ class Centring:
     mean: Tensor  # [d] float64
 
     @classmethod
-    def of(cls, features: Tensor, *, memory: int = 2**26) -> Centring:
+    def of(cls, features: Tensor, *, memory: int = 2**24) -> Centring:
         """The centring of a training set."""
         total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
         for part in row_chunks(len(features), 8 * features.shape[1], memory):
-            total += features[part].sum(0, dtype=torch.float64)
+            rows = features[part].double()
+            # A product with ones sums columns several times faster than sum(0).
+            total += rows.new_ones(len(rows)) @ rows
         return cls(total / max(1, len(features)))
 
     @classmethod

@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_LARGEST_BLOCKS = 2**28  # bytes of Cholesky factors; above it all classes share one
-_ROWS_PER_DIMENSION = 2  # rows that enter a block, the ones with the most curvature
+_ROWS_PER_DIMENSION = 3  # rows that enter the shared block, the ones with the most curvature
 _CONJUGATE_STEPS = 6
 _CLOSE_ENOUGH = 1e-4
 
@@ -21,28 +20,20 @@ def centred(matrix: Tensor) -> Tensor:
     return matrix - matrix.mean(0)
 
 
-class BlockCurvature:
-    """The Hessian's diagonal blocks, one per class (or one for all), through Cholesky factors."""
+class SharedCurvature:
+    """One block for all classes: the Gram matrix of the features, weighted by the classes' mean curvature."""
 
     def __init__(self, features: Tensor, probabilities: Tensor, *, total: float, ridge: float) -> None:
         """`features` [m, d] are shifted rows, `probabilities` [m, c] theirs; they stand for `total` rows."""
-        d, c = features.shape[1], probabilities.shape[1]
         weights = probabilities * (1 - probabilities)
-        shared = c * d * d * features.element_size() > _LARGEST_BLOCKS
-        columns = weights.mean(1, keepdim=True) if shared else weights
-        self.factors = [_factor(features, column, total=total, ridge=ridge) for column in columns.T]
+        self.factor = _factor(features, weights.mean(1), total=total, ridge=ridge)
         self.bias = (weights.sum(0, dtype=torch.float64) / total).clamp_min(1e-8)
 
     def solve(self, gradient: Tensor) -> Tensor:
-        """Inverse of the blocks times the gradient."""
+        """Inverse of the block times the gradient."""
         g = centred(gradient)
         out = torch.empty_like(g)
-        weight = g[:, :-1].to(self.factors[0].dtype)
-        if len(self.factors) == 1:
-            out[:, :-1] = torch.cholesky_solve(weight.T, self.factors[0]).T
-        else:
-            for k, factor in enumerate(self.factors):
-                out[k, :-1] = torch.cholesky_solve(weight[k, :, None], factor)[:, 0]
+        out[:, :-1] = torch.cholesky_solve(g[:, :-1].T.to(self.factor.dtype), self.factor).T
         out[:, -1] = g[:, -1] / self.bias
         return centred(out)
 
@@ -70,7 +61,7 @@ class CoupledCurvature:
         self, features: Tensor, probabilities: Tensor, *, total: float, ridge: float, ray: Tensor | None
     ) -> None:
         """`ray` is the unit direction of W along which the penalty has no curvature, if there is one."""
-        self.blocks = BlockCurvature(features, probabilities, total=total, ridge=ridge)
+        self.shared = SharedCurvature(features, probabilities, total=total, ridge=ridge)
         self.features, self.probabilities = features, probabilities
         self.scale, self.ridge, self.ray = 1 / total, ridge, ray
 
@@ -93,7 +84,7 @@ class CoupledCurvature:
         """Approximate inverse times the gradient."""
         residual = centred(gradient)
         solution = torch.zeros_like(residual)
-        preconditioned = self.blocks.solve(residual)
+        preconditioned = self.shared.solve(residual)
         search = preconditioned
         size = start = float((residual * preconditioned).sum())
         for _ in range(_CONJUGATE_STEPS):
@@ -105,7 +96,7 @@ class CoupledCurvature:
                 break
             solution += size / curvature * search
             residual = residual - size / curvature * image
-            preconditioned = self.blocks.solve(residual)
+            preconditioned = self.shared.solve(residual)
             new_size = float((residual * preconditioned).sum())
             search = preconditioned + new_size / size * search
             size = new_size

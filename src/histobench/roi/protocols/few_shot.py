@@ -123,20 +123,21 @@ class Queries:
         n, d = self.features.shape
         way, shot = episodes.classes.shape[1], episodes.supports.shape[2]
         device = self.features.device
-        total = torch.zeros(n, n_classes, dtype=torch.float64, device=device)
+        total = torch.zeros(n_classes, n, dtype=torch.float64, device=device)
         taken = torch.zeros(n, dtype=torch.long, device=device)
         parts: list[dict[str, NDArray[np.float64]]] = []
         for part in row_chunks(len(episodes), 8 * (way + 1) * (d + 4 * n), memory):
             classes = torch.from_numpy(episodes.classes[part]).to(device)
             rows, labels = self._members(classes)
             # Rounded as everybody's float32 pipelines round: scores that these cannot tell apart are ties.
-            probabilities = torch.softmax(-self._distances(episodes.supports[part], rows).float(), dim=2)
-            parts.append(evaluate_episodes(probabilities, labels, memory=memory))
-            self._add(total, taken, probabilities, rows, labels, classes)
+            distances = self._distances(episodes.supports[part], rows).float()
+            probabilities = torch.softmax(distances.neg_(), dim=1)  # [E, way, q]
+            parts.append(evaluate_episodes(probabilities.transpose(1, 2), labels, memory=memory))
+            _add(total, taken, probabilities, rows, labels, classes)
         metrics = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
         scored = taken > 0
-        mean = torch.where(scored[:, None], total / taken.clamp_min(1)[:, None], torch.nan)
-        predicted = torch.where(scored, total.argmax(1), -1)
+        mean = torch.where(scored, total / taken.clamp_min(1), torch.nan).T.contiguous()
+        predicted = torch.where(scored, total.argmax(0), -1)
         info = {"way": way, "shot": shot, "n_iter": len(episodes)}
         outcome = Outcome(mean.cpu().numpy(), predicted.cpu().numpy(), info)
         return FewShotSetting(way, shot, outcome, metrics, taken.cpu().numpy(), episodes)
@@ -156,7 +157,7 @@ class Queries:
         return rows, local.gather(1, rows)
 
     def _distances(self, supports: NDArray[np.int64], rows: Tensor | None) -> Tensor:
-        """L2 distances [E, q, way] between the episode's unit queries and class means.
+        """L2 distances [E, way, q] between the episode's unit queries and class means.
 
         With m the support mean and p a class mean of unit supports:
         ||(q - m)/|q - m| - p||^2 = 1 - 2 (q.p - m.p) / |q - m| + |p|^2  and
@@ -164,24 +165,23 @@ class Queries:
         so the products of the queries with all m and p are all that is needed of them.
         """
         episodes, way, _ = supports.shape
-        n = len(self.features)
         means, prototypes = self._support_means(supports)
         rays = torch.cat([prototypes.flatten(0, 1), means])
-        products = self.features @ rays.T  # [n, E * way + E]
-        along = products[:, : episodes * way].reshape(n, episodes, way)
-        length = (
-            (self.squares[:, None] - 2 * products[:, episodes * way :] + means.square().sum(1))
-            .clamp_min(0)
-            .sqrt()
-        )
-        scale = length.clamp_min(SMALLEST_NORM)[..., None]
-        offset = (prototypes * means[:, None]).sum(2)  # [E, way]
-        unit = (length[..., None] / scale) ** 2  # 1, or 0 for a query that equals the support mean
-        squared = unit - 2 * (along - offset) / scale + prototypes.square().sum(2)
-        distances = squared.clamp_min(0).sqrt().permute(1, 0, 2)
-        if rows is None:
-            return distances
-        return distances.gather(1, rows[..., None].expand(-1, -1, way))
+        products = rays @ self.features.T  # [E * way + E, n]
+        along = products[: episodes * way].view(episodes, way, -1)
+        beside = products[episodes * way :].mul_(-2).add_(self.squares)
+        length = beside.add_(means.square().sum(1)[:, None]).clamp_min_(0).sqrt_()  # [E, n]
+        at_mean = length <= SMALLEST_NORM
+        if rows is not None:
+            along = along.gather(2, rows[:, None].expand(-1, way, -1))
+            length, at_mean = length.gather(1, rows), at_mean.gather(1, rows)
+        offset = (prototypes * means[:, None]).sum(2)[..., None]  # [E, way, 1]
+        size = prototypes.square().sum(2)[..., None]
+        squared = along.sub_(offset).mul_((-2 / length.clamp_min_(SMALLEST_NORM))[:, None]).add_(1 + size)
+        if bool(at_mean.any()):
+            # A query that equals the support mean has no direction: it stays at the origin.
+            squared = torch.where(at_mean[:, None], size, squared)
+        return squared.clamp_min_(0).sqrt_()
 
     def _support_means(self, supports: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Means [E, d] of the supports and class means [E, way, d] of the centred unit supports."""
@@ -190,28 +190,29 @@ class Queries:
         means = self.features.new_empty(episodes, d)
         prototypes = self.features.new_empty(episodes, way, d)
         index = torch.from_numpy(supports).to(self.features.device).flatten(1)
+        x = self.features.new_empty(way * shot, d)
+        ones = x.new_ones(way * shot)
         for e in range(episodes):
-            x = self.train[index[e]].double() - self.shift.mean
-            means[e] = x.mean(0)
-            x -= means[e]
-            x /= x.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
-            prototypes[e] = x.view(way, shot, d).mean(1)
+            x.copy_(self.train.index_select(0, index[e]))
+            mean = (ones @ x).div_(way * shot)
+            x -= mean
+            scale = 1 / torch.linalg.vector_norm(x, dim=1).clamp_min_(SMALLEST_NORM)
+            torch.bmm(scale.view(way, 1, shot).div_(shot), x.view(way, shot, d), out=prototypes[e][:, None])
+            means[e] = mean - self.shift.mean
         return means, prototypes
 
-    def _add(
-        self,
-        total: Tensor,
-        taken: Tensor,
-        probabilities: Tensor,
-        rows: Tensor | None,
-        labels: Tensor,
-        classes: Tensor,
-    ) -> None:
-        """Add each image's probabilities to its row, in the columns of the episode's classes."""
-        for e in range(len(classes)):
-            mine = slice(None) if rows is None else rows[e][labels[e] >= 0]
-            scores = probabilities[e] if rows is None else probabilities[e][labels[e] >= 0]
-            wide = scores.new_zeros(len(scores), total.shape[1])
-            wide[:, classes[e]] = scores
-            total[mine] += wide.double()
-            taken[mine] += 1
+
+def _add(
+    total: Tensor, taken: Tensor, probabilities: Tensor, rows: Tensor | None, labels: Tensor, classes: Tensor
+) -> None:
+    """Add each image's probabilities to its column, in the rows of the episode's classes."""
+    if rows is None:
+        # Every episode has every image, and so the same classes.
+        total[classes[0]] += probabilities.sum(0, dtype=torch.float64)
+        taken += len(classes)
+        return
+    for e in range(len(classes)):
+        counts = labels[e] >= 0
+        mine = rows[e][counts]
+        total[classes[e][:, None], mine] += probabilities[e][:, counts].double()
+        taken[mine] += 1

@@ -1,0 +1,106 @@
+"""All five tasks of one encoder on the reference workload: time and peak memory, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from measure import Row, Seconds, Setup, part
+from torch import Tensor
+from workload import reference_workload
+
+MINUTES = 3
+
+
+class PromptEncoder:
+    """A text tower that is a table: one direction per prompt, as a model would give."""
+
+    def run_zero_shot(self, texts: Sequence[str], image_features: Tensor, device: str) -> Tensor:
+        g = torch.Generator().manual_seed(len(texts))
+        directions = torch.randn(len(texts), image_features.shape[1], generator=g).to(device)
+        images = torch.nn.functional.normalize(image_features.to(device), dim=1)
+        return torch.softmax(100 * images @ torch.nn.functional.normalize(directions, dim=1).T, dim=1)
+
+
+@part("all tasks")
+def run(setup: Setup) -> list[Row]:
+    """Linear-Probe, KNN, Proto, Few-shot (ways 2 to 9, shots 1 to 256, 100 episodes) and Zero-shot."""
+    command = [
+        sys.executable,
+        str(Path(__file__)),
+        str(setup.workload.train.shape[1]),
+        setup.device,
+        str(setup.threads),
+    ]
+    command.append("quick" if setup.quick else "full")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout.splitlines()[-1])
+    spent = Seconds(sum(report["wall"].values()), sum(report["cpu"].values()))
+    each = ", ".join(f"{name} {seconds:.1f}" for name, seconds in report["wall"].items())
+    name = f"All five tasks, D = {setup.workload.train.shape[1]}"
+    share = report["peak"] / report["features"]
+    return [
+        Row(name, "", spent, None, f"< {MINUTES * 60} s", spent.wall < MINUTES * 60, each),
+        Row(
+            f"{name}: peak memory",
+            "",
+            spent,
+            None,
+            "< 3x the features",
+            share < 3,
+            f"{share:.2f}x: {report['peak'] / 2**20:.0f} MiB above an idle process that has imported torch, "
+            f"features ({report['features'] / 2**20:.0f} MiB) included",
+        ),
+    ]
+
+
+def main() -> None:
+    """Run in the process whose memory is measured."""
+    dim, device, threads, size = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    torch.set_num_threads(threads)
+    from histobench.roi.metrics.classification import evaluate
+    from histobench.roi.protocols.few_shot import few_shot
+    from histobench.roi.protocols.knn import knn
+    from histobench.roi.protocols.linear_probe import linear_probe
+    from histobench.roi.protocols.prototype import prototype
+    from histobench.roi.protocols.zero_shot import zero_shot
+
+    evaluate([[1.0, 0.0], [0.0, 1.0]], [0, 1], classes="ab")
+    idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    w = (
+        reference_workload(dim=dim)
+        if size == "full"
+        else reference_workload(dim=dim, n_train=5000, n_test=1000)
+    )
+    classes = [f"class {k}" for k in range(w.n_classes)]
+    both = (w.train, w.train_labels, w.test)
+    n_iter = 100 if size == "full" else 3
+    jobs = {
+        "Linear-Probe": lambda: linear_probe(*both, n_classes=w.n_classes, device=device),
+        "KNN": lambda: knn(*both, n_classes=w.n_classes, device=device),
+        "Proto": lambda: prototype(*both, n_classes=w.n_classes, device=device),
+        "Few-shot": lambda: few_shot(
+            *both, w.test_labels, n_classes=w.n_classes, n_iter=n_iter, device=device
+        ),
+        "Zero-shot": lambda: zero_shot(PromptEncoder(), classes, w.test, device=device),
+    }
+    wall, cpu = {}, {}
+    for name, job in jobs.items():
+        start = time.perf_counter(), time.process_time()
+        result = job()
+        outcomes = [s.outcome for s in result.settings] if name == "Few-shot" else [result]
+        for outcome in outcomes:
+            evaluate(outcome.probabilities, w.test_labels, classes=classes, predicted=outcome.predicted)
+        wall[name], cpu[name] = time.perf_counter() - start[0], time.process_time() - start[1]
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - idle) * 1024
+    print(json.dumps({"wall": wall, "cpu": cpu, "peak": peak, "features": w.bytes}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What the benchmarks share: a clock, a table, and the list of parts that `run_all.py` runs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from workload import Workload
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Time of one job by the wall clock and by the processor (all threads)."""
+
+    wall: float
+    cpu: float
+
+    def __mul__(self, factor: float) -> Seconds:
+        return Seconds(self.wall * factor, self.cpu * factor)
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.wall + other.wall, self.cpu + other.cpu)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: this project against one alternative, or against a number."""
+
+    part: str
+    alternative: str
+    ours: Seconds
+    theirs: Seconds | None
+    goal: str
+    met: bool | None = None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster, by the wall clock."""
+        return None if self.theirs is None else self.theirs.wall / self.ours.wall
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        """How many times less processor time."""
+        return None if self.theirs is None else self.theirs.cpu / self.ours.cpu
+
+    @classmethod
+    def against(
+        cls, part: str, alternative: str, ours: Seconds, theirs: Seconds, *, at_least: float, note: str = ""
+    ) -> Row:
+        """A row whose goal is a ratio."""
+        return cls(
+            part, alternative, ours, theirs, f">= {at_least:g}x", theirs.wall / ours.wall >= at_least, note
+        )
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a part is given."""
+
+    workload: Workload
+    device: str = "cpu"
+    threads: int = 2
+    quick: bool = False
+
+
+Part = Callable[[Setup], list[Row]]
+PARTS: dict[str, Part] = {}
+
+
+def part(name: str) -> Callable[[Part], Part]:
+    """Register a part under a name."""
+
+    def add(function: Part) -> Part:
+        PARTS[name] = function
+        return function
+
+    return add
+
+
+def clock(job: Callable[[], T], *, repeat: int = 1, device: str = "cpu") -> tuple[Seconds, T]:
+    """The least time of some repeats, and the last result."""
+    best = Seconds(float("inf"), float("inf"))
+    for _ in range(repeat):
+        _wait(device)
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = job()
+        _wait(device)
+        spent = Seconds(time.perf_counter() - wall, time.process_time() - cpu)
+        best = min(best, spent, key=lambda s: s.wall)
+    return best, result
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def processor() -> str:
+    """The processor's name."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+@dataclass
+class Machine:
+    """Where the numbers come from."""
+
+    threads: int
+    device: str = "cpu"
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """One line."""
+        import faiss
+        import numpy
+        import sklearn
+
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        parts = [
+            f"{processor()}, {self.threads} threads of {os.cpu_count()} cores, {memory:.0f} GiB",
+            f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+            f"torch {torch.__version__}, numpy {numpy.__version__}, scikit-learn {sklearn.__version__}, "
+            f"faiss {faiss.__version__}",
+        ]
+        if self.device != "cpu":
+            parts.append(torch.cuda.get_device_name(self.device))
+        return "; ".join(parts)
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown."""
+    lines = [
+        "| part | against | ours (s) | theirs (s) | ratio | by CPU time | goal | met | note |",
+        "|---|---|---:|---:|---:|---:|---|---|---|",
+    ]
+    for row in rows:
+        theirs = "" if row.theirs is None else f"{row.theirs.wall:.2f}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.1f}x"
+        cpu = "" if row.cpu_ratio is None else f"{row.cpu_ratio:.1f}x"
+        met = {True: "yes", False: "no", None: ""}[row.met]
+        lines.append(
+            f"| {row.part} | {row.alternative} | {row.ours.wall:.2f} | {theirs} | {ratio} | {cpu} "
+            f"| {row.goal} | {met} | {row.note} |"
+        )
+    return "\n".join(lines)
