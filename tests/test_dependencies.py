@@ -31,7 +31,7 @@ def _imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            # The sandbox's guest is run without the package around it, so its files import each other relatively.
+            # The sandbox's guest runs without the package around it: its files import each other relatively.
             assert node.level == 0 or (node.level == 1 and path.parent.name == "guest"), f"{path}: relative"
             names.add("" if node.level else node.module or "")
     return names
