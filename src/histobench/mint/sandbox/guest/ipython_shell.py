@@ -79,7 +79,8 @@ class CellShell(InteractiveShell):
             stderr=subprocess.STDOUT,
             check=False,
         )
-        sys.stdout.write(done.stdout.decode("utf-8", "replace"))
+        text = done.stdout.decode("utf-8", "replace")
+        sys.stdout.write(python38.reword_shell_error(text) if self.old_wording else text)
         self.user_ns["_exit_code"] = done.returncode
 
 

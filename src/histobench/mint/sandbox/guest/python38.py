@@ -69,6 +69,15 @@ def reword_syntax_error(error: SyntaxError) -> None:
         error.args = (message, (error.filename, line, offset, text))
 
 
+def reword_shell_error(text: str) -> str:
+    """An error of bash without the line number that newer versions add.
+
+    >>> reword_shell_error("/bin/bash: line 1: google: command not found")
+    '/bin/bash: google: command not found'
+    """
+    return re.sub(r"^/bin/bash: line \d+: ", "/bin/bash: ", text, flags=re.MULTILINE)
+
+
 def print_numbers_plainly() -> None:
     """NumPy scalars print as they did before NumPy 2: 0.5, not np.float64(0.5)."""
     numpy = sys.modules.get("numpy")
