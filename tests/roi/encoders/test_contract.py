@@ -98,6 +98,7 @@ def test_every_output_has_the_documented_dimension(name: str) -> None:
         with torch.inference_mode():
             features = encoder(torch.randn(2, 3, spec.size, spec.size))
         assert features.shape == (2, spec.dim) == (2, encoder.embed_dim)
+        assert torch.isfinite(features).all()
         assert not encoder.training
         assert not any(parameter.requires_grad for parameter in encoder.parameters())
         if spec.normalised:

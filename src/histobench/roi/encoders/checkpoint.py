@@ -169,4 +169,4 @@ def _unwrap(content: Any, container: str) -> dict[str, Tensor]:
 
 def _is_finite(tensor: Tensor) -> bool:
     # A sum is NaN or infinite if any element is, and costs one pass without a mask in memory.
-    return bool(torch.isfinite(tensor.sum(dtype=torch.float64)))
+    return bool(torch.isfinite(tensor.sum(dtype=torch.float32)))

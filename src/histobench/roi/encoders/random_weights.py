@@ -35,10 +35,13 @@ class SkipRandomInit(TorchFunctionMode):
     """
 
     FILLS = frozenset(
-        {"normal_", "uniform_", "erfinv_", "trunc_normal_", "kaiming_uniform_", "xavier_uniform_"}
+        {"normal_", "uniform_", "erfinv_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_"}
+        | {"xavier_uniform_", "xavier_normal_", "orthogonal_"}
     )
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        if getattr(func, "__name__", "") in self.FILLS and args and isinstance(args[0], torch.Tensor):
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in self.FILLS:
+            # `torch.nn.init` passes its tensor by name, tensor methods by position.
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
