@@ -128,6 +128,7 @@ class IPythonShell:
         for code in _WARM_UP:
             with Capture(10_000):
                 self.run(code, 60)
+        python38.load_grammar()
         self._shell.reset(new_session=False)
 
 

@@ -118,9 +118,7 @@ def _of_the_tokenizer(error: SyntaxError, lines: list[str]) -> tuple[str, int, i
 
 
 def _source_of(error: SyntaxError) -> str:
-    if (
-        error.filename == "<string>" and error.lineno == 1
-    ):  # the argument of eval, seen to its first line's end
+    if error.filename == "<string>" and error.lineno == 1:  # the argument of eval
         return error.text or ""
     return "".join(linecache.getlines(error.filename)) if error.filename else ""
 
