@@ -38,6 +38,8 @@ class Extraction:
     """One feature file and how it came about; `computed` images were not in the cache."""
 
     encoder: str
+    #: The name by which the encoder was asked for, which may be an alias.
+    asked: str
     split: str
     path: Path
     images: int
@@ -121,8 +123,8 @@ class _Run:
                 "what has been computed is kept"
             )
         return [
-            self._write(track, split, inventory, problems, set(lacking))
-            for track, lacking in zip(tracks, missing, strict=True)
+            self._write(track, item.name, split, inventory, problems, set(lacking))
+            for item, track, lacking in zip(self.given, tracks, missing, strict=True)
             for split in SPLITS
             if self.dataset.splits.get(split)
         ]
@@ -238,6 +240,7 @@ class _Run:
     def _write(
         self,
         track: Track,
+        asked: str,
         split: str,
         inventory: Inventory,
         problems: dict[RoiImage, str],
@@ -274,6 +277,7 @@ class _Run:
         record_set(self.root, name, metadata, path, len(images))
         return Extraction(
             encoder=encoder.name,
+            asked=asked,
             split=split,
             path=path,
             images=len(images),

@@ -80,7 +80,7 @@ def run_plan(
         extractions = _extract(plan, datasets[entry.name], outcome, progress)
         after_extraction()
         for encoder in plan.encoders:
-            files = {e.split: e.path for e in extractions if e.encoder == encoder}
+            files = {e.split: e.path for e in extractions if e.asked == encoder}
             if not files:
                 continue  # its failure is on the list
             for preset in plan.presets:
