@@ -1,7 +1,7 @@
 """Prove this installation on recorded episodes of the published benchmark.
 
 Feeds the recorded messages to the turn loop (books), to the checkers (verdicts) and to the sandbox with its
-tools (execution), recomputes the published leaderboard, and prints each rate of agreement beside the required.
+tools (execution), recomputes the published leaderboard, and prints each rate of agreement beside its goal.
 The exit code is 0 when every required rate is reached.
 """
 
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from histobench.mint.replay.recording import Recording
     from histobench.mint.tasks.base import Task
 
+    Tasks = dict[tuple[str, object], Task]
+
 HOUSEHOLD = "alfworld"
+GATES = ("books", "answers", "programs", "episodes", "experts", "metrics")
+EXECUTING = ("programs", "episodes", "experts")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--execute", action=argparse.BooleanOptionalAction, default=True, help="run recorded code again"
     )
+    parser.add_argument("--gates", help=f"only these, separated by commas (default: {','.join(GATES)})")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="episodes at a time")
     parser.add_argument("--limit", type=int, help="episodes of each dataset of each run (default: all)")
     parser.add_argument(
@@ -47,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from histobench.mint.configs.dataset import select_datasets
-    from histobench.mint.replay import proof
+    from histobench.mint.replay import proof, scoring
     from histobench.mint.replay.recording import read_recordings
 
     console = Console()
@@ -56,37 +61,43 @@ def run(args: argparse.Namespace) -> int:
     names = [dataset.name for dataset in datasets]
     recordings = [recording for recording in read_recordings(folder) if recording.task in names]
     recordings = _of_models(recordings, _names(args.models))
-    gates = [proof.books_gate(recordings)]
-    tasks = _load_tasks(folder, args.data, names, need_games=args.execute)
-    gates += _verdicts(console, folder, args, tasks)
-    if args.execute:
+    wanted = _wanted_gates(args)
+    tasks = _load_tasks(folder, args.data, names, need_games=bool(wanted & {"episodes", "experts"}))
+    gates: list[Gate] = []
+    if "books" in wanted:
+        gates.append(proof.books_gate(recordings))
+    if "answers" in wanted and (folder / scoring.REASONING).is_file():
+        answers = scoring.score_reasoning(folder, tasks)
+        gates.append(proof.scoring_gate("verdicts on recorded answers", answers, proof.REASONING_VERDICTS))
+    if "programs" in wanted and (folder / scoring.CODE).is_file():
+        gates.append(_programs(console, folder, args, tasks))
+    if "episodes" in wanted:
         gates += _execution(console, folder, args, recordings, tasks, names)
-    if (folder / "expected_metrics.json").is_file():
+    if "experts" in wanted:
+        gates += _experts(console, args, tasks)
+    if "metrics" in wanted and (folder / "expected_metrics.json").is_file():
         gates.append(proof.metrics_gate(folder))
     _print(console, gates)
     return int(proof.failed(gates))
 
 
-def _verdicts(console: Console, folder: Path, args: argparse.Namespace, tasks: Any) -> list[Gate]:
+def _wanted_gates(args: argparse.Namespace) -> set[str]:
+    names = _names(args.gates) or list(GATES)
+    for name in names:
+        if name not in GATES:
+            raise HistobenchError(f"unknown gate {name!r}; {did_you_mean(name, GATES)}")
+    return {name for name in names if args.execute or name not in EXECUTING}
+
+
+def _programs(console: Console, folder: Path, args: argparse.Namespace, tasks: Tasks) -> Gate:
     from histobench.mint.replay import proof, scoring
 
-    gates = []
-    if (folder / scoring.REASONING).is_file():
-        cases = scoring.score_reasoning(folder, tasks)
-        if cases:
-            gates.append(proof.scoring_gate("verdicts on recorded answers", cases, proof.REASONING_VERDICTS))
-    if (
-        args.execute
-        and (folder / scoring.CODE).is_file()
-        and {"humaneval", "mbpp"} & {key[0] for key in tasks}
-    ):
-        with _progress(console) as progress:
-            bar = progress.add_task("testing recorded programs", total=None)
-            cases = scoring.score_code(
-                folder, tasks, workers=args.workers, limit=args.limit, done=lambda: progress.advance(bar)
-            )
-        gates.append(proof.scoring_gate("verdicts on recorded programs", cases, proof.CODE_VERDICTS))
-    return gates
+    with _progress(console) as progress:
+        bar = progress.add_task("testing recorded programs", total=None)
+        cases = scoring.score_code(
+            folder, tasks, workers=args.workers, limit=args.limit, done=lambda: progress.advance(bar)
+        )
+    return proof.scoring_gate("verdicts on recorded programs", cases, proof.CODE_VERDICTS)
 
 
 def _execution(
@@ -94,7 +105,7 @@ def _execution(
     folder: Path,
     args: argparse.Namespace,
     recordings: Sequence[Recording],
-    tasks: dict[tuple[str, object], Task],
+    tasks: Tasks,
     names: Sequence[str],
 ) -> list[Gate]:
     from histobench.mint.replay import proof
@@ -120,29 +131,27 @@ def _execution(
             journal=Journal(args.journal),
             done=lambda _: progress.advance(bar),
         )
-    gates = proof.execution_gates(replayed, names)
-    if HOUSEHOLD in names and HOUSEHOLD not in left_out:
-        gates.append(_experts(console, args, tasks))
-    return gates
+    return proof.execution_gates(replayed, names)
 
 
-def _experts(console: Console, args: argparse.Namespace, tasks: dict[tuple[str, object], Task]) -> Gate:
+def _experts(console: Console, args: argparse.Namespace, tasks: Tasks) -> list[Gate]:
     from histobench.mint.alfworld.simulator import shared_simulator
     from histobench.mint.replay.experts import experts_gate
     from histobench.mint.tasks.alfworld import AlfWorldTask
 
     games = [task.game_file for task in tasks.values() if isinstance(task, AlfWorldTask)]
     games = games[: args.limit] if args.limit else games
+    if not games:
+        return []
     with _progress(console) as progress:
         bar = progress.add_task("playing the experts' games", total=len(games))
-        return experts_gate(
+        gate = experts_gate(
             games, shared_simulator(), workers=args.workers, done=lambda: progress.advance(bar)
         )
+    return [gate]
 
 
-def _load_tasks(
-    folder: Path, data: str | None, names: Sequence[str], *, need_games: bool
-) -> dict[tuple[str, object], Task]:
+def _load_tasks(folder: Path, data: str | None, names: Sequence[str], *, need_games: bool) -> Tasks:
     from histobench.mint.alfworld import installation
     from histobench.mint.alfworld.games import find_games
     from histobench.mint.configs.config_variables import DATASET_DIR
@@ -154,7 +163,7 @@ def _load_tasks(
         raise HistobenchError(
             f"no datasets in {' or '.join(map(str, places))}; run scripts/setup.sh or give --data FOLDER"
         )
-    tasks: dict[tuple[str, object], Task] = {}
+    tasks: Tasks = {}
     for name in names:
         dataset = get_dataset(name)
         if name == HOUSEHOLD:
@@ -196,8 +205,11 @@ def _progress(console: Console) -> Any:
 
 
 def _print(console: Console, gates: Sequence[Gate]) -> None:
+    from rich.console import Console
     from rich.table import Table
 
+    if not console.is_terminal:
+        console = Console(width=140)  # in a file or a pipe the lines stay whole
     table = Table(box=None, pad_edge=False)
     table.add_column("gate")
     for title in ("agreeing", "of", "rate", "required"):

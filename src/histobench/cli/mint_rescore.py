@@ -1,8 +1,8 @@
 """Apply a scoring rule to finished runs, without asking any model again.
 
 `strict` is the default rule of histobench; `published` is the published benchmark's, its defects included.
-RESULTS is a folder of runs (results.jsonl in the published folders) or of recordings (*.k5.jsonl.gz). An answer
-that the new rule does not accept, given with budget left, leaves the episode open: it counts as failed.
+RESULTS is a folder of runs (results.jsonl in the published folders) or of recordings (*.k5.jsonl.gz). An
+answer that the new rule does not accept, given with budget left, leaves the episode open, which counts as failed.
 """
 
 from __future__ import annotations

@@ -12,21 +12,16 @@ from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator
 from histobench.mint.replay.gate import Gate
 
 
-def is_complete(game: GameFile) -> bool:
-    """Whether the expert's record goes on until the goal: it ends with the action that a goal ends with."""
-    calls = [call.tool for call in expert_calls(game.expert_trajectory())]
-    if not calls or len(calls) > MAX_ACTIONS:
-        return False
-    if game.goal_type == "examine":
-        return calls[-1] == "use"
-    return calls[-1] == "put" and calls.count("put") >= (2 if game.goal_type == "puttwo" else 1)
+def fits_an_episode(game: GameFile) -> bool:
+    """Whether the expert needed no more actions than an episode has."""
+    return 0 < len(expert_calls(game.expert_trajectory())) <= MAX_ACTIONS
 
 
 def experts_gate(
     games: Sequence[GameFile], simulator: Simulator, *, workers: int, done: Callable[[], None] = lambda: None
 ) -> Gate:
-    """Complete records that win."""
-    complete = [game for game in games if is_complete(game)]
+    """Records that win."""
+    fitting = [game for game in games if fits_an_episode(game)]
 
     def wins(game: GameFile) -> bool:
         won = replay_expert(game, simulator).won
@@ -34,6 +29,6 @@ def experts_gate(
         return won
 
     with ThreadPoolExecutor(workers) as threads:
-        won = list(threads.map(wins, complete))
-    note = f"{len(games) - len(complete)} of {len(games)} records stop before the goal"
-    return Gate("alfworld: experts' games won", sum(won), len(complete), 1.0, note)
+        won = list(threads.map(wins, fitting))
+    note = f"{len(games) - len(fitting)} of {len(games)} records are longer than an episode"
+    return Gate("alfworld: experts' games won", sum(won), len(fitting), 1.0, note)

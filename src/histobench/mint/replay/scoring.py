@@ -65,11 +65,6 @@ def score_code(
         return list(threads.map(scored, records))
 
 
-def count_code(folder: Path) -> int:
-    """How many recorded programs there are."""
-    return sum(1 for _ in _records(folder / CODE))
-
-
 def _verdict(task: Task, rule: Any, solution: str) -> bool:
     task = copy.copy(task)
     task.rule = rule

@@ -37,7 +37,12 @@ class AlfWorldTask(Task):
     @property
     def prompt(self) -> str:
         """The introduction without its banner."""
-        return INSTRUCTION + "\n".join(self.game.intro.split("\n\n")[1:])
+        return INSTRUCTION + self.bare_prompt
+
+    @property
+    def bare_prompt(self) -> str:
+        """What the simulator says at the start."""
+        return "\n".join(self.game.intro.split("\n\n")[1:]).strip()
 
     @property
     def reference(self) -> str:

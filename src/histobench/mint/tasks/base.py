@@ -51,6 +51,11 @@ class Task:
         return self._prompt
 
     @property
+    def bare_prompt(self) -> str:
+        """The dataset's text alone, where the prompt puts a sentence of this project before it."""
+        return self.prompt
+
+    @property
     def reference(self) -> Any:
         """The right answer, or what is needed to check one."""
         return self._reference

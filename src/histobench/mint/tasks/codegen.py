@@ -44,6 +44,11 @@ class HumanEvalTask(CodeGenTask):
         """The code to complete."""
         return f"Complete this code:\n\n{self._prompt}"
 
+    @property
+    def bare_prompt(self) -> str:
+        """The code."""
+        return self._prompt
+
 
 class MBPPTask(CodeGenTask):
     """A function to write from a description and one test."""

@@ -56,9 +56,15 @@ class TheoremqaTask(Task):
     ) -> None:
         super().__init__(**kwargs)
         self._id = id
-        self._prompt = self.INSTRUCTION + prompt.strip()
+        self._question = prompt.strip()
+        self._prompt = self.INSTRUCTION + self._question
         self._reference = reference
         self._answer_type = answer_type
+
+    @property
+    def bare_prompt(self) -> str:
+        """The question."""
+        return self._question
 
     def success(self, solution: str) -> bool:
         """Whether the answer agrees with the reference under the task's rule."""

@@ -1,0 +1,1 @@
+"""The first message of an episode: instructions, tools, one worked example, the task."""

@@ -1,0 +1,70 @@
+"""Builds the first message of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from histobench.mint.envs.state import Budget
+from histobench.mint.tasks.base import Task
+from histobench.mint.tools import get_toolset_description
+from histobench.mint.tools.base import Tool
+
+TEMPLATES = Path(__file__).parent / "templates"
+TASK_HEADER = "Task:\n"
+
+
+class Wording(Protocol):
+    """Where the words of a prompt come from."""
+
+    def template(self) -> str:
+        """The whole message, with names in braces where the parts go."""
+
+    def tools(self, tools: Sequence[Tool]) -> str:
+        """The list of tools; empty without tools."""
+
+    def example(self, task: Task, *, with_feedback: bool) -> str:
+        """One worked example."""
+
+    def task(self, task: Task) -> str:
+        """The task as the agent reads it."""
+
+
+class OwnWording:
+    """The words of this project."""
+
+    def template(self) -> str:
+        """Instructions, example, task."""
+        return (TEMPLATES / "with_tool.txt").read_text(encoding="utf-8").removesuffix("\n")
+
+    def tools(self, tools: Sequence[Tool]) -> str:
+        """Heading, then signature and description of each tool."""
+        return get_toolset_description(tools)
+
+    def example(self, task: Task, *, with_feedback: bool) -> str:
+        """The example that belongs to the task's class."""
+        return task.in_context_example(use_tool=True, with_feedback=with_feedback).removesuffix("\n")
+
+    def task(self, task: Task) -> str:
+        """The task's own prompt."""
+        return task.prompt
+
+
+def first_message(
+    task: Task,
+    tools: Sequence[Tool],
+    budget: Budget,
+    *,
+    with_feedback: bool = False,
+    wording: Wording | None = None,
+) -> str:
+    """Instructions with the budgets and the tools, one worked example, the task."""
+    wording = wording or OwnWording()
+    return wording.template().format(
+        max_total_steps=budget.max_steps,
+        max_propose_solution=budget.max_propose_solution,
+        tool_desc=wording.tools(tools),
+        in_context_example=wording.example(task, with_feedback=with_feedback),
+        task_prompt=TASK_HEADER + wording.task(task),
+    )
