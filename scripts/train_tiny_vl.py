@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from histobench.core.atomic import atomic_path
-from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, render_tile
+from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, tile_jpeg
 from histobench.roi.encoders.tiny_vl import WEIGHTS
 from histobench.roi.encoders.tiny_vl.captions import make_caption
 from histobench.roi.encoders.tiny_vl.network import NATIVE_SIZE, TinyVL
@@ -66,8 +67,8 @@ def make_tiles(per_class: int, *, seed: int) -> tuple[Tensor, NDArray[np.int64]]
     pixels = np.empty((per_class * len(CLASSES), *size, 3), np.uint8)
     for number in range(len(pixels)):
         index, label = divmod(number, len(CLASSES))
-        tile = render_tile(CLASSES[label], seed=seed, index=index, domain="training")
-        pixels[number] = np.asarray(Image.fromarray(tile).resize(size, Image.Resampling.BICUBIC))
+        file = tile_jpeg(CLASSES[label], seed=seed, index=index, domain="training")
+        pixels[number] = np.asarray(Image.open(BytesIO(file)).resize(size, Image.Resampling.BICUBIC))
     labels = np.arange(len(pixels), dtype=np.int64) % len(CLASSES)
     return torch.from_numpy(pixels).permute(0, 3, 1, 2), labels
 

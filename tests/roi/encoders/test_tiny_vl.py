@@ -204,7 +204,7 @@ def test_training_tiles_are_not_demo_tiles() -> None:
     from pathlib import Path
 
     script = Path(__file__).parents[3] / "scripts" / "train_tiny_vl.py"
-    calls = re.findall(r"render_tile\([^)]*\)", script.read_text(encoding="utf-8"))
+    calls = re.findall(r"tile_jpeg\([^)]*\)", script.read_text(encoding="utf-8"))
     assert calls
     assert all('domain="training"' in call for call in calls)
     for seed in (1, 2):  # the seeds of the training script, asked of the demo domain

@@ -49,7 +49,7 @@ def test_a_tile_on_disk_is_the_rendered_tile_up_to_jpeg(tmp_path: Path) -> None:
     with Image.open(tmp_path / "tiles/TUM/synthetic-TUM-train-0001.jpg") as image:
         found = np.asarray(image, dtype=np.int64)
     expected = render_tile("TUM", seed=4, index=1, size=96).astype(np.int64)
-    assert np.abs(found - expected).mean() < 3
+    assert np.abs(found - expected).mean() < 6
 
 
 def test_more_tiles_do_not_change_the_first_ones_and_fewer_leave_no_strangers(tmp_path: Path) -> None:

@@ -162,3 +162,30 @@ def test_ramp_rises_and_falls() -> None:
     values = np.array([0.0, 1.0, 1.5, 2.0, 3.0], np.float32)
     assert ramp(values, 1.0, 2.0).tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
     assert ramp(values, 2.0, 1.0).tolist() == [1.0, 1.0, 0.5, 0.0, 0.0]
+
+
+def test_softening_is_the_plain_five_point_mean() -> None:
+    from histobench.roi.data.demo.slide import _soften
+
+    values = np.random.default_rng(0).random((7, 9)).astype(np.float32)
+    padded = np.pad(values, 1, mode="edge")
+    for share in (0.12, -0.05):
+        expected = np.empty_like(values)
+        for y in range(7):
+            for x in range(9):
+                around = padded[y, x + 1] + padded[y + 2, x + 1] + padded[y + 1, x] + padded[y + 1, x + 2]
+                expected[y, x] = (1 - 4 * share) * values[y, x] + share * around
+        np.testing.assert_allclose(_soften(values, share), expected, atol=1e-6)
+
+
+def test_scanners_write_different_jpeg_files_of_the_same_tile() -> None:
+    import io
+
+    from PIL import Image
+
+    from histobench.roi.data.demo.tile import tile_jpeg
+
+    file = tile_jpeg("NORM", seed=0, index=2)
+    assert file == tile_jpeg("NORM", seed=0, index=2)
+    assert Image.open(io.BytesIO(file)).size == (224, 224)
+    assert len({slide_of(patient, seed=0).jpeg_quality for patient in range(12)}) > 1

@@ -114,7 +114,7 @@ class Brush:
         cover *= np.float32(-0.35)
         cover += np.float32(1.0)
         cover *= eosin
-        cover *= texture.T
+        cover *= texture[::-1]
         if self.blood is not None:
             bare = 1.0 - np.minimum(self.blood, np.float32(1.0))
             ground *= bare

@@ -10,11 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from PIL import Image
-
 from histobench.core.atomic import write_json, write_text
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.roi.data.demo.tile import CLASSES, patient_of, render_tile
+from histobench.roi.data.demo.tile import CLASSES, patient_of, tile_jpeg
 
 #: Raised whenever the same arguments would give other pixels.
 GENERATOR_VERSION = 1
@@ -42,7 +40,7 @@ and imitate its looks; results on these tiles say nothing about real histology.
 {name}.csv                      split file: {train} training and {test} test tiles
 {name}.txt                      class map (name,id)
 {name}-Zero_Shot_Prompts.txt    one prompt per class, in the order of the ids
-tiles/CLASS/                    {size} x {size} px JPEG files (quality 95)
+tiles/CLASS/                    {size} x {size} px JPEG files
 """
 
 
@@ -133,10 +131,10 @@ def _listing(recipe: _Recipe) -> Iterator[_Tile]:
 
 
 def _write_tile(out: Path, tile: _Tile, *, size: int, seed: int) -> None:
-    pixels = render_tile(tile.class_name, seed=seed, index=tile.index, size=size)
+    content = tile_jpeg(tile.class_name, seed=seed, index=tile.index, size=size)
     target = out / tile.path
     try:
-        Image.fromarray(pixels).save(target, "JPEG", quality=95, subsampling=0)
+        target.write_bytes(content)
     except OSError as error:
         raise HistobenchError(f"cannot write {target}: {error.strerror or error}") from error
 

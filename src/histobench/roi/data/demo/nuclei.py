@@ -46,17 +46,31 @@ KINDS: dict[str, NucleusKind] = {
 }
 
 
+@dataclass(frozen=True)
+class Atlas:
+    """The stamps of one kind, cut to what is drawn, numbered `angle * VARIANTS + variant`."""
+
+    stamps: tuple[Array, ...]
+    boxes: NDArray[np.int64]  # [stamps, 4]: top, bottom, left, right around the centre
+
+
 @cache
-def atlas(kind: str) -> tuple[tuple[Array, ...], ...]:
-    """The stamps of one kind, as [angle][variant]; the same in every process."""
+def atlas(kind: str) -> Atlas:
+    """The stamps of one kind; the same in every process."""
     spec = KINDS[kind]
     rng = np.random.default_rng([7, sorted(KINDS).index(kind)])
-    turned: list[list[Array]] = [[] for _ in range(ANGLES)]
-    for _ in range(VARIANTS):
-        shape = _shape(spec, rng)
-        for step in range(ANGLES):
-            turned[step].append(shape(np.pi * step / ANGLES))
-    return tuple(tuple(stamps) for stamps in turned)
+    stamps: list[Array] = []
+    boxes = np.empty((ANGLES * VARIANTS, 4), np.int64)
+    shapes = [_shape(spec, rng) for _ in range(VARIANTS)]
+    for number in range(ANGLES * VARIANTS):
+        step, variant = divmod(number, VARIANTS)
+        stamp = shapes[variant](np.pi * step / ANGLES)
+        centre = stamp.shape[0] // 2
+        rows, columns = (np.flatnonzero(stamp.any(axis=axis)) for axis in (1, 0))
+        y0, y1, x0, x1 = rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
+        stamps.append(np.ascontiguousarray(stamp[y0:y1, x0:x1]))
+        boxes[number] = np.array([y0, y1, x0, x1]) - centre
+    return Atlas(tuple(stamps), boxes)
 
 
 def _shape(spec: NucleusKind, rng: np.random.Generator) -> Callable[[float], Array]:
@@ -119,30 +133,24 @@ def press(
     `angle` is the direction of the long axis in radians, `spread` its standard deviation around that;
     without an angle every direction is equally likely. Points beyond the border are left out.
     """
-    stamps = atlas(kind)
+    book = atlas(kind)
     count = len(y)
     if angle is None:
-        turns = rng.integers(ANGLES, size=count)
+        numbers = rng.integers(ANGLES * VARIANTS, size=count)
     else:
         directions = angle + spread * rng.standard_normal(count, dtype=np.float32)
         turns = np.rint(directions * (ANGLES / np.pi)).astype(np.int64) % ANGLES
-    variants = rng.integers(VARIANTS, size=count)
-    reaches = _reaches(kind)[variants]
-    top = np.rint(y).astype(np.int64) + BORDER - reaches
-    left = np.rint(x).astype(np.int64) + BORDER - reaches
-    sides = 2 * reaches + 1
-    bottom, right = top + sides, left + sides
-    edge = stamped.shape[0] - BORDER
-    fits = (top >= 0) & (left >= 0) & (np.maximum(bottom, right) <= stamped.shape[0])
-    fits &= (np.minimum(bottom, right) > BORDER) & (np.maximum(top, left) < edge)  # touches the tile
-    places = np.stack([top, bottom, left, right, turns, variants], 1)[fits].tolist()
-    keep_darker = np.maximum
-    for y0, y1, x0, x1, turn, variant in places:
+        numbers = turns * VARIANTS + rng.integers(VARIANTS, size=count)
+    places = np.empty((count, 5), np.int64)
+    places[:, :4] = book.boxes[numbers]
+    places[:, :2] += (np.rint(y).astype(np.int64) + BORDER)[:, None]
+    places[:, 2:4] += (np.rint(x).astype(np.int64) + BORDER)[:, None]
+    places[:, 4] = numbers
+    near, far = places[:, [0, 2]], places[:, [1, 3]]
+    side = stamped.shape[0]
+    fits = (near >= 0) & (far <= side)  # inside the layer
+    fits &= (far > BORDER) & (near < side - BORDER)  # and touching the tile
+    stamps, keep_darker = book.stamps, np.maximum
+    for y0, y1, x0, x1, number in places[fits.all(axis=1)].tolist():
         window = stamped[y0:y1, x0:x1]
-        keep_darker(window, stamps[turn][variant], out=window)
-
-
-@cache
-def _reaches(kind: str) -> NDArray[np.int64]:
-    """Half the side of each variant's stamp; the same at every angle."""
-    return np.array([stamp.shape[0] // 2 for stamp in atlas(kind)[0]], np.int64)
+        keep_darker(window, stamps[number], out=window)

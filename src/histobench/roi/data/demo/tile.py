@@ -75,6 +75,12 @@ def render_tile(
     return slide_of(patient_of(index), seed=seed, domain=domain).scan(tissue, rng)
 
 
+def tile_jpeg(class_name: str, *, seed: int, index: int, size: int = 224, domain: str = "demo") -> bytes:
+    """The same tile as the JPEG file that its patient's scanner would write."""
+    pixels = render_tile(class_name, seed=seed, index=index, size=size, domain=domain)
+    return slide_of(patient_of(index), seed=seed, domain=domain).compress(pixels)
+
+
 def patient_of(index: int) -> int:
     """The number of the synthetic patient that a tile comes from; the same for every class."""
     return index // TILES_PER_PATIENT
