@@ -22,6 +22,7 @@ class ContentHashes:
 
     def __init__(self, folder: Path) -> None:
         self._base: sqlite3.Connection | None = None
+        self._empty = True
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(folder / "content-hashes.sqlite", timeout=30)
@@ -29,6 +30,7 @@ class ContentHashes:
                 "CREATE TABLE IF NOT EXISTS hashes (file TEXT, offset INTEGER, size INTEGER, mtime INTEGER, "
                 "ctime INTEGER, inode INTEGER, sha256 BLOB, PRIMARY KEY (file, offset)) WITHOUT ROWID"
             )
+            self._empty = self._base.execute("SELECT 1 FROM hashes LIMIT 1").fetchone() is None
         except (OSError, sqlite3.Error):
             self.close()  # costs time, not correctness
 
@@ -49,6 +51,7 @@ class ContentHashes:
         ]
         try:
             with self._base:
+                self._empty = self._empty and not rows
                 self._base.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         except sqlite3.Error:
             self.close()  # a full disk costs time here, not correctness
@@ -60,7 +63,7 @@ class ContentHashes:
             self._base = None
 
     def _lookup(self, ref: ImageRef, stamp: Stamp | None) -> bytes | None:
-        if self._base is None or stamp is None:
+        if self._base is None or self._empty or stamp is None:
             return None
         try:
             row = self._base.execute(

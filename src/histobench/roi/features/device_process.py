@@ -131,9 +131,11 @@ def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
     import torch
 
     from histobench.core.device import resolve_device
+    from histobench.roi.encoders.transform import TransformSpec
     from histobench.roi.features.loader import open_pool
     from histobench.roi.features.row_cache import RowCache
     from histobench.roi.features.stage import Stage, Track
+    from histobench.roi.features.thread_pool import ThreadPool
 
     torch.set_num_threads(share.threads)
     encoders = [recipe.build() for recipe in share.recipes]
@@ -142,7 +144,8 @@ def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
         for encoder, description, record in zip(encoders, share.descriptions, share.records, strict=True)
     ]
     stage = Stage(tracks, share.settings, resolve_device(share.settings.device), [0] * len(tracks))
-    pool = open_pool(share.workers, stage.transforms)
+    plain = all(isinstance(transform, TransformSpec) for transform in stage.transforms)
+    pool = open_pool(share.workers) if plain else ThreadPool(share.workers)
     try:
         stop = share.settings.on_bad_image == "stop"
         return stage.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from histobench.roi.features.progress import Progress, Silent
 from histobench.roi.features.row_cache import RowCache
 from histobench.roi.features.settings import EncoderRecipe, Settings
 from histobench.roi.features.stage import Stage, Track
+from histobench.roi.features.thread_pool import ThreadPool
 from histobench.roi.features.units import Unit, plan_units, shard_size
 from histobench.roi.features.versions import versions
 
@@ -107,10 +109,16 @@ class _Run:
         on_cpu = torch.device(self.device).type == "cpu"
         workers = useful_workers(self.settings.num_workers, on_cpu=on_cpu)
         workers = -(-workers // len(self.settings.devices))
-        built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
-        pool = open_pool(workers, [encoder.eval_transforms for encoder in built], polite=on_cpu)
+        pool = open_pool(workers, polite=on_cpu)
         try:
-            inventory = take_inventory(self.dataset, pool, self.root)
+            # Hashing needs the disk and the workers, building the networks needs this process: both at once.
+            with ThreadPoolExecutor(1) as background:
+                hashing = background.submit(take_inventory, self.dataset, pool, self.root)
+                built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
+                inventory = hashing.result()
+            if not all(isinstance(encoder.eval_transforms, TransformSpec) for encoder in built):
+                pool.close()  # transforms of the user's own stay in this process
+                pool = ThreadPool(workers)
             tracks = [self._track(encoder, inventory) for encoder in built]
             missing = [self._missing(track.cache, inventory) for track in tracks]
             bad = self._compute(tracks, missing, inventory, pool)

@@ -28,10 +28,9 @@ HASH_IMAGES = 64
 Pool = ProcessPool | ThreadPool
 
 
-def open_pool(workers: int, transforms: Sequence[Transform], *, polite: bool = False) -> Pool:
-    """Processes where they can be used, else threads."""
-    plain = all(isinstance(transform, TransformSpec) for transform in transforms)
-    if workers > 0 and plain and os.name == "posix":
+def open_pool(workers: int, *, polite: bool = False) -> Pool:
+    """Processes where they can be had, else threads; polite ones leave the cores to the network."""
+    if workers > 0 and os.name == "posix":
         return ProcessPool(workers, polite=polite)
     return ThreadPool(workers)
 
