@@ -1,0 +1,223 @@
+// What the data files hold, and how they are loaded: one script element each, so that file:// works.
+
+export interface Encoder {
+  name: string;
+  title: string;
+  licence: string;
+  terms: "open" | "non-commercial" | "restricted" | "unknown";
+  gated?: boolean;
+  page?: string;
+  dim?: number;
+  size?: number;
+  params?: number | null;
+  gflops?: number | null;
+  speed?: number | null;
+  citation?: string;
+  reference?: string;
+}
+
+export interface DatasetFacts {
+  name: string;
+  images: number;
+  groups: number | null;
+  classes: number;
+  source?: boolean;
+}
+
+export interface Metric {
+  name: string;
+  label: string;
+  lower: boolean;
+  tested: boolean;
+}
+
+export interface BoardFacts {
+  task: string;
+  setting: string;
+  preset: string;
+}
+
+export interface AgentFacts {
+  name: string;
+  agent: string;
+  feedback: string;
+  steps: number;
+  episodes: number;
+  success: number;
+}
+
+export interface Site {
+  title: string;
+  built: string;
+  version: string;
+  alpha: number;
+  live: boolean;
+  encoders: Encoder[];
+  datasets: DatasetFacts[];
+  metrics: Metric[];
+  boards: BoardFacts[];
+  runs: { encoder: number[]; dataset: number[]; board: number[]; name: string[] };
+  failures: Record<string, string>;
+  unreadable: string[];
+  agents: number;
+  /** Image sets with thumbnails. */
+  thumbs: string[];
+  /** For each run the key of its map of embeddings, or an empty text. */
+  maps: string[];
+}
+
+export interface Packed {
+  type: "uint8" | "uint16" | "int32" | "float32";
+  shape: number[];
+  data: string;
+}
+
+export interface Ranking {
+  rows: number[];
+  ranks: number[];
+  criticalDifference: number;
+  groups: number[][];
+  friedmanP: number;
+  numDatasets: number;
+  leftOut: string[];
+}
+
+export interface BoardMetric {
+  value: (number | null)[][];
+  low: (number | null)[][];
+  high: (number | null)[][];
+  standing: number[][];
+  tests: [string, string][];
+  ranking: Ranking | null;
+}
+
+export interface Board {
+  rows: string[];
+  datasets: number[];
+  runs: number[][];
+  metrics: Record<string, BoardMetric>;
+  how: string[];
+  numImages: number[];
+  numGroups: (number | null)[];
+  problems: string[];
+}
+
+export interface RunData {
+  metrics: Record<string, number | null>;
+  undefined: Record<string, string>;
+  bounds: Record<string, [number | null, number | null]>;
+  boundsFrom: string;
+  perClass: Record<string, Record<string, number | null>>;
+  confusion: number[][] | null;
+  classes: string[];
+  images: string;
+  predicted: Packed;
+  probabilities: Packed;
+  episodes: Packed | null;
+  averaged: boolean;
+  provenance: Provenance;
+  info: Record<string, unknown>;
+}
+
+export interface Provenance {
+  preset: string;
+  seed: number;
+  fingerprint: string;
+  description: string;
+  version: string;
+  date: string;
+  n: number | null;
+  train_features: string;
+  test_features: string;
+}
+
+export interface Images {
+  dataset: string;
+  classes: string[];
+  names: string[];
+  labels: Packed;
+  groupNames?: string[];
+  groups?: Packed;
+}
+
+type Waiting = { resolve: (value: unknown) => void; reject: (error: Error) => void };
+
+const waiting = new Map<string, Waiting>();
+const received = new Map<string, Promise<unknown>>();
+
+declare global {
+  interface Window {
+    histobench: { receive(key: string, value: unknown): void };
+  }
+}
+
+export function listen(onSite: (site: Site) => void): void {
+  window.histobench = {
+    receive(key, value) {
+      if (key === "site") {
+        onSite(value as Site);
+        return;
+      }
+      waiting.get(key)?.resolve(value);
+      waiting.delete(key);
+    },
+  };
+}
+
+/** The value of one data file, loaded when first asked for. */
+export function load<T>(key: string): Promise<T> {
+  let promise = received.get(key);
+  if (!promise) {
+    promise = new Promise((resolve, reject) => {
+      waiting.set(key, { resolve, reject });
+      const element = document.createElement("script");
+      element.src = `data/${key}.js`;
+      element.onload = () => element.remove();
+      element.onerror = () => {
+        element.remove();
+        waiting.delete(key);
+        received.delete(key);
+        reject(new Error(`The data file data/${key}.js is missing.`));
+      };
+      document.head.append(element);
+    });
+    received.set(key, promise);
+  }
+  return promise as Promise<T>;
+}
+
+/** The numbers of a packed array. */
+export function unpack(packed: Packed): Uint8Array | Uint16Array | Int32Array | Float32Array {
+  const text = atob(packed.data);
+  const bytes = new Uint8Array(text.length);
+  for (let k = 0; k < text.length; k++) bytes[k] = text.charCodeAt(k);
+  const kinds = { uint8: Uint8Array, uint16: Uint16Array, int32: Int32Array, float32: Float32Array };
+  return new kinds[packed.type](bytes.buffer);
+}
+
+/** Probabilities from their sixteen-bit codes: even steps of the log-odds, see probability_code.py. */
+export function decodeProbabilities(packed: Packed): Float64Array {
+  const codes = unpack(packed);
+  const values = new Float64Array(codes.length);
+  for (let k = 0; k < codes.length; k++) {
+    const code = codes[k];
+    values[k] =
+      code === 0 ? 0 : code === 65535 ? 1 : code === 65534 ? NaN : 1 / (1 + Math.exp(20 - ((code - 1) / 65532) * 40));
+  }
+  return values;
+}
+
+export function boardName(board: BoardFacts): string {
+  return board.setting ? `${board.task} ${settingName(board.setting)}` : board.task;
+}
+
+export function settingName(setting: string): string {
+  const few = setting.match(/^(\d+)way_(\d+)shot$/);
+  if (few) return `${few[1]}-way ${few[2]}-shot`;
+  const share = setting.match(/^([\d.]+)pct$/);
+  return share ? `${share[1]}% of labels` : setting;
+}
+
+export function runName(site: Site, run: number): string {
+  return site.runs.name[run] || site.encoders[site.runs.encoder[run]].name;
+}

@@ -1,0 +1,365 @@
+// Encoders x datasets: values with intervals, ties with the best, ranks, and what an encoder costs.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { boardName, type Board, type BoardMetric, type Encoder, type Metric, type Site } from "../data";
+import { decimals, interval, pValue, count } from "../format";
+import { Loading, Notice, Segments, Select, TableDownloads, termsLabel, useData } from "../parts";
+import { href, replaceQuery, runHref, type Route } from "../route";
+import { Chart, useMedia } from "../chart";
+import { criticalDifference } from "../charts/critical-difference";
+import { pareto, type CostPoint } from "../charts/pareto";
+
+export const BEST = 1;
+export const TIE = 2;
+
+interface Row {
+  index: number;
+  name: string;
+  encoder: Encoder;
+  rank: number | null;
+  mean: number | null;
+}
+
+export function Leaderboard({ site, route }: { site: Site; route: Route }) {
+  const boardNumber = Math.min(Number(route.query.get("board") ?? 0) || 0, site.boards.length - 1);
+  const metric = site.metrics.find((m) => m.name === route.query.get("metric")) ?? site.metrics[0];
+  const { value: board, error } = useData<Board>(`board/${boardNumber}`);
+  const set = (changes: Record<string, string | undefined>) => replaceQuery(route, changes);
+  const facts = site.boards[boardNumber];
+  const tasks = [...new Set(site.boards.map((b) => b.task))];
+  const settings = site.boards.map((b, number) => ({ ...b, number })).filter((b) => b.task === facts.task && b.preset === facts.preset);
+  const presets = [...new Set(site.boards.filter((b) => b.task === facts.task).map((b) => b.preset))];
+  const find = (task: string, preset: string, setting?: string) => {
+    const matches = (b: { task: string; preset: string; setting: string }) => b.task === task && b.preset === preset && (setting === undefined || b.setting === setting);
+    const exact = site.boards.findIndex(matches);
+    const number = exact >= 0 ? exact : site.boards.findIndex((b) => b.task === task);
+    set({ board: String(number) });
+  };
+  const licence = route.query.get("licence") ?? "all";
+  const search = route.query.get("find") ?? "";
+  const kinds = [...new Set(site.encoders.map((encoder) => encoder.terms))];
+  return (
+    <>
+      <div class="title">
+        <h1>Leaderboard</h1>
+        <p class="lead">
+          {count(site.encoders.length, "encoder")} on {count(site.datasets.length, "dataset")}, {count(site.runs.encoder.length, "run")}.
+        </p>
+      </div>
+      <div class="toolbar" role="group" aria-label="What to show">
+        <Select label="Task" value={facts.task} options={tasks.map((task) => ({ value: task, label: task }))} onChange={(task) => find(task, facts.preset)} />
+        {settings.length > 1 && (
+          <Select label="Setting" value={facts.setting} options={settings.map((b) => ({ value: b.setting, label: boardName({ ...b, task: "" }).trim() }))} onChange={(setting) => find(facts.task, facts.preset, setting)} />
+        )}
+        <Select label="Metric" value={metric.name} options={site.metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={(name) => set({ metric: name })} />
+        {presets.length > 1 && <Select label="Preset" value={facts.preset} options={presets.map((p) => ({ value: p, label: p }))} onChange={(preset) => find(facts.task, preset, facts.setting)} />}
+        {kinds.length > 1 && (
+          <Select label="Licence" value={licence} options={[{ value: "all", label: "all" }, ...kinds.map((kind) => ({ value: kind, label: termsLabel(kind) }))]} onChange={(kind) => set({ licence: kind === "all" ? undefined : kind })} />
+        )}
+        <label class="control">
+          <span>Find</span>
+          <input type="search" value={search} placeholder="encoder" onInput={(event) => set({ find: event.currentTarget.value || undefined })} />
+        </label>
+      </div>
+      {board ? <BoardView key={boardNumber} site={site} board={board} metric={metric} title={boardName(facts)} licence={licence} search={search} /> : <Loading error={error} />}
+    </>
+  );
+}
+
+function BoardView({ site, board, metric, title, licence, search }: { site: Site; board: Board; metric: Metric; title: string; licence: string; search: string }) {
+  const data = board.metrics[metric.name];
+  const rows = useMemo(() => makeRows(site, board, data), [board, data]);
+  const shown = rows.filter((row) => (licence === "all" || row.encoder.terms === licence) && row.name.toLowerCase().includes(search.toLowerCase()));
+  const ranking = data.ranking;
+  return (
+    <>
+      <BoardTable site={site} board={board} metric={metric} data={data} rows={shown} title={title} />
+      {shown.length < rows.length && (
+        <p class="fine">
+          {rows.length - shown.length} of {count(rows.length, "encoder")} hidden by the filters. Ranks and ties always take all of them into account.
+        </p>
+      )}
+      <Notes board={board} data={data} metric={metric} />
+      <div class="columns">
+        {ranking ? (
+          <Chart
+            title="Mean rank and critical difference"
+            name={`critical-difference_${title}_${metric.name}`}
+            depends={[ranking]}
+            draw={(width, palette) => criticalDifference(ranking, ranking.rows.map((r) => board.rows[r]), width, palette)}
+            caption={
+              <>
+                Encoders joined by a bar are not distinguishable: their mean ranks over {count(ranking.numDatasets, "dataset")} are less than {decimals(ranking.criticalDifference, 2)} apart (Nemenyi, {site.alpha}).{" "}
+                {ranking.friedmanP > site.alpha ? (
+                  <strong>Friedman’s test finds no difference at all (p = {pValue(ranking.friedmanP)}): do not read the order as one.</strong>
+                ) : (
+                  <>Friedman’s test: p {ranking.friedmanP < 0.001 ? "" : "= "}{pValue(ranking.friedmanP)}.</>
+                )}
+                {ranking.numDatasets < 5 && " With fewer than five datasets mean ranks hardly ever differ significantly."}
+                {ranking.leftOut.length > 0 && ` Not on every dataset, so not ranked: ${ranking.leftOut.join(", ")}.`}
+              </>
+            }
+          />
+        ) : null}
+        <CostView site={site} board={board} metric={metric} data={data} title={title} />
+      </div>
+    </>
+  );
+}
+
+function makeRows(site: Site, board: Board, data: BoardMetric): Row[] {
+  const rank = new Map(data.ranking?.rows.map((row, k) => [row, data.ranking!.ranks[k]]));
+  return board.rows.map((name, index) => {
+    const run = board.runs[index].find((number) => number >= 0)!;
+    const values = data.value[index];
+    const whole = values.every((value) => value !== null);
+    return {
+      index,
+      name,
+      encoder: site.encoders[site.runs.encoder[run]],
+      rank: rank.get(index) ?? null,
+      mean: whole ? values.reduce((sum: number, value) => sum + value!, 0) / values.length : null,
+    };
+  });
+}
+
+type SortKey = "name" | "rank" | "mean" | number;
+
+function BoardTable({ site, board, metric, data, rows, title }: { site: Site; board: Board; metric: Metric; data: BoardMetric; rows: Row[]; title: string }) {
+  const several = board.datasets.length > 1;
+  const narrow = useMedia("(max-width: 700px)");
+  const [sort, setSort] = useState<{ key: SortKey; up: boolean }>({ key: several && data.ranking ? "rank" : several ? "mean" : 0, up: several && data.ranking ? true : metric.lower });
+  const [column, setColumn] = useState(0);
+  const sorted = useMemo(() => sortRows(rows, data, sort), [rows, data, sort]);
+  const domain = useMemo(() => domainOf(data), [data]);
+  const columns = narrow ? [Math.min(column, board.datasets.length - 1)] : board.datasets.map((_, k) => k);
+  const grid = useGrid();
+  const by = (key: SortKey) => {
+    const up = key === "name" || key === "rank" || metric.lower;
+    setSort((old) => ({ key, up: old.key === key ? !old.up : up }));
+  };
+  const header = (key: SortKey, label: string, extra?: string, className?: string) => (
+    <th scope="col" class={className} aria-sort={sort.key === key ? (sort.up ? "ascending" : "descending") : undefined}>
+      <button type="button" onClick={() => by(key)}>
+        <span>{label}</span>
+        <i aria-hidden="true">{sort.key === key ? (sort.up ? "▲" : "▼") : ""}</i>
+      </button>
+      {extra && <small>{extra}</small>}
+    </th>
+  );
+  const table = () => ({
+    name: `leaderboard_${title}_${metric.name}`,
+    caption: `${title}: ${metric.label} with 95% intervals. * not distinguishable from the best of its column (Holm, ${site.alpha}).`,
+    header: ["encoder", ...(several ? ["mean rank", "mean"] : []), ...board.datasets.map((d) => site.datasets[d].name)],
+    rows: sorted.map((row) => [
+      row.name,
+      ...(several ? [row.rank, row.mean === null ? null : Number(row.mean.toFixed(4))] : []),
+      ...board.datasets.map((_, k) => cellText(data, row.index, k)),
+    ]),
+  });
+  return (
+    <section class="card board" aria-label={`${title}: ${metric.label}`}>
+      <header class="figure-head">
+        <h2>
+          {title}: {metric.label}
+          {metric.lower && <em> (lower is better)</em>}
+        </h2>
+        {narrow && several && (
+          <Select label="Dataset" value={String(columns[0])} options={board.datasets.map((d, k) => ({ value: String(k), label: site.datasets[d].name }))} onChange={(k) => { setColumn(Number(k)); setSort({ key: Number(k), up: metric.lower }); }} />
+        )}
+        <TableDownloads table={table} />
+      </header>
+      <p class="legend" aria-label="Legend">
+        <span><b class="mark best">●</b> best</span>
+        <span><b class="mark tie">○</b> tie: not distinguishable from the best</span>
+        <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval, all on one scale from {decimals(domain[0], 2)} to {decimals(domain[1], 2)}</span>
+      </p>
+      <div class="scroll" tabIndex={-1}>
+        <table class={`leaderboard ${columns.length <= 3 ? "wide" : ""}`} ref={grid} aria-describedby="board-keys">
+          <thead>
+            <tr>
+              {header("name", "Encoder", undefined, "sticky")}
+              {several && header("rank", "Mean rank", undefined, "number")}
+              {several && !narrow && header("mean", "Mean", undefined, "number")}
+              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${board.numImages[k].toLocaleString("en")} images${board.numGroups[k] ? `, ${board.numGroups[k]} groups` : ""}`, "dataset"))}
+            </tr>
+          </thead>
+          <tbody>
+            {sorted.map((row) => (
+              <tr key={row.name}>
+                <th scope="row" class="sticky">
+                  <span class="encoder">{row.name}</span>
+                  <small class={`terms ${row.encoder.terms}`} title={row.encoder.licence || undefined}>{termsLabel(row.encoder.terms)}</small>
+                </th>
+                {several && <td class="number">{decimals(row.rank, 2)}</td>}
+                {several && !narrow && <td class="number">{decimals(row.mean)}</td>}
+                {columns.map((k) => (
+                  <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} standing={data.standing[row.index][k]} domain={domain} />
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p id="board-keys" class="sr">Use the arrow keys to move between values and Enter to open a run.</p>
+    </section>
+  );
+}
+
+interface CellProps {
+  site: Site;
+  run: number;
+  name: string;
+  dataset: string;
+  value: number | null;
+  low: number | null;
+  high: number | null;
+  standing: number;
+  domain: [number, number];
+}
+
+function ValueCell({ site, run, name, dataset, value, low, high, standing, domain }: CellProps) {
+  if (run < 0) return <td class="value none">–</td>;
+  const at = (x: number) => `${((100 * (x - domain[0])) / (domain[1] - domain[0])).toFixed(1)}%`;
+  const mark = standing === BEST ? "best" : standing === TIE ? "tie" : "";
+  const said = standing === BEST ? ", the best" : standing === TIE ? ", not distinguishable from the best" : "";
+  return (
+    <td class={`value ${mark}`}>
+      <a href={runHref(site, run)} data-cell tabIndex={-1} aria-label={`${name} on ${dataset}: ${decimals(value)}, 95% interval ${interval(low, high)}${said}`} title={`95% interval ${interval(low, high)}`}>
+        <span class="figures">
+          {decimals(value)}
+          <b class={`mark ${mark}`}>{standing === BEST ? "●" : standing === TIE ? "○" : ""}</b>
+        </span>
+        <span class="bar" aria-hidden="true">
+          {low !== null && high !== null && <i class="range" style={{ left: at(low), right: `calc(100% - ${at(high)})` }} />}
+          {value !== null && <i class="dot" style={{ left: at(value) }} />}
+        </span>
+      </a>
+    </td>
+  );
+}
+
+/** Arrow keys move through the values; Tab leaves the table. */
+function useGrid() {
+  const table = useRef<HTMLTableElement>(null);
+  useEffect(() => {
+    const element = table.current!;
+    const rows = () => [...element.tBodies[0].rows].map((row) => [...row.querySelectorAll<HTMLAnchorElement>("[data-cell]")]);
+    const enter = () => {
+      const first = element.querySelector<HTMLAnchorElement>("[data-cell]");
+      if (first && !element.querySelector("[data-cell][tabindex='0']")) first.tabIndex = 0;
+    };
+    const move = (event: KeyboardEvent) => {
+      const steps: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+      const step = steps[event.key];
+      const cells = rows();
+      const r = cells.findIndex((row) => row.includes(document.activeElement as HTMLAnchorElement));
+      if (!step || r < 0) return;
+      const c = cells[r].indexOf(document.activeElement as HTMLAnchorElement);
+      const next = cells[r + step[0]]?.[Math.min(c + step[1], (cells[r + step[0]]?.length ?? 1) - 1)];
+      if (!next) return;
+      event.preventDefault();
+      element.querySelectorAll<HTMLAnchorElement>("[data-cell][tabindex='0']").forEach((cell) => (cell.tabIndex = -1));
+      next.tabIndex = 0;
+      next.focus();
+    };
+    enter();
+    element.addEventListener("keydown", move);
+    return () => element.removeEventListener("keydown", move);
+  });
+  return table;
+}
+
+function sortRows(rows: Row[], data: BoardMetric, sort: { key: SortKey; up: boolean }): Row[] {
+  const of = (row: Row): string | number | null => (sort.key === "name" ? row.name.toLowerCase() : sort.key === "rank" ? row.rank : sort.key === "mean" ? row.mean : data.value[row.index][sort.key]);
+  const sign = sort.up ? 1 : -1;
+  return [...rows].sort((a, b) => {
+    const [x, y] = [of(a), of(b)];
+    if (x === null || y === null) return x === y ? a.index - b.index : x === null ? 1 : -1;
+    return x < y ? -sign : x > y ? sign : a.index - b.index;
+  });
+}
+
+function domainOf(data: BoardMetric): [number, number] {
+  const numbers = [data.value, data.low, data.high].flat(2).filter((value): value is number => value !== null);
+  if (!numbers.length) return [0, 1];
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of numbers) {
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  const room = Math.max((high - low) * 0.05, 0.005);
+  return [low - room, high + room];
+}
+
+function cellText(data: BoardMetric, row: number, column: number): string | null {
+  const value = data.value[row][column];
+  if (value === null) return null;
+  const low = data.low[row][column];
+  const star = [BEST, TIE].includes(data.standing[row][column]) ? "*" : "";
+  return `${value.toFixed(3)}${star}${low === null ? "" : ` [${low.toFixed(3)}, ${data.high[row][column]!.toFixed(3)}]`}`;
+}
+
+function Notes({ board, data, metric }: { board: Board; data: BoardMetric; metric: Metric }) {
+  const tests = [...new Set(data.tests.map(([test]) => test).filter(Boolean))];
+  const notes = [...new Set([...data.tests.map(([, note]) => note), ...board.problems].filter(Boolean))];
+  const how = [...new Set(board.how.filter(Boolean))];
+  const lacking = data.value.some((row, r) => row.some((value, c) => value !== null && data.low[r][c] === null));
+  return (
+    <div class="fine notes">
+      {tests.length > 0 && (
+        <p>
+          Ties: {tests.join(", ")}, Holm-corrected over all pairs of a column{how.length > 0 && `; ${how.join(", ")}`}. <a href={href("methods")}>More</a>
+        </p>
+      )}
+      {!metric.tested && <p>Differences in {metric.label} are not tested here, so no ties are marked.</p>}
+      {lacking && <p>Some values have no interval yet: run <code>histobench bootstrap</code> on the results folder, then build the report again.</p>}
+      {notes.map((note) => (
+        <p>{note}</p>
+      ))}
+    </div>
+  );
+}
+
+const COSTS: { value: "gflops" | "params" | "speed"; label: string; axis: string; lower: boolean }[] = [
+  { value: "gflops", label: "GFLOPs", axis: "GFLOPs per image", lower: true },
+  { value: "params", label: "Parameters", axis: "parameters", lower: true },
+  { value: "speed", label: "Images/s", axis: "images per second", lower: false },
+];
+
+function CostView({ site, board, metric, data, title }: { site: Site; board: Board; metric: Metric; data: BoardMetric; title: string }) {
+  const known = COSTS.filter((cost) => site.encoders.some((encoder) => encoder[cost.value]));
+  const [chosen, setChosen] = useState(known[0]?.value ?? "gflops");
+  const [dataset, setDataset] = useState("mean");
+  if (!known.length) return null;
+  const cost = known.find((c) => c.value === chosen) ?? known[0];
+  const points: CostPoint[] = [];
+  for (const row of makeRows(site, board, data)) {
+    const x = row.encoder[cost.value];
+    const k = dataset === "mean" ? -1 : Number(dataset);
+    const y = k < 0 ? row.mean : data.value[row.index][k];
+    if (x && y !== null) points.push({ name: row.name, x, y, low: k < 0 ? null : data.low[row.index][k], high: k < 0 ? null : data.high[row.index][k] });
+  }
+  const options = [{ value: "mean", label: "mean of datasets" }, ...board.datasets.map((d, k) => ({ value: String(k), label: site.datasets[d].name }))];
+  return (
+    <Chart
+      title={`${metric.label[0].toUpperCase()}${metric.label.slice(1)} against cost`}
+      name={`cost_${title}_${metric.name}_${cost.value}`}
+      depends={[points, cost.value, metric.name]}
+      draw={(width, palette) => pareto(points, { xLabel: cost.axis, yLabel: metric.label, lowerX: cost.lower, lowerY: metric.lower }, width, palette)}
+      controls={
+        <>
+          {known.length > 1 && <Segments label="Cost" value={cost.value} options={known} onChange={(value) => setChosen(value as typeof chosen)} />}
+          {board.datasets.length > 1 && <Select label="Value" value={dataset} options={options} onChange={setDataset} />}
+        </>
+      }
+      caption={
+        points.length ? (
+          <>The line joins encoders that no other beats in both: cheaper and at least as good. {board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
+        ) : (
+          <Notice>No encoder here has both a known cost and a value.</Notice>
+        )
+      }
+    />
+  );
+}

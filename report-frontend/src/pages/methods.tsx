@@ -1,0 +1,183 @@
+// Where every number comes from, what the intervals mean, and how to cite.
+import { useState } from "preact/hooks";
+import { boardName, runName, type Site } from "../data";
+import { count } from "../format";
+import { CopyBox, Loading, Notice, TableDownloads, termsLabel, useData } from "../parts";
+import { runHref } from "../route";
+
+interface Methods {
+  provenance: Record<"preset" | "seed" | "fingerprint" | "version" | "date" | "train_features" | "test_features", (string | number)[]>;
+  bibtex: string;
+  paragraph: string;
+  how: string[];
+  tests: string[];
+}
+
+const SHOWN = 50;
+
+export function MethodsPage({ site }: { site: Site }) {
+  const { value: methods, error } = useData<Methods>("methods");
+  if (!methods) return <Loading error={error} />;
+  return (
+    <>
+      <div class="title">
+        <h1>Methods</h1>
+        <p class="lead">Where every number comes from, what the intervals mean, and whom to cite.</p>
+      </div>
+      <section class="card prose">
+        <h2>How to read the numbers</h2>
+        <p>
+          <strong>95% interval.</strong> A test set is a sample: other images of the same kind would give a somewhat different number. The interval is where the middle 95% of the numbers lie when the test set is drawn
+          again many times. Where images are known to come from patients or slides, whole patients or slides are drawn, because images of one patient are alike. It does not cover another training set, another
+          scanner or another seed. For few-shot results it is about the choice of the labelled examples: episodes are drawn again.
+        </p>
+        <p>
+          <strong>Ties.</strong> Encoders are compared on the same images, so what is hard for all of them does not count. A value is marked as a tie when its difference to the best of the column could be chance, after
+          Holm’s correction for all pairs of encoders in the table: the chance of any false claim in a table is at most {100 * site.alpha}%. “Tie” does not mean “equal”: the test set may be too small to tell. Two
+          intervals that overlap do not mean a tie either; the paired difference on the <em>Compare</em> page is what counts.
+        </p>
+        <p>
+          <strong>Mean rank and critical difference.</strong> Each dataset ranks the encoders; the mean of these ranks is compared with Nemenyi’s critical difference after Friedman’s test. Few datasets rarely show a
+          difference.
+        </p>
+        {methods.how.length > 0 && <p>Drawn here: {methods.how.join("; ")}. Tests used: {methods.tests.join(", ") || "none"}.</p>}
+      </section>
+      <section class="card">
+        <CopyBox label="Methods paragraph" text={methods.paragraph} />
+        <CopyBox label="BibTeX" text={methods.bibtex} />
+      </section>
+      <Encoders site={site} />
+      <Runs site={site} methods={methods} />
+      {(site.unreadable.length > 0 || Object.keys(site.failures).length > 0) && (
+        <section class="card">
+          <h2>Left out</h2>
+          <Notice kind="warning">
+            <ul>
+              {[...site.unreadable, ...Object.values(site.failures)].map((text) => (
+                <li>{text}</li>
+              ))}
+            </ul>
+          </Notice>
+        </section>
+      )}
+    </>
+  );
+}
+
+function Encoders({ site }: { site: Site }) {
+  return (
+    <section class="card">
+      <header class="figure-head">
+        <h2>Encoders, licences and citations</h2>
+        <TableDownloads
+          table={() => ({
+            name: "encoders",
+            caption: "Encoders with licences and references.",
+            header: ["encoder", "title", "licence", "parameters", "GFLOPs", "reference"],
+            rows: site.encoders.map((e) => [e.name, e.title, e.licence, e.params ?? null, e.gflops ?? null, e.reference ?? null]),
+          })}
+        />
+      </header>
+      <div class="scroll">
+        <table class="plain">
+          <thead>
+            <tr>
+              <th scope="col">Encoder</th>
+              <th scope="col">Licence</th>
+              <th scope="col" class="number">Parameters</th>
+              <th scope="col" class="number">GFLOPs</th>
+              <th scope="col">Reference</th>
+            </tr>
+          </thead>
+          <tbody>
+            {site.encoders.map((encoder) => (
+              <tr key={encoder.name}>
+                <th scope="row">
+                  {encoder.page?.startsWith("https://") ? <a href={encoder.page}>{encoder.name}</a> : encoder.name}
+                  {encoder.title !== encoder.name && <small> {encoder.title}</small>}
+                </th>
+                <td>
+                  {encoder.licence || "–"} <small class={`terms ${encoder.terms}`}>{termsLabel(encoder.terms)}</small>
+                </td>
+                <td class="number">{encoder.params ? `${(encoder.params / 1e6).toFixed(1)} M` : "–"}</td>
+                <td class="number">{encoder.gflops ?? "–"}</td>
+                <td>{encoder.reference ?? "not in the zoo"}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function Runs({ site, methods }: { site: Site; methods: Methods }) {
+  const [search, setSearch] = useState("");
+  const [pages, setPages] = useState(1);
+  const all = site.runs.encoder.map((_, run) => run);
+  const text = (run: number) => `${runName(site, run)} ${site.datasets[site.runs.dataset[run]].name} ${boardName(site.boards[site.runs.board[run]])} ${methods.provenance.fingerprint[run]}`.toLowerCase();
+  const found = search ? all.filter((run) => text(run).includes(search.toLowerCase())) : all;
+  const shown = found.slice(0, pages * SHOWN);
+  const cells = (run: number) => {
+    const p = methods.provenance;
+    const board = site.boards[site.runs.board[run]];
+    return [runName(site, run), site.datasets[site.runs.dataset[run]].name, boardName(board), String(p.preset[run]), String(p.seed[run]), String(p.fingerprint[run]), String(p.version[run]), String(p.date[run])];
+  };
+  const header = ["encoder", "dataset", "task", "preset", "seed", "fingerprint", "version", "date"];
+  return (
+    <section class="card">
+      <header class="figure-head">
+        <h2>Every run</h2>
+        <label class="control">
+          <span>Find</span>
+          <input type="search" value={search} onInput={(event) => setSearch(event.currentTarget.value)} placeholder="encoder, dataset, fingerprint" />
+        </label>
+        <TableDownloads table={() => ({ name: "runs", caption: "Every run.", header, rows: found.map(cells) })} />
+      </header>
+      <div class="scroll">
+        <table class="plain">
+          <thead>
+            <tr>
+              {header.map((label) => (
+                <th scope="col">{label}</th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map((run) => {
+              const [name, ...rest] = cells(run);
+              return (
+                <tr key={run}>
+                  <th scope="row">
+                    <a href={runHref(site, run)}>{name}</a>
+                  </th>
+                  {rest.map((cell, k) => (
+                    <td class={k === 4 ? "code" : undefined}>{cell}</td>
+                  ))}
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+      {shown.length < found.length && (
+        <p>
+          <button type="button" onClick={() => setPages(pages + 1)}>
+            Show more ({count(found.length - shown.length, "run")} left)
+          </button>
+        </p>
+      )}
+    </section>
+  );
+}
+
+/** The command that makes a run again; file names are those of the feature files. */
+export function commandOf(site: Site, run: number, files: { train: string; test: string; preset: string; seed: number }): string {
+  const board = site.boards[site.runs.board[run]];
+  const quote = (text: string) => (/^[\w./@:+-]+$/.test(text) ? text : `'${text.replace(/'/g, "'\\''")}'`);
+  const flags = [`--TASK ${quote(board.task)}`, `--train_feature_file ${quote(files.train || "TRAIN.pt")}`, `--test_feature_file ${quote(files.test || "TEST.pt")}`];
+  const few = board.setting.match(/^(\d+)way_(\d+)shot$/);
+  if (few) flags.push(`--n_way ${few[1]} --n_shot ${few[2]} --use_all_way False`);
+  flags.push(`--preset ${quote(files.preset)}`, `--seed ${files.seed}`);
+  return `histobench evaluate ${flags.join(" \\\n    ")}`;
+}

@@ -1,0 +1,386 @@
+// One encoder, one dataset, one task: every view is computed from the stored predictions.
+import { useMemo, useState } from "preact/hooks";
+import { boardName, decodeProbabilities, runName, unpack, type Images, type RunData, type Site } from "../data";
+import { calibration, confusion, precisionRecall, roc, topProbability, type Predictions } from "../curves";
+import { count, decimals, interval, metricLabel, percent } from "../format";
+import { Chart } from "../chart";
+import { classCurves, type ClassCurve } from "../charts/class-curves";
+import { reliability } from "../charts/reliability";
+import { Gallery, ImageDialog, useThumbs, type Tile, type Thumbs } from "../gallery";
+import { Breadcrumbs, CopyBox, Loading, Notice, Segments, TableDownloads, useData } from "../parts";
+import { findRun, href, runHref, type Route } from "../route";
+import { commandOf } from "./methods";
+import { EmbeddingMap } from "../embedding";
+
+const LOWER = ["log_loss", "brier", "ece", "mce"];
+const SHOWN_FIRST = ["balanced_accuracy", "accuracy", "f1_score", "auroc", "macro_auprc", "mcc", "quadratic_kappa", "log_loss", "brier", "ece"];
+
+export interface View {
+  run: number;
+  data: RunData;
+  images: Images;
+  predictions: Predictions;
+  thumbs: Thumbs | null;
+}
+
+export function RunPage({ site, route }: { site: Site; route: Route }) {
+  const run = findRun(site, route.parts);
+  const { value: data, error } = useData<RunData>(run >= 0 ? `run/${run}` : null);
+  const { value: images, error: imagesError } = useData<Images>(data ? `images/${data.images}` : null);
+  const thumbs = useThumbs(site, data?.images);
+  const predictions = useMemo(() => (data && images ? predictionsOf(data, images) : null), [data, images]);
+  if (run < 0)
+    return (
+      <Notice kind="problem">
+        This report has no such run. <a href={href("")}>Go to the leaderboard</a>
+      </Notice>
+    );
+  if (site.failures[run]) return <Notice kind="problem">{site.failures[run]}</Notice>;
+  if (!data || !images || !predictions) return <Loading error={error ?? imagesError} />;
+  return <Run site={site} view={{ run, data, images, predictions, thumbs }} />;
+}
+
+export function predictionsOf(data: RunData, images: Images): Predictions {
+  return {
+    n: images.names.length,
+    c: data.classes.length,
+    labels: unpack(images.labels),
+    predicted: unpack(data.predicted),
+    probabilities: widened(decodeProbabilities(data.probabilities), data.probabilities.shape[1], data.classes.length),
+  };
+}
+
+/** Columns that the probabilities do not cover are unknown. */
+function widened(values: Float64Array, columns: number, classes: number): Float64Array {
+  if (columns === classes) return values;
+  const wide = new Float64Array((values.length / columns) * classes).fill(NaN);
+  for (let k = 0; k < values.length; k++) wide[Math.floor(k / columns) * classes + (k % columns)] = values[k];
+  return wide;
+}
+
+function Run({ site, view }: { site: Site; view: View }) {
+  const { run, data, images, predictions } = view;
+  const [open, setOpen] = useState<number | null>(null);
+  const board = site.boards[site.runs.board[run]];
+  const dataset = site.datasets[site.runs.dataset[run]];
+  const name = runName(site, run);
+  const others = site.runs.encoder.map((_, k) => k).filter((k) => k !== run && site.runs.board[k] === site.runs.board[run] && site.runs.dataset[k] === site.runs.dataset[run]);
+  const siblings = site.runs.encoder.map((_, k) => k).filter((k) => site.runs.encoder[k] === site.runs.encoder[run] && site.runs.dataset[k] === site.runs.dataset[run]);
+  return (
+    <>
+      <Breadcrumbs trail={[{ label: "Leaderboard", href: href("", [], { board: site.runs.board[run] }) }, { label: dataset.name, href: href("dataset", [dataset.name]) }, { label: name }]} />
+      <div class="title">
+        <h1>
+          {name} <span class="on">on {dataset.name}</span>
+        </h1>
+        <p class="lead">
+          {boardName(board)}, {count(predictions.n, "test image")}
+          {images.groupNames && ` of ${count(images.groupNames.length, "group")}`}, {count(predictions.c, "class").replace("classs", "classes")}
+        </p>
+        <div class="actions">
+          {siblings.length > 1 && (
+            <label class="control">
+              <span>Task</span>
+              <select value={run} onChange={(event) => (location.hash = runHref(site, Number(event.currentTarget.value)))}>
+                {siblings.map((k) => (
+                  <option value={k} selected={k === run}>
+                    {boardName(site.boards[site.runs.board[k]])}
+                    {site.boards[site.runs.board[k]].preset !== board.preset && ` (${site.boards[site.runs.board[k]].preset})`}
+                  </option>
+                ))}
+              </select>
+            </label>
+          )}
+          {others.length > 0 && (
+            <a class="button" href={href("compare", [], { board: site.runs.board[run], dataset: dataset.name, a: name })}>
+              Compare with another encoder
+            </a>
+          )}
+        </div>
+      </div>
+      {data.averaged && (
+        <Notice>
+          Few-shot: the metrics are means over episodes. The pictures below show each image’s mean probabilities over the episodes it took part in, which are better than a single episode’s.
+        </Notice>
+      )}
+      <div class="columns">
+        <Metrics name={`${name}_${dataset.name}`} data={data} />
+        <PerClass name={`${name}_${dataset.name}`} data={data} />
+      </div>
+      <Confusion view={view} name={`${name}_${dataset.name}`} onOpen={setOpen} />
+      <Mistakes view={view} onOpen={setOpen} />
+      <div class="columns">
+        <Curves view={view} name={`${name}_${dataset.name}`} />
+        <Reliability view={view} name={`${name}_${dataset.name}`} />
+      </div>
+      <EmbeddingMap site={site} view={view} onOpen={setOpen} name={`${name}_${dataset.name}`} />
+      <Provenance site={site} run={run} data={data} />
+      {open !== null && (
+        <ImageDialog
+          images={images}
+          thumbs={view.thumbs}
+          image={open}
+          classes={data.classes}
+          label={predictions.labels[open]}
+          predicted={predictions.predicted[open]}
+          probabilities={[...predictions.probabilities.subarray(open * predictions.c, (open + 1) * predictions.c)]}
+          onClose={() => setOpen(null)}
+        />
+      )}
+    </>
+  );
+}
+
+function Metrics({ name, data }: { name: string; data: RunData }) {
+  const [all, setAll] = useState(false);
+  const names = Object.keys(data.metrics);
+  const shown = all ? [...SHOWN_FIRST.filter((m) => names.includes(m)), ...names.filter((m) => !SHOWN_FIRST.includes(m))] : SHOWN_FIRST.filter((m) => names.includes(m));
+  const rows = shown.map((metric) => ({ metric, value: data.metrics[metric], low: data.bounds[metric]?.[0] ?? null, high: data.bounds[metric]?.[1] ?? null }));
+  return (
+    <section class="card">
+      <header class="figure-head">
+        <h2>Metrics</h2>
+        <TableDownloads table={() => ({ name: `metrics_${name}`, caption: "Metrics with 95% intervals.", header: ["metric", "value", "low", "high"], rows: rows.map((r) => [metricLabel(r.metric), r.value, r.low, r.high]) })} />
+      </header>
+      <table class="plain metrics">
+        <thead>
+          <tr>
+            <th scope="col">Metric</th>
+            <th scope="col" class="number">Value</th>
+            <th scope="col">95% interval</th>
+            <th scope="col" class="drawn" aria-hidden="true" />
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(({ metric, value, low, high }) => (
+            <tr key={metric}>
+              <th scope="row">
+                {metricLabel(metric)}
+                {LOWER.includes(metric) && <small> lower is better</small>}
+              </th>
+              <td class="number">
+                <b>{decimals(value)}</b>
+              </td>
+              <td>{value === null ? <small>{data.undefined[metric] ?? "no value"}</small> : interval(low, high)}</td>
+              <td class="drawn" aria-hidden="true">
+                {value !== null && value >= 0 && value <= 1 && (
+                  <span class="bar">
+                    {low !== null && high !== null && <i class="range" style={{ left: `${100 * Math.max(0, low)}%`, right: `${100 * (1 - Math.min(1, high))}%` }} />}
+                    <i class="dot" style={{ left: `${100 * value}%` }} />
+                  </span>
+                )}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <p class="fine">
+        {data.boundsFrom && <>Intervals: {data.boundsFrom}. </>}
+        <button type="button" class="link" onClick={() => setAll(!all)} aria-expanded={all}>
+          {all ? "Fewer metrics" : `All ${names.length} metrics`}
+        </button>
+      </p>
+    </section>
+  );
+}
+
+function PerClass({ name, data }: { name: string; data: RunData }) {
+  const classes = Object.keys(data.perClass);
+  if (!classes.length) return null;
+  const columns = ["recall", "precision", "f1_score", "auroc", "support"].filter((key) => classes.some((c) => key in data.perClass[c]));
+  return (
+    <section class="card">
+      <header class="figure-head">
+        <h2>Classes</h2>
+        <TableDownloads table={() => ({ name: `classes_${name}`, caption: "Metrics of each class.", header: ["class", ...columns.map(metricLabel)], rows: classes.map((c) => [c, ...columns.map((key) => data.perClass[c][key] ?? null)]) })} />
+      </header>
+      <div class="scroll">
+        <table class="plain">
+          <thead>
+            <tr>
+              <th scope="col">Class</th>
+              {columns.map((key) => (
+                <th scope="col" class="number">
+                  {key === "support" ? "Images" : metricLabel(key)}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {classes.map((c) => (
+              <tr key={c}>
+                <th scope="row">{c}</th>
+                {columns.map((key) => (
+                  <td class="number">{key === "support" ? (data.perClass[c][key] ?? 0) : decimals(data.perClass[c][key])}</td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function Confusion({ view, name, onOpen }: { view: View; name: string; onOpen: (image: number) => void }) {
+  const { data, images, predictions: p, thumbs } = view;
+  const [shares, setShares] = useState("counts");
+  const [cell, setCell] = useState<[number, number] | null>(null);
+  const table = useMemo(() => confusion(p), [p]);
+  const totals = table.map((row) => row.reduce((a, b) => a + b, 0));
+  const tiles = useMemo<Tile[]>(() => {
+    if (!cell) return [];
+    const found: Tile[] = [];
+    for (let i = 0; i < p.n; i++) if (p.labels[i] === cell[0] && p.predicted[i] === cell[1]) found.push({ image: i, label: data.classes[cell[0]], predicted: data.classes[cell[1]], confidence: topProbability(p, i), wrong: cell[0] !== cell[1] });
+    return found.sort((a, b) => b.confidence! - a.confidence!);
+  }, [cell, p]);
+  return (
+    <section class="card">
+      <header class="figure-head">
+        <h2>Confusion matrix</h2>
+        <Segments label="Show" value={shares} options={[{ value: "counts", label: "Counts" }, { value: "rows", label: "Row %" }]} onChange={setShares} />
+        <TableDownloads table={() => ({ name: `confusion_${name}`, caption: "Confusion matrix; rows are true classes, columns predicted ones.", header: ["true \\ predicted", ...data.classes], rows: table.map((row, k) => [data.classes[k], ...(shares === "rows" ? row.map((v) => (totals[k] ? Number((v / totals[k]).toFixed(4)) : null)) : row)]) })} />
+      </header>
+      <div class="scroll">
+        <table class="confusion" style={{ "--classes": p.c }}>
+          <caption>
+            Rows: true class. Columns: predicted class. Choose a cell to see its images.
+          </caption>
+          <thead>
+            <tr>
+              <td />
+              {data.classes.map((label) => (
+                <th scope="col">
+                  <span>{label}</span>
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {table.map((row, t) => (
+              <tr key={t}>
+                <th scope="row">{data.classes[t]}</th>
+                {row.map((value, q) => {
+                  const share = totals[t] ? value / totals[t] : 0;
+                  const chosen = cell?.[0] === t && cell[1] === q;
+                  return (
+                    <td class={t === q ? "diagonal" : undefined}>
+                      <button
+                        type="button"
+                        disabled={value === 0}
+                        aria-pressed={chosen}
+                        class={share > 0.5 ? "strong" : undefined}
+                        style={{ "--share": Math.sqrt(share).toFixed(3) }}
+                        onClick={() => setCell(chosen ? null : [t, q])}
+                        aria-label={`true ${data.classes[t]}, predicted ${data.classes[q]}: ${value} images, ${percent(share)}`}
+                        data-true={t}
+                        data-predicted={q}
+                      >
+                        {value === 0 ? "·" : shares === "rows" ? percent(share) : value}
+                      </button>
+                    </td>
+                  );
+                })}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {cell && (
+        <div class="cell-images" aria-live="polite">
+          <h3>
+            {count(tiles.length, "image")} of {data.classes[cell[0]]} {cell[0] === cell[1] ? "predicted as such" : `predicted as ${data.classes[cell[1]]}`}, most confident first
+          </h3>
+          <Gallery tiles={tiles} images={images} thumbs={thumbs} onOpen={onOpen} empty="" />
+        </div>
+      )}
+    </section>
+  );
+}
+
+function Mistakes({ view, onOpen }: { view: View; onOpen: (image: number) => void }) {
+  const { data, images, predictions: p, thumbs } = view;
+  const tiles = useMemo(() => {
+    const found: Tile[] = [];
+    for (let i = 0; i < p.n; i++) if (p.labels[i] !== p.predicted[i]) found.push({ image: i, label: data.classes[p.labels[i]], predicted: data.classes[p.predicted[i]], confidence: topProbability(p, i), wrong: true });
+    return found.sort((a, b) => b.confidence! - a.confidence!).slice(0, 24);
+  }, [p]);
+  return (
+    <section class="card">
+      <h2>Most confident mistakes</h2>
+      <Gallery tiles={tiles} images={images} thumbs={thumbs} onOpen={onOpen} empty="No mistakes: every test image is classified as labelled." />
+    </section>
+  );
+}
+
+function Curves({ view, name }: { view: View; name: string }) {
+  const { data, predictions: p } = view;
+  const [kind, setKind] = useState("roc");
+  const binary = p.c === 2;
+  const curves = useMemo(() => {
+    const found: ClassCurve[] = [];
+    for (let k = binary ? 1 : 0; k < p.c; k++) {
+      const points = kind === "roc" ? roc(p, k) : precisionRecall(p, k);
+      const row = data.perClass[data.classes[k]] ?? {};
+      const positives = Array.from(p.labels).filter((label) => label === k).length;
+      if (points) found.push({ name: data.classes[k], points, area: (kind === "roc" ? row.auroc : row.auprc) ?? null, chance: kind === "roc" ? null : positives / p.n });
+    }
+    return found;
+  }, [p, kind]);
+  const labels = kind === "roc" ? { x: "false positive rate", y: "true positive rate", area: "AUROC" } : { x: "recall", y: "precision", area: "AUPRC" };
+  if (!curves.length) return <section class="card"><h2>ROC and precision-recall</h2><Notice>The stored probabilities do not cover the classes, so there are no curves.</Notice></section>;
+  return (
+    <Chart
+      title={kind === "roc" ? "ROC of each class" : "Precision and recall of each class"}
+      name={`${kind}_${name}`}
+      depends={[curves]}
+      draw={(width, palette) => classCurves(curves, labels, width, palette)}
+      controls={<Segments label="Curve" value={kind} options={[{ value: "roc", label: "ROC" }, { value: "pr", label: "PR" }]} onChange={setKind} />}
+      caption="Each class against the rest; the dashed line is chance."
+    />
+  );
+}
+
+function Reliability({ view, name }: { view: View; name: string }) {
+  const bins = useMemo(() => calibration(view.predictions), [view.predictions]);
+  if (!bins.length) return null;
+  return (
+    <Chart
+      title="Reliability"
+      name={`reliability_${name}`}
+      depends={[bins]}
+      paperWidth={420}
+      draw={(width, palette) => reliability(bins, width, palette)}
+      caption={<>Below the diagonal the classifier is too sure of itself, above it too modest. Columns show how many images there are; ECE {decimals(view.data.metrics.ece)}.</>}
+    />
+  );
+}
+
+function Provenance({ site, run, data }: { site: Site; run: number; data: RunData }) {
+  const p = data.provenance;
+  const facts: [string, string][] = [
+    ["preset", p.preset],
+    ["seed", String(p.seed)],
+    ["fingerprint of the features", p.fingerprint],
+    ["histobench", p.version],
+    ["date", p.date],
+    ["description", p.description],
+    ["training features", p.train_features],
+    ["test features", p.test_features],
+    ...Object.entries(data.info).map(([key, value]): [string, string] => [key.replace(/_/g, " "), typeof value === "string" ? value : JSON.stringify(value)]),
+  ];
+  return (
+    <section class="card">
+      <h2>Where these numbers come from</h2>
+      <dl class="facts">
+        {facts.filter(([, value]) => value).map(([key, value]) => (
+          <div>
+            <dt>{key}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+      <CopyBox label="Command" text={commandOf(site, run, { train: p.train_features, test: p.test_features, preset: p.preset, seed: p.seed })} />
+    </section>
+  );
+}

@@ -1,0 +1,5 @@
+declare module "*.ttf" {
+  const base64: string;
+  export default base64;
+}
+declare module "*.css";

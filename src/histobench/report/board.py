@@ -1,0 +1,107 @@
+"""A leaderboard: encoders x datasets of one task at one setting and preset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from histobench.core.statistics.ranking import cliques, friedman, mean_ranks, nemenyi_critical_difference
+from histobench.report.headline import HEADLINE
+from histobench.report.payload import rounded
+from histobench.report.table import TableResult
+from histobench.report.table_statistics import ALPHA
+from histobench.roi.metrics.formulas import LOWER_IS_BETTER
+
+#: Tasks in the order of the pages; others follow by name.
+TASK_ORDER = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot", "Retrieval", "Label-efficiency")
+_STANDINGS = {"untested": 0, "best": 1, "tie": 2, "behind": 3}
+
+
+@dataclass(frozen=True)
+class Board:
+    """Which runs stand together."""
+
+    number: int
+    task: str
+    setting: str
+    preset: str
+
+
+def board_payload(results: Sequence[TableResult], row_names: dict[int, str]) -> dict[str, Any]:
+    """Cells, tests and ranking of every metric; rows are names, columns datasets (by their number)."""
+    rows = list(dict.fromkeys(row_names[n] for r in results for n in _numbers(r)))
+    place = {name: k for k, name in enumerate(rows)}
+    columns = [result.dataset_index for result in results]
+    runs = [[-1] * len(columns) for _ in rows]
+    for column, result in enumerate(results):
+        for number in _numbers(result):
+            runs[place[row_names[number]]][column] = number
+    return {
+        "rows": rows,
+        "datasets": columns,
+        "runs": runs,
+        "metrics": {metric: _metric(metric, results, rows, runs) for metric in HEADLINE},
+        "how": [result.how for result in results],
+        "numImages": [result.n_images for result in results],
+        "numGroups": [result.n_groups for result in results],
+        "problems": [result.problem for result in results],
+    }
+
+
+def _numbers(result: TableResult) -> list[int]:
+    return list(next(iter(result.cells.values()), {}))
+
+
+def _metric(
+    metric: str, results: Sequence[TableResult], rows: list[str], runs: list[list[int]]
+) -> dict[str, Any]:
+    cells = [
+        [results[c].cells[metric].get(number) if number >= 0 else None for c, number in enumerate(row)]
+        for row in runs
+    ]
+    values = [[None if cell is None else cell.value for cell in row] for row in cells]
+    return {
+        "value": values,
+        "low": [[None if cell is None else cell.low for cell in row] for row in cells],
+        "high": [[None if cell is None else cell.high for cell in row] for row in cells],
+        "standing": [[0 if cell is None else _STANDINGS[cell.standing] for cell in row] for row in cells],
+        "tests": [list(result.tests.get(metric, ("", ""))) for result in results],
+        "ranking": ranking(rows, values, lower_is_better=metric in LOWER_IS_BETTER),
+    }
+
+
+def ranking(
+    names: Sequence[str], values: list[list[float | None]], *, lower_is_better: bool
+) -> dict[str, Any] | None:
+    """Mean ranks of the rows that have a value on every dataset, as `histobench compare` has them."""
+    whole = [k for k, row in enumerate(values) if all(value is not None for value in row)]
+    if len(whole) < 2 or len(values[0]) < 2:
+        return None
+    scores = np.array([values[k] for k in whole], dtype=np.float64).T
+    n_datasets, n_models = scores.shape
+    ranks = mean_ranks(scores, higher_is_better=not lower_is_better)
+    critical = _critical_difference(n_models, n_datasets)
+    order = np.argsort(ranks, kind="stable")
+    return {
+        "rows": [whole[k] for k in order],
+        "ranks": [rounded(float(ranks[k]), 5) for k in order],
+        "criticalDifference": rounded(critical, 5),
+        "groups": [list(group) for group in cliques(ranks[order], critical)],
+        "friedmanP": rounded(friedman(scores).p_value, 4),
+        "numDatasets": n_datasets,
+        "leftOut": [names[k] for k in range(len(names)) if k not in set(whole)],
+    }
+
+
+@lru_cache(maxsize=256)
+def _critical_difference(n_models: int, n_datasets: int) -> float:
+    return nemenyi_critical_difference(n_models, n_datasets, alpha=ALPHA)
+
+
+def task_place(task: str) -> tuple[int, str]:
+    """Where a task stands on the pages."""
+    return (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task)

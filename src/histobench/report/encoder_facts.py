@@ -1,0 +1,82 @@
+"""What the zoo knows about the encoders of a results folder: licence, cost, citation."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.registry import get_spec
+from histobench.roi.encoders.spec import EncoderSpec
+
+_NOT_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial|research", re.IGNORECASE)
+_OPEN = re.compile(r"^(MIT|Apache-2\.0|BSD|GPL|CC0|CC-BY-4\.0)")
+
+
+def encoder_facts(name: str) -> dict[str, Any]:
+    """The facts of one encoder; only its name where the zoo does not know it."""
+    spec = _spec(name)
+    if spec is None:
+        return {"name": name, "title": name, "licence": "", "terms": "unknown"}
+    return {
+        "name": name,
+        "title": spec.title,
+        "licence": spec.licence,
+        "terms": licence_terms(spec.licence),
+        "gated": spec.source.gated,
+        "page": spec.source.page,
+        "dim": spec.dim,
+        "size": spec.size,
+        "params": spec.cost.params if spec.cost else None,
+        "gflops": spec.cost.gflops if spec.cost else None,
+        "citation": spec.citation,
+        "reference": spec.reference,
+        "pathology": spec.pathology,
+    }
+
+
+def licence_terms(licence: str) -> str:
+    """One of `open`, `non-commercial`, `restricted`, `unknown`.
+
+    >>> [licence_terms(text) for text in ("MIT", "CC-BY-NC-4.0", "GenBio AI License", "unstated")]
+    ['open', 'non-commercial', 'restricted', 'unknown']
+    """
+    if not licence or licence == "unstated":
+        return "unknown"
+    if _NOT_COMMERCIAL.search(licence):
+        return "non-commercial"
+    return "open" if _OPEN.match(licence) and " " not in licence else "restricted"
+
+
+def bibtex(facts: dict[str, Any]) -> str | None:
+    """A BibTeX entry from the zoo's reference line (authors, title[, venue][,] year).
+
+    >>> facts = {"citation": "chen2024uni", "reference": "Chen et al., Towards a model, Nature Medicine 2024"}
+    >>> print(bibtex(facts))
+    @article{chen2024uni,
+      author = {Chen and others},
+      title = {{Towards a model}},
+      journal = {Nature Medicine},
+      year = {2024}
+    }
+    """
+    match = re.match(r"^(?P<who>.+?),\s(?P<what>.+?),?\s(?P<year>\d{4})$", facts.get("reference") or "")
+    if match is None or not facts.get("citation"):
+        return None
+    title, _, venue = match["what"].rpartition(", ")
+    fields = {
+        "author": match["who"].replace(" et al.", " and others"),
+        "title": f"{{{title or venue}}}",
+        "journal": venue if title else "",
+        "year": match["year"],
+    }
+    kind = "article" if title else "misc"
+    lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items() if value)
+    return f"@{kind}{{{facts['citation']},\n{lines}\n}}"
+
+
+def _spec(name: str) -> EncoderSpec | None:
+    try:
+        return get_spec(name)
+    except HistobenchError:
+        return None

@@ -1,0 +1,99 @@
+"""What a results folder holds: runs, sorted into boards and datasets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+from histobench.report.board import Board, task_place
+from histobench.roi.comparison.selection import distinct_names
+from histobench.roi.results.layout import COMPLETE
+from histobench.roi.results.reader import read_run
+from histobench.roi.results.stored_run import StoredRun
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Runs by number, the boards and datasets they stand on, and files that could not be read."""
+
+    runs: tuple[StoredRun, ...]
+    board_of: tuple[int, ...]
+    dataset_of: tuple[int, ...]
+    row_names: tuple[str, ...]  # what each run is called in its table
+    boards: tuple[Board, ...]
+    datasets: tuple[str, ...]
+    encoders: tuple[str, ...]
+    unreadable: tuple[str, ...]
+
+    @property
+    def tables(self) -> dict[tuple[int, int], list[int]]:
+        """(board, dataset) -> numbers of runs, boards first."""
+        tables: dict[tuple[int, int], list[int]] = {}
+        for number, place in enumerate(zip(self.board_of, self.dataset_of, strict=True)):
+            tables.setdefault(place, []).append(number)
+        return dict(sorted(tables.items()))
+
+
+def take_inventory(results_dir: Path) -> Inventory:
+    """Read every results file under a folder; a damaged one is listed and does not stop the others."""
+    runs: list[StoredRun] = []
+    unreadable: list[str] = []
+    for path in sorted(results_dir.rglob(f"*{COMPLETE}")):
+        try:
+            run = read_run(path)
+            # Without a name of its own, a dataset goes by the folder.
+            dataset = run.identity.dataset or results_dir.name
+            encoder = run.identity.encoder or "unknown"
+            runs.append(replace(run, identity=replace(run.identity, dataset=dataset, encoder=encoder)))
+        except HistobenchError as error:
+            unreadable.append(_without(str(error), results_dir))
+    runs.sort(key=lambda run: (run.identity.dataset.lower(), run.identity.encoder.lower(), run.path))
+    boards = _boards(runs)
+    place = {(board.task, board.setting, board.preset): board.number for board in boards}
+    board_of = [place[run.task, run.setting, run.identity.preset] for run in runs]
+    datasets = list(dict.fromkeys(run.identity.dataset for run in runs))
+    dataset_of = [datasets.index(run.identity.dataset) for run in runs]
+    return Inventory(
+        runs=tuple(runs),
+        board_of=tuple(board_of),
+        dataset_of=tuple(dataset_of),
+        row_names=_row_names(runs, board_of, dataset_of, results_dir),
+        boards=tuple(boards),
+        datasets=tuple(datasets),
+        encoders=tuple(sorted({run.identity.encoder for run in runs}, key=str.lower)),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _boards(runs: Sequence[StoredRun]) -> list[Board]:
+    known = sorted(
+        {(run.task, run.setting, run.identity.preset) for run in runs},
+        key=lambda key: (task_place(key[0]), _natural(key[1]), key[2]),
+    )
+    return [Board(number, *key) for number, key in enumerate(known)]
+
+
+def _row_names(
+    runs: Sequence[StoredRun], board_of: Sequence[int], dataset_of: Sequence[int], results_dir: Path
+) -> tuple[str, ...]:
+    tables: dict[tuple[int, int], list[int]] = {}
+    for number, key in enumerate(zip(board_of, dataset_of, strict=True)):
+        tables.setdefault(key, []).append(number)
+    names = [""] * len(runs)
+    for members in tables.values():
+        called = distinct_names([runs[number] for number in members])
+        for number, name in zip(members, called, strict=True):
+            names[number] = _without(name, results_dir)
+    return tuple(names)
+
+
+def _without(text: str, results_dir: Path) -> str:
+    """A site may be public: paths are told from the results folder on."""
+    return text.replace(f"{results_dir.as_posix()}/", "")
+
+
+def _natural(setting: str) -> list[tuple[int, int | str]]:
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", setting) if part]

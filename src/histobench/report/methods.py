@@ -1,0 +1,81 @@
+"""Where every number comes from, and the words to say it in a paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from histobench import __version__
+from histobench.report.encoder_facts import bibtex, encoder_facts
+from histobench.report.inventory import Inventory
+from histobench.report.run_payload import provenance
+from histobench.report.table import TableResult
+
+_OWN_BIBTEX = f"""@software{{histobench,
+  author = {{{{The histobench authors}}}},
+  title = {{{{histobench: which pathology foundation model should I use, and how sure can I be?}}}},
+  version = {{{__version__}}}
+}}"""
+_COLUMNS = ("preset", "seed", "fingerprint", "version", "date", "train_features", "test_features")
+
+
+def methods_payload(inventory: Inventory, results: list[TableResult]) -> dict[str, Any]:
+    """Provenance of every run by column, citations, BibTeX and the paragraph."""
+    rows = [provenance(run) for run in inventory.runs]
+    facts = [encoder_facts(name) for name in inventory.encoders]
+    entries = dict.fromkeys(entry for entry in map(bibtex, facts) if entry)
+    return {
+        "provenance": {name: [row[name] for row in rows] for name in _COLUMNS},
+        "bibtex": "\n\n".join([_OWN_BIBTEX, *entries]),
+        "paragraph": paragraph(inventory, results),
+        "how": sorted({result.how for result in results if result.how}),
+        "tests": sorted({test for result in results for test, _ in result.tests.values() if test}),
+    }
+
+
+def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
+    """A paragraph for the methods section that says what was done, and nothing that was not."""
+    tasks = list(dict.fromkeys(board.task for board in inventory.boards))
+    presets = sorted({board.preset for board in inventory.boards if board.preset})
+    seeds = sorted({run.identity.seed for run in inventory.runs})
+    n_images = sum(
+        max((r.n_images for r in results if r.dataset_index == k), default=0)
+        for k in range(len(inventory.datasets))
+    )
+    grouped = any(result.n_groups for result in results)
+    units = "patients or slides where they were known, images within classes otherwise" if grouped else (
+        "images within classes"
+    )  # fmt: skip
+    tests = sorted({test for result in results for test, _ in result.tests.values() if test})
+    sentences = [
+        f"We evaluated {_count(len(inventory.encoders), 'frozen image encoder')} on "
+        f"{_count(len(inventory.datasets), 'dataset')} ({', '.join(inventory.datasets)}; {n_images:,} test "
+        f"images in all) with histobench {__version__}, by {_and([_TASK_WORDS.get(t, t) for t in tasks])}.",
+        f"The evaluation followed the preset{'s' if len(presets) > 1 else ''} {_and(presets)} with "
+        f"seed{'s' if len(seeds) > 1 else ''} {_and([str(seed) for seed in seeds])}." if presets else "",
+        f"95% confidence intervals are percentile bootstrap intervals over {units}"
+        + ("; those of few-shot results are over episodes." if "Few-shot" in tasks else "."),
+        f"Encoders were compared on the same test images ({_and(tests)}) with Holm's correction over all "
+        "pairs of a table at a family-wise error rate of 0.05." if tests else "",
+        "Mean ranks over datasets were compared with Friedman's test and Nemenyi's critical difference."
+        if len(inventory.datasets) > 1 and len(inventory.encoders) > 1 else "",
+    ]  # fmt: skip
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+_TASK_WORDS = {
+    "Linear-Probe": "linear probing",
+    "KNN": "k-nearest-neighbour classification",
+    "Proto": "nearest class prototypes",
+    "Few-shot": "few-shot classification",
+    "Zero-shot": "zero-shot classification with text prompts",
+    "Retrieval": "image retrieval",
+    "Label-efficiency": "linear probing on shares of the training labels",
+}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _and(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,196 @@
+"""One table: the runs of one task at one setting and preset on one dataset, from files to data files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.core.statistics.intervals import Interval
+from histobench.report.headline import HEADLINE
+from histobench.report.image_set import ImageSet
+from histobench.report.payload import rounded, write_payload
+from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload
+from histobench.report.table_statistics import (
+    TEST_NAMES,
+    Allowance,
+    MetricStatistics,
+    TableStatistics,
+    exact_test,
+    table_statistics,
+)
+from histobench.roi.results.stored_run import StoredRun
+
+
+@dataclass(frozen=True)
+class TableJob:
+    """What is to be written: runs by their number on the site and their name in the table."""
+
+    board: int
+    dataset: str
+    dataset_index: int
+    runs: dict[int, tuple[str, StoredRun]]
+    site: Path
+    allowance: Allowance
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value of the leaderboard."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    standing: str
+
+
+@dataclass(frozen=True)
+class WrongImages:
+    """An image set and which of its images some run gets wrong: these are worth a thumbnail first."""
+
+    images: ImageSet
+    wrong: NDArray[np.bool_]
+
+
+@dataclass
+class TableResult:
+    """What the site needs to know of a table besides its data files."""
+
+    board: int
+    dataset_index: int
+    cells: dict[str, dict[int, Cell]] = field(default_factory=dict)  # metric -> run -> cell
+    tests: dict[str, tuple[str, str]] = field(default_factory=dict)  # metric -> (test in words, note)
+    image_sets: dict[str, WrongImages] = field(default_factory=dict)
+    image_set_of: dict[int, str] = field(default_factory=dict)  # run -> image set
+    episodes: dict[int, dict[str, list[float | None]]] = field(default_factory=dict)
+    n_images: int = 0
+    n_groups: int | None = None
+    how: str = ""
+    problem: str = ""
+    failures: dict[int, str] = field(default_factory=dict)
+
+
+def build_table(job: TableJob) -> TableResult:
+    """Read the runs, compute their statistics, write the data files of their pages."""
+    result = TableResult(job.board, job.dataset_index)
+    readable = _readable(job, result)
+    statistics = table_statistics(
+        {name: run.predictions for name, run in readable.values()}, job.allowance
+    ) if readable else TableStatistics()  # fmt: skip
+    result.problem = statistics.problem
+    result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
+    result.how = (
+        f"{statistics.n_resamples} resamples of {statistics.resampled}" if statistics.resampled else ""
+    )
+    for number, (name, run) in readable.items():
+        try:
+            bounds = _write_run(job, result, statistics, number, name, run)
+        except HistobenchError as error:
+            result.failures[number] = str(error)
+            bounds = {}
+        _add_cells(result, statistics.metrics, number, name, run, bounds)
+    for metric, found in statistics.metrics.items():
+        result.tests[metric] = (TEST_NAMES.get(found.test, ""), found.note)
+    if len(readable) > 1:
+        write_payload(job.site, f"table/{job.board}-{job.dataset_index}", _pairs(job, statistics))
+    return result
+
+
+def _readable(job: TableJob, result: TableResult) -> dict[int, tuple[str, StoredRun]]:
+    readable: dict[int, tuple[str, StoredRun]] = {}
+    for number, (name, run) in job.runs.items():
+        try:
+            if len(run.predictions) == 0:
+                raise HistobenchError(f"{run.path}: no predictions")
+            readable[number] = (name, run)
+        except HistobenchError as error:
+            result.failures[number] = str(error)
+            _add_cells(result, {}, number, name, run, {})
+    return readable
+
+
+def _write_run(
+    job: TableJob, result: TableResult, statistics: TableStatistics, number: int, name: str, run: StoredRun
+) -> dict[str, Any]:
+    quick: dict[str, Interval] = {
+        metric: found.intervals[name]
+        for metric, found in statistics.metrics.items()
+        if name in found.intervals
+    }
+    bounds, source = run_intervals_of(run, quick)
+    images = ImageSet.of(job.dataset, run.predictions)
+    key = images.write(job.site)
+    payload = run_payload(run, image_set=key, bounds=bounds, source=source or result.how)
+    write_payload(job.site, f"run/{number}", payload)
+    wrong = run.predictions.predicted != run.predictions.labels
+    if key in result.image_sets:
+        wrong = wrong | result.image_sets[key].wrong
+    result.image_sets[key] = WrongImages(images, wrong)
+    result.image_set_of[number] = key
+    summary = episode_summary(run)
+    if summary is not None:
+        result.episodes[number] = summary
+    return bounds
+
+
+def _add_cells(
+    result: TableResult,
+    metrics: Mapping[str, MetricStatistics],
+    number: int,
+    name: str,
+    run: StoredRun,
+    bounds: Mapping[str, Any],
+) -> None:
+    for metric in HEADLINE:
+        low, high = bounds.get(metric) or (None, None)
+        standing = metrics[metric].standing(name) if metric in metrics else "untested"
+        result.cells.setdefault(metric, {})[number] = Cell(
+            rounded(run.metrics.get(metric)), low, high, standing
+        )
+
+
+def _pairs(job: TableJob, statistics: TableStatistics) -> dict[str, Any]:
+    """Every pair of every tested metric: what the compare page shows. Runs go by their number."""
+    number_of = {name: number for number, (name, _) in job.runs.items()}
+    metrics = {}
+    for metric, found in statistics.metrics.items():
+        rows = [
+            [
+                number_of[pair.first],
+                number_of[pair.second],
+                rounded(pair.difference),
+                None if pair.interval is None else rounded(pair.interval.low),
+                None if pair.interval is None else rounded(pair.interval.high),
+                rounded(pair.p_value, 4),
+                rounded(pair.p_adjusted, 4),
+            ]
+            for pair in found.pairs
+        ]
+        metrics[metric] = {
+            "test": TEST_NAMES.get(found.test, ""),
+            "note": found.note,
+            "pairs": rows,
+        }
+    first = next(iter(statistics.metrics.values()), None)
+    exact = {
+        f"{number_of[pair.first]}-{number_of[pair.second]}": [
+            pair.only_first,
+            pair.only_second,
+            rounded(exact_test(pair).p_value, 4),
+        ]
+        for pair in (first.pairs if first else ())
+    }
+    return {
+        "metrics": metrics,
+        "mcnemar": exact,
+        "numImages": statistics.n_images,
+        "numGroups": statistics.n_groups,
+        "resampled": statistics.resampled,
+        "resamples": statistics.n_resamples,
+        "problem": statistics.problem,
+    }
