@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "bootstrap": ("histobench.cli.bootstrap", "confidence intervals for stored results"),
     "compare": ("histobench.cli.compare", "rank encoders with paired tests"),
     "power": ("histobench.cli.power", "how many test images a difference needs"),
+    "report": ("histobench.cli.report", "results to a web site: leaderboard, runs, comparisons"),
     "models": ("histobench.cli.models", "the encoders: table, details, licences"),
     "mint": ("histobench.cli.mint", "language-model agents: replay, rescore, table, configs"),
     "doctor": ("histobench.cli.doctor", "is this machine ready? PASS, WARN, FAIL and the fix"),
