@@ -49,7 +49,7 @@ def confine_in_namespaces(limits: dict[str, Any], *, scratch: str) -> None:
     bound_capabilities()
     keep_only_capabilities()
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    seccomp.install_filter(seccomp.build_filter(namespaces=True))
+    seccomp.install_filter(seccomp.packed_filter(namespaces=True))
 
 
 def confine_with_landlock(
@@ -75,7 +75,7 @@ def confine_with_landlock(
     set_limits(limits, others=usage.threads_of(os.getuid()) if uid is None else 0)
     landlock.restrict_files([*readable, "/proc/self"], [scratch, "/dev/null"])
     scoped = uid is not None or landlock.landlock_version() >= landlock.SIGNAL_SCOPE_VERSION
-    program = seccomp.build_filter(
+    program = seccomp.packed_filter(
         namespaces=False, shared_uid=uid is None, signal_only=None if scoped else os.getpid()
     )
     seccomp.install_filter(program)

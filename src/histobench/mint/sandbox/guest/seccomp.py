@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
+from functools import cache
 
 from .syscalls import (
     NEW_CGROUP,
@@ -181,7 +182,16 @@ _SOCKET_TYPE_MASK, _STREAM, _SEQPACKET = 0xF, 1, 5
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
+_INSTRUCTION_BYTES = 8
+
 Instruction = tuple[int, int, int, int]
+
+
+@cache
+def packed_filter(*, namespaces: bool, shared_uid: bool = False, signal_only: int | None = None) -> bytes:
+    """The program of `build_filter` for this machine as the kernel reads it; built once per setting."""
+    program = build_filter(namespaces=namespaces, shared_uid=shared_uid, signal_only=signal_only)
+    return b"".join(struct.pack("=HBBI", *row) for row in program)
 
 
 def build_filter(
@@ -257,15 +267,14 @@ def build_filter(
     return program
 
 
-def install_filter(program: list[Instruction]) -> None:
-    """Put this process and all it will start under `program`, for good."""
-    packed = b"".join(struct.pack("=HBBI", *row) for row in program)
+def install_filter(packed: bytes) -> None:
+    """Put this process and all it will start under a packed program, for good."""
     code = ctypes.create_string_buffer(packed, len(packed))
 
     class Program(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
-    header = Program(len(program), ctypes.addressof(code))
+    header = Program(len(packed) // _INSTRUCTION_BYTES, ctypes.addressof(code))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(header))
 

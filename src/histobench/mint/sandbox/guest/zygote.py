@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import confinement, episode, usage
+from . import confinement, episode, seccomp, usage
 from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl, setns, unshare
 
 _FIRST_EPISODE_UID = 1_900_000_000  # a range that no distribution hands out
@@ -65,6 +65,7 @@ class Zygote:
         else:
             # Whatever an episode leaves behind becomes a child of this process and can be found.
             prctl(PR_SET_CHILD_SUBREAPER, 1)
+        seccomp.packed_filter(namespaces=self.isolation == "namespaces")  # so that no fork has to
         self.waker, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
