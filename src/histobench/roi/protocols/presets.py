@@ -1,0 +1,20 @@
+"""The named recipes; numbers compare only under the same one."""
+
+from __future__ import annotations
+
+from histobench.core.errors import HistobenchError, did_you_mean
+
+#: preset -> what it is
+PRESETS = {
+    "uni": "L-BFGS probe with an un-squared penalty, KNN 20, prototypes, episodes; what most papers print",
+    "sklearn": "as uni, but the probe has a squared penalty with C chosen on held-out images",
+    "thunder": "nine heads, k on validation, voted SimpleShot over 1,000 support sets",
+    "eva": "a linear head with AdamW, early stopping, mean of five runs",
+}
+
+
+def check_preset(name: str) -> str:
+    """The name, if it is one."""
+    if name not in PRESETS:
+        raise HistobenchError(f"unknown preset {name!r}; {did_you_mean(name, PRESETS)}")
+    return name
