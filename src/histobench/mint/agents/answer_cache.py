@@ -1,0 +1,85 @@
+"""Answers that were paid for once, on disk: an interrupted episode costs nothing when it is played again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.agents.completion import Completion, Sampling, Usage
+from histobench.mint.envs.state import Message
+
+
+class AnswerCache:
+    """A SQLite file: the hash of a request -> the answer as JSON, and what it cost. Safe between threads."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(self._path, check_same_thread=False, timeout=30)
+            with self._database:
+                self._database.execute("PRAGMA journal_mode=WAL")
+                self._database.execute(
+                    "CREATE TABLE IF NOT EXISTS answers (request TEXT PRIMARY KEY, answer TEXT, cost REAL)"
+                )
+        except (OSError, sqlite3.Error) as error:
+            raise HistobenchError(f"cannot open the cache of answers {path}: {error}") from error
+
+    def find(self, key: str) -> Completion | None:
+        """The stored answer to a request."""
+        with self._lock:
+            row = self._database.execute("SELECT answer FROM answers WHERE request = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        answer = json.loads(row[0])
+        return Completion(answer["text"], Usage(**answer["usage"]), answer["finish"], cached=True)
+
+    def add(self, key: str, completion: Completion, cost: float | None) -> None:
+        """Keep an answer."""
+        usage = completion.usage
+        answer = {
+            "text": completion.text,
+            "finish": completion.finish,
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "known": usage.known,
+            },
+        }
+        row = (key, json.dumps(answer), cost)
+        try:
+            with self._lock, self._database:
+                self._database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", row)
+        except sqlite3.Error as error:
+            raise HistobenchError(f"cannot write the cache of answers {self._path}: {error}") from error
+
+    def spent(self) -> float:
+        """What all stored answers cost, as far as it is known."""
+        with self._lock:
+            return float(self._database.execute("SELECT total(cost) FROM answers").fetchone()[0])
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._database.close()
+
+
+def request_key(
+    base_url: str, model: str, messages: Sequence[Message], sampling: Sampling, sample: int
+) -> str:
+    """The same for the same request; `sample` tells repeated runs apart."""
+    request: dict[str, Any] = {
+        "base_url": base_url,
+        "model": model,
+        "messages": [[message.role, message.content] for message in messages],
+        "sampling": sampling.as_key(),
+        "sample": sample,
+    }
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()

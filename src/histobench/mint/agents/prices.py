@@ -1,0 +1,72 @@
+"""What a model costs, as far as it is known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.agents.completion import Usage
+
+TABLE = Path(__file__).parent / "prices.yaml"
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars per million tokens."""
+
+    read: float
+    written: float
+
+    def of(self, usage: Usage) -> float | None:
+        """What a call costs; `None` when the provider did not count the tokens."""
+        if not usage.known and (self.read or self.written):
+            return None
+        return (usage.prompt_tokens * self.read + usage.completion_tokens * self.written) / 1e6
+
+
+FREE = Price(0.0, 0.0)
+
+
+def read_prices(path: str | Path | None = None) -> dict[str, Price]:
+    """The table of this package, with the entries of `path` on top."""
+    prices = _read(TABLE)
+    return {**prices, **_read(Path(path))} if path else prices
+
+
+def find_price(model: str, prices: Mapping[str, Price]) -> Price | None:
+    """The price of the longest name that the model's name starts with, at a word's end.
+
+    >>> find_price("gpt-4o-mini-2024-07-18", {"gpt-4o": FREE, "gpt-4o-mini": Price(1, 2)})
+    Price(read=1, written=2)
+    >>> find_price("gpt-4o-audio-preview", {"gpt-4": FREE}) is None
+    True
+    """
+    fitting = [name for name in prices if _names(name, model)]
+    return prices[max(fitting, key=len)] if fitting else None
+
+
+def _names(name: str, model: str) -> bool:
+    # Only a date, a version or "latest" may follow: other endings are other models.
+    return re.fullmatch(rf"{re.escape(name)}(-\d[\d-]*|-latest|-preview)?", model) is not None
+
+
+def _read(path: Path) -> dict[str, Price]:
+    try:
+        table = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise HistobenchError(f"cannot read the prices {path}: {error}") from error
+    prices = {}
+    for model, entry in table.items() if isinstance(table, dict) else [(path, None)]:
+        if not (
+            isinstance(entry, list)
+            and len(entry) == 2
+            and all(isinstance(value, (int, float)) and value >= 0 for value in entry)
+        ):
+            raise HistobenchError(f"{path}: the price of {model} must be [read, written] in dollars")
+        prices[str(model)] = Price(float(entry[0]), float(entry[1]))
+    return prices

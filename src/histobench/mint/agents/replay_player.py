@@ -1,0 +1,72 @@
+"""Recorded episodes as an agent: the messages of a past run, played again without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.agents.completion import ProviderError
+from histobench.mint.agents.player import EpisodeAgent, EpisodeKey, Player
+from histobench.mint.envs.episode import RequestRefusedError
+from histobench.mint.envs.state import Message
+from histobench.mint.replay.recording import SUFFIX, read_recordings
+from histobench.mint.results.stored_episode import find_result_files, read_episodes
+
+#: What the agent's provider "said" when more is asked than was recorded.
+ENDED = "the recording ends here"
+
+
+class ReplayPlayer(Player):
+    """Episodes of one model from `*.k5.jsonl.gz` recordings or from the `results.jsonl` of a finished run.
+
+    An episode whose recording is too short (another rule did not accept its answer) ends with an error, which
+    counts as failed. An episode that was not recorded is nobody's failure.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        if not self._path.exists():
+            raise HistobenchError(f"no recordings at {path}")
+        self._messages: dict[tuple[str, str], tuple[list[str], str | None]] = {}
+        names = set()
+        for name, dataset, task_id, messages, error in _recorded(self._path):
+            names.add(name)
+            self._messages.setdefault((dataset, str(task_id)), (messages, error))
+        if len(names) != 1:
+            raise HistobenchError(
+                f"{path} holds recordings of {len(names)} models ({', '.join(sorted(names))}); name one file"
+            )
+        self.name = names.pop()
+
+    def open(self, key: EpisodeKey) -> EpisodeAgent:
+        """Looks the episode up."""
+        found = self._messages.get((key.dataset, str(key.task_id)))
+        if found is None:
+            raise ProviderError(f"{self._path} has no episode of {key.dataset} {key.task_id}")
+        return _ReplayAgent(*found)
+
+
+class _ReplayAgent(EpisodeAgent):
+    def __init__(self, messages: list[str], error: str | None) -> None:
+        self._left = list(reversed(messages))
+        self._error = error or ENDED
+
+    def __call__(self, history: tuple[Message, ...]) -> str:
+        if not self._left:
+            raise RequestRefusedError(self._error)
+        return self._left.pop()
+
+
+def _recorded(path: Path) -> Iterator[tuple[str, str, Any, list[str], str | None]]:
+    """(model, dataset, task id, messages, error) of every episode."""
+    if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
+        for recording in read_recordings(path):
+            texts = [turn.assistant for turn in recording.turns]
+            yield recording.model, recording.task, recording.task_id, texts, recording.error
+        return
+    for file in find_result_files(path):
+        for episode in read_episodes(file):
+            cell = episode.cell
+            yield cell.model, cell.dataset, episode.task["task_id"], episode.messages, episode.state["error"]

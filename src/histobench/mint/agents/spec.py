@@ -1,0 +1,95 @@
+"""An agent in one string, such as `openai:MODEL@http://host/v1`, `local:` or `replay:FILE`."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from histobench.core.errors import HistobenchError, did_you_mean
+
+#: kind -> (default address, environment variables of its key)
+PROVIDERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
+    "openai": ("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
+    "vllm": (None, ()),
+    "anthropic": ("https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",)),
+    "gemini": ("https://generativelanguage.googleapis.com/v1beta", ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
+}
+#: The key for an address that the user gave: a provider's own key is never sent to another host.
+OWN_KEY = "HISTOBENCH_API_KEY"
+OTHERS = ("local", "replay", "human")
+KINDS = (*PROVIDERS, *OTHERS)
+EXAMPLES = (
+    "openai:gpt-4o-mini, openai:MODEL@http://localhost:8000/v1, anthropic:MODEL, local:, replay:FILE, human"
+)
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """What a string says: the kind, a model or file, and an address where there is one."""
+
+    kind: str
+    target: str = ""
+    base_url: str | None = None
+
+    @property
+    def is_endpoint(self) -> bool:
+        """Whether a model behind HTTP is meant."""
+        return self.kind in PROVIDERS
+
+    @property
+    def folder_name(self) -> str:
+        """The model's name as a folder: the part after its owner."""
+        return re.sub(r"[^\w.+-]", "_", self.target.rstrip("/").rsplit("/", 1)[-1])
+
+    def api_key(self) -> str | None:
+        """The key for this address, from the environment; raises where one is needed and missing."""
+        default, variables = PROVIDERS[self.kind]
+        if default is None or urlsplit(self.base_url or "").netloc != urlsplit(default).netloc:
+            return os.environ.get(OWN_KEY) or None
+        for variable in variables:
+            if os.environ.get(variable):
+                return os.environ[variable]
+        raise HistobenchError(f"{self.kind}:{self.target} needs a key: set {' or '.join(variables)}")
+
+    def __str__(self) -> str:
+        default = PROVIDERS[self.kind][0] if self.is_endpoint else None
+        address = f"@{self.base_url}" if self.base_url and self.base_url != default else ""
+        return self.kind if self.kind == "human" else f"{self.kind}:{self.target}{address}"
+
+
+def parse_agent(text: str) -> AgentSpec:
+    """The agent that a string names.
+
+    >>> parse_agent("openai:org/some-model@http://localhost:8000/v1").base_url
+    'http://localhost:8000/v1'
+    >>> str(parse_agent("anthropic:some-model"))
+    'anthropic:some-model'
+    """
+    kind, colon, rest = text.strip().partition(":")
+    if kind not in KINDS:
+        raise HistobenchError(f"unknown agent {text!r}; {did_you_mean(kind, KINDS)} (such as {EXAMPLES})")
+    if kind not in PROVIDERS:
+        if kind == "replay" and not rest:
+            raise HistobenchError(
+                "replay: needs a file or folder of recordings, as in replay:FILE.k5.jsonl.gz"
+            )
+        return AgentSpec(kind, rest)
+    model, address = _split_address(rest)
+    base_url = address or PROVIDERS[kind][0]
+    if not colon or not model:
+        raise HistobenchError(f"{text!r} names no model; write {kind}:MODEL or {kind}:MODEL@http://host/v1")
+    if base_url is None:
+        raise HistobenchError(f"{text!r} names no address; write {kind}:MODEL@http://host/v1")
+    if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).netloc:
+        raise HistobenchError(f"{base_url!r} is no address; write {kind}:MODEL@http://host/v1")
+    return AgentSpec(kind, model, base_url)
+
+
+def _split_address(rest: str) -> tuple[str, str]:
+    """Model and address; an @ that no address follows belongs to the model's name."""
+    position = rest.rfind("@http")
+    if position < 0:
+        return rest, ""
+    return rest[:position], rest[position + 1 :]

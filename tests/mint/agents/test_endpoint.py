@@ -1,0 +1,307 @@
+"""Requests against a real server that fails in every way providers do."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histobench.mint.agents.answer_cache import AnswerCache
+from histobench.mint.agents.completion import ProviderError, Sampling, Usage
+from histobench.mint.agents.endpoint import Endpoint
+from histobench.mint.agents.ledger import CostLimitError, Ledger
+from histobench.mint.agents.openai_wire import OpenAIWire
+from histobench.mint.agents.patience import Patience
+from histobench.mint.agents.prices import Price
+from histobench.mint.envs.episode import RequestRefusedError
+from histobench.mint.envs.state import Message
+
+HISTORY = (Message("user", "What is 2 + 2?"),)
+FAST = Patience(attempts=4, first_pause=0.01, longest_pause=0.02, answer_timeout=2.0)
+
+
+@pytest.fixture
+def connect(server: Any) -> Iterator[Callable[..., Endpoint]]:
+    opened = []
+
+    def make(**options: Any) -> Endpoint:
+        sampling = options.pop("sampling", Sampling(stop=("\nTask:",)))
+        options.setdefault("patience", FAST)
+        endpoint = Endpoint(OpenAIWire("some-model", server.url, "key"), sampling, **options)
+        opened.append(endpoint)
+        return endpoint
+
+    yield make
+    server.released.set()
+    for endpoint in opened:
+        endpoint.close()
+
+
+def test_the_request_is_the_published_one(server: Any, connect: Callable[..., Endpoint]) -> None:
+    assert connect().ask(HISTORY).text == "hello"
+    assert server.paths == ["/v1/chat/completions"]
+    assert server.headers[0]["authorization"] == "Bearer key"
+    assert server.requests[0] == {
+        "model": "some-model",
+        "messages": [{"role": "user", "content": "What is 2 + 2?"}],
+        "temperature": 0.0,
+        "max_tokens": 512,
+        "stop": ["\nTask:"],
+    }
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "429",
+        "500",
+        "529",
+        "hang",
+        "truncated",
+        "cut off",
+        "html",
+        "empty body",
+        "no choices",
+        "null text",
+        "error in 200",
+    ],
+)
+def test_a_passing_failure_is_asked_again_and_the_answer_is_booked_once(
+    fault: str, server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    failures = {
+        "429": lambda: replies.Reply({"error": "slow down"}, status=429, headers={"Retry-After": "0"}),
+        "500": lambda: replies.Reply({"error": "oops"}, status=500),
+        "529": lambda: replies.Reply({"error": "overloaded"}, status=529),
+        "hang": lambda: replies.Reply({}, delay=30),
+        "truncated": lambda: replies.Reply(b'{"choices": [{"message": {"content": "4'),
+        "cut off": lambda: replies.Reply({"choices": [{"message": {"content": "4"}}]}, cut=10),
+        "html": lambda: replies.Reply(b"<html>Bad gateway</html>", content_type="text/html"),
+        "empty body": lambda: replies.Reply(b""),
+        "no choices": lambda: replies.Reply({"choices": []}),
+        "null text": lambda: replies.Reply({"choices": [{"message": {"content": None}}]}),
+        "error in 200": lambda: replies.Reply({"error": {"code": 503, "message": "upstream"}}),
+    }
+    server.answer = lambda body, number: failures[fault]() if number < 2 else replies.chat("4")
+    ledger = Ledger()
+    completion = connect(ledger=ledger, price=Price(1e6, 1e6)).ask(HISTORY)
+    assert (completion.text, completion.usage) == ("4", Usage(10, 5))
+    assert len(server.requests) == 3
+    assert (ledger.calls, ledger.usage, ledger.spent) == (1, Usage(10, 5), 15.0)
+
+
+def test_a_provider_that_stays_broken_is_given_up_after_the_limit(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.Reply({"error": "oops"}, status=500)
+    with pytest.raises(ProviderError, match="given up after 4 attempts: HTTP 500") as caught:
+        connect().ask(HISTORY)
+    assert not caught.value.hopeless
+    assert len(server.requests) == 4
+
+
+def test_nobody_listening_is_a_provider_failure(connect: Callable[..., Endpoint]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    endpoint = Endpoint(OpenAIWire("m", f"http://127.0.0.1:{port}/v1"), Sampling(), patience=FAST)
+    with pytest.raises(ProviderError, match="ConnectError"):
+        endpoint.ask(HISTORY)
+    endpoint.close()
+
+
+def test_an_answer_that_drips_for_ever_is_given_up(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.Reply(b" " * 1000, drip=0.05)
+    with pytest.raises(ProviderError, match=r"no answer within 0\.5 s"):
+        connect(patience=Patience(attempts=2, first_pause=0.01, answer_timeout=0.5)).ask(HISTORY)
+
+
+def test_the_wait_that_the_provider_asks_for_is_kept_by_everyone(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        endpoint._open_at = 0.0
+
+    server.answer = lambda body, number: (
+        replies.Reply({}, status=429, headers={"Retry-After": "7"}) if number == 0 else replies.chat("4")
+    )
+    endpoint = connect(sleep=sleep)
+    assert endpoint.ask(HISTORY).text == "4"
+    assert len(waits) == 1
+    assert 6.5 < waits[0] <= 7.0
+
+
+def test_a_wait_of_hours_is_not_waited(server: Any, connect: Callable[..., Endpoint], replies: Any) -> None:
+    server.answer = lambda body, number: replies.Reply({}, status=429, headers={"Retry-After": "7200"})
+    with pytest.raises(ProviderError, match="7200 s"):
+        connect().ask(HISTORY)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+def test_a_wrong_key_or_model_is_hopeless_at_once(
+    status: int, server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.Reply({"error": "no"}, status=status)
+    with pytest.raises(ProviderError) as caught:
+        connect().ask(HISTORY)
+    assert caught.value.hopeless
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 4097 tokens",
+        "request (11433 tokens) exceeds the available context size (8192 tokens), try increasing it",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "The input token count (40000) exceeds the maximum number of tokens allowed (32768).",
+    ],
+)
+def test_a_conversation_that_is_too_long_is_refused_not_retried(
+    message: str, server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.Reply({"error": {"message": message}}, status=400)
+    with pytest.raises(RequestRefusedError):
+        connect().ask(HISTORY)
+    assert len(server.requests) == 1
+
+
+def test_any_other_bad_request_is_the_providers_failure(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.Reply({"error": "invalid"}, status=400)
+    with pytest.raises(ProviderError, match="HTTP 400"):
+        connect().ask(HISTORY)
+
+
+def test_empty_text_that_persists_is_what_the_model_says(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.chat("")
+    completion = connect().ask(HISTORY)
+    assert completion.text == ""
+    assert len(server.requests) == 3
+
+
+def test_parameters_that_the_model_refuses_are_left_out(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    def answer(body: dict[str, Any], number: int) -> Any:
+        for name in ("max_tokens", "stop", "temperature"):
+            if name in body:
+                return replies.Reply(
+                    {
+                        "error": {
+                            "message": f"Unsupported parameter: '{name}' is not supported with this model."
+                        }
+                    },
+                    status=400,
+                )
+        return replies.chat("4\nTask: go on")
+
+    server.answer = answer
+    endpoint = connect()
+    assert endpoint.ask(HISTORY).text == "4"  # cut here, since the server does not
+    assert set(server.requests[-1]) == {"model", "messages", "max_completion_tokens"}
+    endpoint.ask(HISTORY)
+    assert len(server.requests) == 5  # learnt once
+
+
+def test_neighbouring_messages_of_one_role_are_joined_for_servers_that_insist(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    def answer(body: dict[str, Any], number: int) -> Any:
+        roles = [message["role"] for message in body["messages"]]
+        if any(first == second for first, second in itertools.pairwise(roles)):
+            return replies.Reply({"error": "Conversation roles must alternate user/assistant"}, status=400)
+        return replies.chat("4")
+
+    server.answer = answer
+    assert connect().ask((*HISTORY, Message("user", "Well?"))).text == "4"
+    assert server.requests[-1]["messages"] == [{"role": "user", "content": "What is 2 + 2?\nWell?"}]
+
+
+def test_no_more_requests_at_a_time_than_allowed(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.Reply(replies.chat("4").raw, delay=0.05)
+    endpoint = connect(concurrency=3)
+    threads = [threading.Thread(target=endpoint.ask, args=(HISTORY,)) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(server.requests) == 12
+    assert server.most_at_once <= 3
+
+
+def test_an_answer_is_paid_for_once(
+    tmp_path: Path, server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    for expected_requests, cached in ((1, False), (1, True)):
+        cache = AnswerCache(tmp_path / "answers.sqlite")
+        completion = connect(cache=cache, price=Price(1e6, 0.0)).ask(HISTORY)
+        assert (completion.text, completion.usage, completion.cached) == ("hello", Usage(10, 5), cached)
+        assert len(server.requests) == expected_requests
+        assert cache.spent() == 10.0
+        cache.close()
+
+
+def test_another_sample_sampling_or_conversation_is_another_request(
+    tmp_path: Path, server: Any, connect: Callable[..., Endpoint]
+) -> None:
+    cache = AnswerCache(tmp_path / "answers.sqlite")
+    endpoint = connect(cache=cache)
+    endpoint.ask(HISTORY)
+    endpoint.ask(HISTORY, sample=2)
+    endpoint.ask((*HISTORY, Message("user", "Well?")))
+    connect(cache=cache, sampling=Sampling(temperature=1.0)).ask(HISTORY)
+    assert len(server.requests) == 4
+    cache.close()
+
+
+def test_nothing_is_asked_once_the_limit_is_spent(server: Any, connect: Callable[..., Endpoint]) -> None:
+    endpoint = connect(ledger=Ledger(max_cost=20.0), price=Price(1e6, 1e6))
+    endpoint.ask(HISTORY)
+    endpoint.ask(HISTORY)
+    with pytest.raises(CostLimitError):
+        endpoint.ask(HISTORY)
+    assert len(server.requests) == 2
+
+
+def test_stopping_breaks_off_what_is_under_way(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    asked = threading.Event()
+
+    def answer(body: dict[str, Any], number: int) -> Any:
+        asked.set()
+        return replies.Reply({}, delay=30)
+
+    server.answer = answer
+    endpoint = connect(patience=Patience())
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            endpoint.ask(HISTORY)
+        except ProviderError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert asked.wait(20)
+    endpoint.stop()
+    thread.join(20)
+    assert len(errors) == 1

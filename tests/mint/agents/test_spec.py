@@ -1,0 +1,88 @@
+"""Agents named by a string, and prices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.agents.completion import Usage
+from histobench.mint.agents.prices import FREE, Price, find_price, read_prices
+from histobench.mint.agents.spec import parse_agent
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "target", "url"),
+    [
+        ("openai:gpt-4o", "openai", "gpt-4o", "https://api.openai.com/v1"),
+        ("openai:org/m@http://localhost:1/v1", "openai", "org/m", "http://localhost:1/v1"),
+        ("vllm:m@https://host/v1", "vllm", "m", "https://host/v1"),
+        ("openai:name@version", "openai", "name@version", "https://api.openai.com/v1"),
+        ("openai:llama3:8b@http://localhost:11434/v1", "openai", "llama3:8b", "http://localhost:11434/v1"),
+        ("local:", "local", "", None),
+        ("local", "local", "", None),
+        ("local:a/b.gguf", "local", "a/b.gguf", None),
+        ("replay:x.jsonl.gz", "replay", "x.jsonl.gz", None),
+        ("human", "human", "", None),
+    ],
+)
+def test_a_string_names_an_agent(text: str, kind: str, target: str, url: str | None) -> None:
+    spec = parse_agent(text)
+    assert (spec.kind, spec.target, spec.base_url) == (kind, target, url)
+    assert parse_agent(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "text", ["opena:gpt", "openai", "openai:", "vllm:m", "openai:m@http:///v1", "replay:", ""]
+)
+def test_a_string_that_names_none_is_explained(text: str) -> None:
+    with pytest.raises(HistobenchError):
+        parse_agent(text)
+
+
+def test_the_folder_of_a_model_has_no_owner_and_no_slash() -> None:
+    assert parse_agent("openai:meta-llama/Llama-3:8b@http://h/v1").folder_name == "Llama-3_8b"
+
+
+def test_a_providers_key_never_goes_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.delenv("HISTOBENCH_API_KEY", raising=False)
+    assert parse_agent("openai:m").api_key() == "secret"
+    assert parse_agent("openai:m@http://elsewhere/v1").api_key() is None
+    monkeypatch.setenv("HISTOBENCH_API_KEY", "own")
+    assert parse_agent("openai:m@http://elsewhere/v1").api_key() == "own"
+
+
+def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with pytest.raises(HistobenchError, match="ANTHROPIC_API_KEY"):
+        parse_agent("anthropic:m").api_key()
+
+
+def test_prices_of_the_package_can_be_overridden(tmp_path: Path) -> None:
+    own = tmp_path / "prices.yaml"
+    own.write_text("gpt-4o: [1, 2]\nmine: [0.5, 0]\n")
+    prices = read_prices(own)
+    assert find_price("gpt-4o-2024-08-06", prices) == Price(1, 2)
+    assert find_price("mine", prices) == Price(0.5, 0)
+    assert find_price("gpt-4o-mini", prices) == read_prices()["gpt-4o-mini"]
+
+
+@pytest.mark.parametrize("model", ["gpt-4o-realtime", "my-gpt-4o", "unheard-of"])
+def test_an_unknown_price_is_none(model: str) -> None:
+    assert find_price(model, read_prices()) is None
+
+
+def test_a_cost_is_unknown_when_tokens_are(tmp_path: Path) -> None:
+    assert Price(2.0, 4.0).of(Usage(1_000_000, 500_000)) == 4.0
+    assert Price(2.0, 4.0).of(Usage(known=False)) is None
+    assert FREE.of(Usage(known=False)) == 0.0
+
+
+def test_a_broken_price_table_is_explained(tmp_path: Path) -> None:
+    own = tmp_path / "prices.yaml"
+    for text in ("m: 3\n", "m: [1]\n", "- m\n", "m: [a, b]\n", "m: [-1, 2]\n", "{"):
+        own.write_text(text)
+        with pytest.raises(HistobenchError, match="prices"):
+            read_prices(own)
