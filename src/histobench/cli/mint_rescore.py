@@ -2,7 +2,7 @@
 
 `strict` is the default rule of histobench; `published` is the published benchmark's, its defects included.
 RESULTS is a folder of runs (results.jsonl in the published folders) or of recordings (*.k5.jsonl.gz). An
-answer that the new rule does not accept, given with budget left, leaves the episode open, which counts as failed.
+answer that the new rule does not accept, given with budget left, leaves an episode open: counted as failed.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from histobench.mint.alfworld.games import GameFile
 from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.alfworld_env import AlfWorldEnv
+from histobench.mint.replay.execution import RECORDED_WORDING, replay
+from histobench.mint.replay.recording import Recording, read_recordings
 from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tools.alfworld import ACTIONS, household_tools
 
@@ -107,6 +109,31 @@ def test_a_failure_of_the_simulator_is_not_the_agents(games: list[GameFile], sim
         code = "try:\n    look()\nexcept Exception:\n    pass"
         with pytest.raises(SimulatorError):
             env.outcome(classify(f"<execute>{code}</execute>"))
+
+
+def test_recorded_episodes_are_seen_again(
+    games: list[GameFile], simulator: Simulator, shared_dir: Path
+) -> None:
+    file = shared_dir / "mint" / "replay" / "Llama-2-70b-chat-hf.k5.jsonl.gz"
+    recordings = [recording for recording in read_recordings(file) if recording.task == "alfworld"]
+    # A short one that succeeds, and one whose code calls an action with too many arguments.
+    chosen = [
+        next(r for r in recordings if r.success and len(r.turns) == 2),
+        next(r for r in recordings if any("__call__()" in (turn.observation or "") for turn in r.turns)),
+    ]
+    files = {game.id: game for game in games}
+
+    def open_env(recording: Recording) -> AlfWorldEnv:
+        task = AlfWorldTask(files[recording.task_id])
+        task.rule = "published"
+        task._game = simulator.start(task.game_file.path)
+        return AlfWorldEnv(task, first_cell_number=recording.first_cell_number, wording=RECORDED_WORDING)
+
+    for recording in chosen:
+        played = replay(recording, open_env)
+        assert played.agrees
+        assert played.differences == ()
+        assert played.observations > 0
 
 
 def test_there_are_eleven_actions_with_different_names() -> None:

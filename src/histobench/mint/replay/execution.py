@@ -11,7 +11,7 @@ from histobench.mint.envs.general_env import GeneralEnv
 from histobench.mint.envs.opening import open_environment
 from histobench.mint.envs.state import Budget
 from histobench.mint.envs.turn_loop import HELP, WRONG, act, begin, observe, settle
-from histobench.mint.replay.normalise import normalised
+from histobench.mint.replay.normalise import alike, same
 from histobench.mint.replay.recording import Recording
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
@@ -31,8 +31,9 @@ class Replayed:
     success: bool
     observations: int  # recorded observations that were made again
     exact: int  # of these, equal to the letter
-    same: int  # of these, equal after normalisation
-    differences: tuple[tuple[int, str, str], ...]  # (turn, recorded, now)
+    same: int  # of these, equal but for paths, addresses and cell numbers
+    alike: int  # of these, equal but for Python's version and the machine's speed too
+    differences: tuple[tuple[int, str, str], ...]  # (turn, recorded, now), of all that are not the same
 
     @property
     def agrees(self) -> bool:
@@ -44,8 +45,7 @@ def replay(recording: Recording, open_env: OpenEnv) -> Replayed:
     """Feed the recorded messages to a live environment and compare what it says."""
     budget = Budget(recording.max_steps, recording.max_propose)
     state = begin("")
-    made = exact = same = 0
-    differences: list[tuple[int, str, str]] = []
+    seen: list[tuple[int, str, str]] = []
     with open_env(recording) as env:
         for number, turn in enumerate(recording.turns, start=1):
             if state.finished:
@@ -55,17 +55,27 @@ def replay(recording: Recording, open_env: OpenEnv) -> Replayed:
             outcome = env.outcome(action)
             state = settle(state, action, outcome, budget)
             if turn.observation is not None and not state.finished:
-                made += 1
                 now, then = WRONG if outcome.observation is None else outcome.observation, turn.observation
                 if now == HELP:  # worded by each project for itself
                     now = then if action.kind in ("invalid", "proposal_unparsable") else now
-                exact += now.strip() == then.strip()
-                if normalised(now) == normalised(then):
-                    same += 1
-                else:
-                    differences.append((number, then, now))
+                seen.append((number, then, now))
             state = observe(state, outcome, budget, feedback=turn.feedback)
-    return Replayed(recording, state.success, made, exact, same, tuple(differences))
+    return compared(recording, state.success, seen)
+
+
+def compared(recording: Recording, success: bool, seen: Sequence[tuple[int, str, str]]) -> Replayed:
+    """The comparison of what was recorded with what is seen now: (turn, recorded, now)."""
+    differences = tuple(entry for entry in seen if not same(entry[1], entry[2]))
+    unlike = sum(not alike(then, now) for _, then, now in differences)
+    return Replayed(
+        recording,
+        success=success,
+        observations=len(seen),
+        exact=sum(then.strip() == now.strip() for _, then, now in seen),
+        same=len(seen) - len(differences),
+        alike=len(seen) - unlike,
+        differences=differences,
+    )
 
 
 def environment_opener(

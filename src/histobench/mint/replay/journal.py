@@ -39,6 +39,7 @@ class Journal:
             observations=record["observations"],
             exact=record["exact"],
             same=record["same"],
+            alike=record["alike"],
             differences=tuple((turn, then, now) for turn, then, now in record["differences"]),
         )
 
@@ -54,6 +55,7 @@ class Journal:
                 "observations": replayed.observations,
                 "exact": replayed.exact,
                 "same": replayed.same,
+                "alike": replayed.alike,
                 "differences": replayed.differences,
             }
         )

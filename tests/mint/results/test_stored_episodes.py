@@ -1,0 +1,117 @@
+"""Stored runs are read back, counted and scored again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.mint.envs.episode import play
+from histobench.mint.envs.opening import open_environment
+from histobench.mint.envs.state import Budget
+from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.rescoring import Rescored, rescore
+from histobench.mint.results.stored_episode import find_result_files, read_episodes
+from histobench.mint.tasks import MultipleChoiceTask, ReasoningTask, Task
+
+CELL = "m/F=None/max5_p2+tool+cd/reasoning/mmlu"
+QUESTION = "Which? Options: [ 'A ) a cat' , 'B ) a dog' , 'C ) a bird' ]"
+
+
+def _task() -> MultipleChoiceTask:
+    return MultipleChoiceTask(id=7, prompt=QUESTION, reference="a")
+
+
+def _line(*messages: str, rule: str = "published") -> str:
+    task: Task = _task()
+    task.rule = rule  # type: ignore[assignment]
+    answers = iter(messages)
+    with open_environment(task) as env:
+        state = play(env, lambda history: next(answers), prompt="?", budget=Budget())
+    return json.dumps({"state": state.as_published(), "task": task.to_dict()})
+
+
+def _write(folder: Path, text: str, cell: str = CELL) -> Path:
+    path = folder / cell / "results.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_stored_episode_keeps_what_the_model_wrote(tmp_path: Path) -> None:
+    messages = ["Assistant:\nno tag", "<solution>Bird\n</solution>\n", "<solution>B ) a dog</solution>"]
+    (episode,) = read_episodes(_write(tmp_path, _line(*messages) + "\n"))
+    assert episode.messages == ["no tag", *messages[1:]]
+    outcome = episode.outcome
+    assert (outcome.model, outcome.task, outcome.task_id, outcome.k) == ("m", "mmlu", "7", 5)
+    assert (outcome.proposals, outcome.invalid, outcome.terminate_reason) == (2, 1, "task_success")
+
+
+def test_a_torn_last_line_is_no_episode_but_a_torn_line_before_is_an_error(tmp_path: Path) -> None:
+    whole = _line("<solution>a</solution>")
+    assert len(list(read_episodes(_write(tmp_path / "a", whole + "\n" + whole[:50])))) == 1
+    with pytest.raises(HistobenchError, match=r"results\.jsonl:1"):
+        list(read_episodes(_write(tmp_path / "b", whole[:50] + "\n" + whole + "\n")))
+
+
+def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HistobenchError, match=r"no results\.jsonl in"):
+        find_result_files(tmp_path)
+
+
+def _rescored(messages: list[str], *, success: bool, task: Task | None = None) -> Rescored:
+    return rescore(messages, task or _task(), "strict", stored_success=success, budget=Budget(5, 2))
+
+
+def test_an_answer_that_was_credited_for_a_letter_inside_it_is_lost_and_the_episode_open() -> None:
+    assert _rescored(["<solution>B ) a dog</solution>"], success=True) == Rescored(False, open=True)
+
+
+def test_a_last_proposal_leaves_nothing_open() -> None:
+    messages = ["<solution>C</solution>", "<solution>B ) a dog</solution>"]
+    assert _rescored(messages, success=True) == Rescored(False, open=False)
+
+
+def test_an_earlier_answer_can_turn_out_right() -> None:
+    task = ReasoningTask(id=0, prompt="", reference="-108.0")
+    messages = ["<solution>-108 points</solution>", "<solution>5</solution>"]
+    assert _rescored(messages, success=False, task=task) == Rescored(True)
+
+
+def test_the_verb_prints_both_rules_and_writes_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data" / "mmlu"
+    data.mkdir(parents=True)
+    (data / "test_prompts.json").write_text(
+        json.dumps({"id": 7, "prompt": QUESTION, "reference": "a"}) + "\n", encoding="utf-8"
+    )
+    lines = [_line("<solution>a</solution>"), _line("<solution>B ) a dog</solution>")]
+    _write(tmp_path / "runs", "\n".join(lines) + "\n")
+    table = tmp_path / "strict.csv"
+    arguments = [
+        "mint",
+        "rescore",
+        str(tmp_path / "runs"),
+        "--data",
+        str(tmp_path / "data"),
+        "-o",
+        str(table),
+    ]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == [
+        "mmlu",
+        "2",
+        "100.00",
+        "%",
+        "50.00",
+        "%",
+        "1",
+        "1",
+    ]
+    assert [outcome.success for outcome in read_outcome_table(table)] == [True, False]
+    assert main(["mint", "table", str(table), str(tmp_path / "runs")]) == 0
+    assert "75.00" in capsys.readouterr().out
