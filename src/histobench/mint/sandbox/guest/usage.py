@@ -48,6 +48,21 @@ def threads_of(uid: int) -> int:
     return count
 
 
+def certainly_without_processes(uid: int) -> bool:
+    """Whether one look at all processes shows that none runs under `uid`.
+
+    A process that vanished during the look may have left a child that the look missed: nothing is certain then.
+    """
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    return False
+            except OSError:
+                return False
+    return True
+
+
 def children_of(parent: int) -> list[int]:
     """The live or dead-but-unreaped children of `parent`."""
     return [pid for pid, its_parent in _parents().items() if its_parent == parent]
