@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.delong import delong_auroc, delong_test
+from histobench.core.statistics.delong import delong_all_pairs, delong_auroc
 from histobench.core.statistics.intervals import Interval, percentile_interval
 from histobench.core.statistics.mcnemar import McNemar, mcnemar_from_counts
 from histobench.core.statistics.multiplicity import holm
@@ -39,17 +39,17 @@ TEST_NAMES = {
 
 @dataclass(frozen=True)
 class Allowance:
-    """How much work one table may be: images x runs x resamples, and images x classes x pairs."""
+    """How much work one table may be: images x runs x resamples, and images x classes x runs to rank."""
 
     resampling: float = 2e8
-    delong: float = 2e7
+    ranking: float = 1e6
 
     @classmethod
     def shared_by(cls, tables: int, *, thorough: bool = False) -> Allowance:
-        """An equal share of what a build takes in about half a minute; without limit when thorough."""
+        """An equal share of what takes about a dozen seconds; without limit when thorough."""
         if thorough:
             return cls(math.inf, math.inf)
-        return cls(4e9 / max(tables, 1), 6e8 / max(tables, 1))
+        return cls(1.2e9 / max(tables, 1), 6e6 / max(tables, 1))
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def table_statistics(runs: Mapping[str, Predictions], allowance: Allowance) -> T
             drawn = {name: replicates[name][metric] for name in predictions}
             metrics[metric] = _label_metric(metric, values, drawn, design, discordant, n_resamples)
         else:
-            cost = n * reference.probabilities.shape[1] * n_pairs
-            metrics[metric] = _auroc(predictions, discordant, cost <= allowance.delong)
+            cost = n * reference.probabilities.shape[1] * m
+            metrics[metric] = _auroc(predictions, discordant, cost <= allowance.ranking)
     return TableStatistics(
         metrics=metrics,
         n_images=n,
@@ -250,15 +250,11 @@ def _auroc(
     if not couples or not affordable:
         note = "" if affordable else f"{len(couples)} pairs were not tested; --thorough tests them"
         return MetricStatistics(order, intervals, note=note)
-    tests = [
-        delong_test(
-            _scores(predictions[a]),
-            _scores(predictions[b]),
-            predictions[a].labels,
-            clusters=image_groups(predictions[a]),
-        )
-        for a, b in couples
-    ]
+    reference = predictions[names[0]]
+    every = delong_all_pairs(
+        [_scores(predictions[name]) for name in names], reference.labels, clusters=image_groups(reference)
+    )
+    tests = [every[names.index(a), names.index(b)] for a, b in couples]
     pairs = tuple(
         PairStatistics(
             a,

@@ -72,8 +72,33 @@ def delong_test(
     """Paired test of two models' AUROCs on the same samples."""
     if np.shape(first) != np.shape(second):
         raise ValueError(f"both models need the same samples: {np.shape(first)} and {np.shape(second)}")
-    value_a, shares_a, classes = _placements(first, labels)
-    value_b, shares_b, _ = _placements(second, labels)
+    return _paired(_placements(first, labels), _placements(second, labels), clusters)
+
+
+def delong_all_pairs(
+    models: Sequence[ArrayLike], labels: ArrayLike, *, clusters: Sequence[object] | None = None
+) -> dict[tuple[int, int], DeLongTest]:
+    """`delong_test` of every pair i < j of models on the same samples, ranking each model's scores once.
+
+    >>> tests = delong_all_pairs([[0.1, 0.4, 0.35, 0.8], [0.2, 0.1, 0.7, 0.8]], [0, 0, 1, 1])
+    >>> tests[0, 1].difference
+    -0.25
+    """
+    placed = [_placements(scores, labels) for scores in models]
+    return {
+        (i, j): _paired(placed[i], placed[j], clusters)
+        for i in range(len(placed))
+        for j in range(i + 1, len(placed))
+    }
+
+
+def _paired(
+    first: tuple[float, Floats, NDArray[np.int64]],
+    second: tuple[float, Floats, NDArray[np.int64]],
+    clusters: Sequence[object] | None,
+) -> DeLongTest:
+    value_a, shares_a, classes = first
+    value_b, shares_b, _ = second
     variance = _variance(shares_a - shares_b, classes, clusters)
     difference = value_a - value_b
     if variance <= 1e-24:  # the same ranking of the samples, up to rounding

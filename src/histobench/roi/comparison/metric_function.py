@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.metrics.batched import evaluate_resamples
-from histobench.roi.metrics.formulas import METRICS, metrics_of
+from histobench.roi.metrics.formulas import METRICS, label_metrics_of
 from histobench.roi.metrics.tally import CALIBRATION_BINS, Tally
 
 if TYPE_CHECKING:
@@ -63,11 +63,9 @@ def label_metrics(
     tally = _confusions(runs)
 
     def evaluate(counts: NDArray[np.int32]) -> dict[str, dict[str, Floats]]:
-        found = {}
-        for name, confusion in tally(counts).items():
-            values = metrics_of(_confusion_only(confusion))
-            found[name] = {metric: values[metric] for metric in METRICS if metric in LABEL_METRICS}
-        return found
+        return {
+            name: label_metrics_of(_confusion_only(confusion)) for name, confusion in tally(counts).items()
+        }
 
     return evaluate
 
@@ -77,7 +75,8 @@ def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
 
     def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
         return {
-            name: metrics_of(_confusion_only(confusion))[metric] for name, confusion in tally(counts).items()
+            name: label_metrics_of(_confusion_only(confusion))[metric]
+            for name, confusion in tally(counts).items()
         }
 
     return evaluate

@@ -57,15 +57,22 @@ LOWER_IS_BETTER: frozenset[str] = frozenset({"log_loss", "brier", "ece", "mce"})
 
 def metrics_of(tally: Tally) -> dict[str, Floats]:
     """Every metric of every evaluation, [B] each; NaN where it is undefined."""
+    scores = label_metrics_of(tally)
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores = _label_metrics(tally)
         scores |= _ranking_metrics(tally)
         scores |= _calibration_metrics(tally)
+    scores["auroc"] = scores["macro_auroc_ovr"]
+    return {name: scores[name] for name in METRICS}
+
+
+def label_metrics_of(tally: Tally) -> dict[str, Floats]:
+    """The metrics that follow from the confusion matrix alone, [B] each."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scores = _label_metrics(tally)
     scores["precision"] = scores["macro_precision"]
     scores["recall"] = scores["macro_recall"]
     scores["f1_score"] = scores["macro_f1"]
-    scores["auroc"] = scores["macro_auroc_ovr"]
-    return {name: scores[name] for name in METRICS}
+    return scores
 
 
 def class_metrics_of(tally: Tally) -> dict[str, Floats]:

@@ -59,44 +59,73 @@ def read_run(path: Path) -> StoredRun:
 def read_predictions(run: StoredRun) -> Predictions:
     """The predictions of a stored run; images that took part in no episode are left out."""
     path = TaskFiles.beside(run.path).detailed
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    names: list[str] = []
-    labels: list[int] = []
-    predicted: list[int] = []
-    probabilities: list[list[float]] = []
-    groups: list[str] = []
-    episodes: list[int] = []
+    rows, column = _rows_with_probabilities(path)
     try:
-        with path.open(newline="", encoding="utf-8") as handle:
-            for line, row in enumerate(csv.DictReader(handle), start=2):
-                if not row["probabilities"]:
-                    continue
-                try:
-                    probabilities.append(
-                        [np.nan if p is None else float(p) for p in json.loads(row["probabilities"])]
-                    )
-                    labels.append(int(float(row["true_label"])))
-                    predicted.append(int(float(row["predicted_label"])))
-                except (ValueError, TypeError) as error:
-                    raise HistobenchError(f"{path}:{line}: not a row of predictions ({error})") from error
-                names.append(row["img_name"])
-                if row.get("group") is not None:
-                    groups.append(row["group"])
-                if row.get("num_episodes"):
-                    episodes.append(int(row["num_episodes"]))
-    except OSError as error:
-        raise HistobenchError(f"cannot read the predictions {path}: {error.strerror}") from error
-    except KeyError as error:
-        raise HistobenchError(f"{path}: the column {error} is missing") from error
-    if len({len(row) for row in probabilities}) > 1:
-        raise HistobenchError(f"{path}: rows have different numbers of probabilities")
+        # One parser call for the whole column: folders hold thousands of these files.
+        parsed = json.loads(f"[{','.join(row[column['probabilities']] for row in rows)}]")
+        if len(parsed) != len(rows):
+            raise ValueError("a list of probabilities is broken")
+        probabilities = np.array(parsed, dtype=np.float64).reshape(len(rows), -1)
+        labels, predicted = (
+            np.array([int(float(row[column[name]])) for row in rows], dtype=np.int64)
+            for name in ("true_label", "predicted_label")
+        )
+        episodes = _column(rows, column, "num_episodes")
+        counted = np.array(list(map(int, episodes)), dtype=np.int64) if episodes and all(episodes) else None
+    except (ValueError, TypeError) as error:
+        raise _first_problem(path, column) from error
+    groups = _column(rows, column, "group")
     return Predictions(
-        probabilities=np.asarray(probabilities, dtype=np.float64).reshape(len(labels), -1),
-        labels=np.asarray(labels, dtype=np.int64),
-        predicted=np.asarray(predicted, dtype=np.int64),
+        probabilities=probabilities,
+        labels=labels,
+        predicted=predicted,
         classes=run.classes,
-        img_names=tuple(names),
-        groups=tuple(groups) if groups and len(groups) == len(names) else None,
-        episodes=np.asarray(episodes, dtype=np.int64) if len(episodes) == len(names) and names else None,
+        img_names=tuple(row[column["img_name"]] for row in rows),
+        groups=tuple(groups) if groups else None,
+        episodes=counted,
         info=run.info,
     )
+
+
+def _rows_with_probabilities(path: Path) -> tuple[list[list[str]], dict[str, int]]:
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    try:
+        with path.open(newline="", encoding="utf-8") as handle:
+            reader = csv.reader(handle)
+            column = {name: k for k, name in enumerate(next(reader, []))}
+            rows = [row for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise HistobenchError(f"cannot read the predictions {path}: {why}") from error
+    for name in ("img_name", "true_label", "predicted_label", "probabilities"):
+        if name not in column:
+            raise HistobenchError(f"{path}: the column {name!r} is missing")
+    if any(len(row) < len(column) for row in rows):
+        raise _first_problem(path, column)
+    return [row for row in rows if row[column["probabilities"]]], column
+
+
+def _column(rows: list[list[str]], column: dict[str, int], name: str) -> list[str] | None:
+    return [row[column[name]] for row in rows] if name in column else None
+
+
+def _first_problem(path: Path, column: dict[str, int]) -> HistobenchError:
+    """What is wrong with the first row that cannot be read."""
+    with path.open(newline="", encoding="utf-8") as handle:
+        reader = csv.reader(handle)
+        next(reader, None)
+        for row in reader:
+            if row and len(row) < len(column):
+                return HistobenchError(f"{path}:{reader.line_num}: not a row of predictions (cut short)")
+            if not row or not row[column["probabilities"]]:
+                continue
+            try:
+                for value in json.loads(row[column["probabilities"]]):
+                    float("nan" if value is None else value)
+                for name in ("true_label", "predicted_label"):
+                    int(float(row[column[name]]))
+                if "num_episodes" in column:
+                    int(row[column["num_episodes"]] or 0)
+            except (ValueError, TypeError) as error:
+                return HistobenchError(f"{path}:{reader.line_num}: not a row of predictions ({error})")
+    return HistobenchError(f"{path}: rows have different numbers of probabilities")
