@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -120,20 +120,22 @@ class Machine:
 
     threads: int
     device: str = "cpu"
-    versions: dict[str, str] = field(default_factory=dict)
 
     def describe(self) -> str:
         """One line."""
-        import faiss
-        import numpy
-        import sklearn
+        from importlib.metadata import PackageNotFoundError, version
+
+        def known(package: str) -> str:
+            try:
+                return f"{package} {version(package)}"
+            except PackageNotFoundError:
+                return f"no {package}"
 
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
         parts = [
             f"{processor()}, {self.threads} threads of {os.cpu_count()} cores, {memory:.0f} GiB",
             f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-            f"torch {torch.__version__}, numpy {numpy.__version__}, scikit-learn {sklearn.__version__}, "
-            f"faiss {faiss.__version__}",
+            ", ".join(known(package) for package in ("torch", "numpy", "scikit-learn", "faiss-cpu")),
         ]
         if self.device != "cpu":
             parts.append(torch.cuda.get_device_name(self.device))

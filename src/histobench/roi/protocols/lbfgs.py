@@ -10,6 +10,8 @@ from torch import Tensor
 _HISTORY = 20
 _SUFFICIENT = 1e-4  # Armijo
 _SMALLEST_STEP = 1e-6
+#: A value below this is as good as zero: separable data would otherwise be fitted to the last bit.
+_NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def minimise(
     for iteration in range(max_iterations + 1):
         direction = _direction(gradient, steps, changes, solve)
         slope = float((gradient * direction).sum())
-        converged = slope / 2 <= tolerance * abs(value)
+        converged = slope / 2 <= tolerance * max(abs(value), _NEGLIGIBLE)
         if converged or iteration == max_iterations:
             return Descent(point, value, gradient, iteration, slope / 2, converged)
         length = 1.0
