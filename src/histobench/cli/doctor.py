@@ -1,4 +1,4 @@
-"""Is this machine ready? Checks Python, packages, devices, disk and the chosen encoders.
+"""Is this machine ready? Checks Python, packages, devices, disk, the agents' sandbox and the chosen encoders.
 
 Every line is PASS, WARN or FAIL, with the fix. The exit code is 0 unless something FAILs.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 
+from histobench.mint.checkup import check_mint
 from histobench.roi.encoders.checkup import Finding, check_encoders, check_machine
 
 
@@ -21,6 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings; 1 when one of them is a FAIL."""
     names = [name.strip() for name in args.models.split(",") if name.strip()]
     findings = check_machine()
+    findings += [Finding(*line) for line in check_mint()]
     findings += check_encoders(names, weights=args.weights, online=args.online)
     _print(findings)
     return int(any(finding.verdict == "FAIL" for finding in findings))

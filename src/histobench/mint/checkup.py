@@ -1,0 +1,45 @@
+"""What `histobench doctor` says about the language-model track."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from histobench.mint.alfworld import installation
+from histobench.mint.configs import config_variables
+from histobench.mint.sandbox import active_backend
+
+Line = tuple[str, str, str, str]  # verdict, subject, message, fix
+
+
+def check_mint(data_dir: str | Path = config_variables.DATASET_DIR) -> list[Line]:
+    """The sandbox, the packages its sessions offer, the data and the household engine."""
+    return [_sandbox(), _packages(), _data(Path(data_dir)), _alfworld()]
+
+
+def _sandbox() -> Line:
+    name, why = active_backend()
+    if name == "none":
+        return "WARN", "sandbox", f"agents cannot run code here: {why}", "install bubblewrap"
+    return "PASS", "sandbox", f"{name}: {why}", ""
+
+
+def _packages() -> Line:
+    missing = [name for name in ("IPython", "sympy", "pandas", "httpx") if find_spec(name) is None]
+    if missing:
+        return "WARN", "mint", f"missing packages: {', '.join(missing)}", "pip install 'histobench[mint]'"
+    return "PASS", "mint", "its packages are installed", ""
+
+
+def _data(folder: Path) -> Line:
+    names = list(config_variables.TASK_INFO_MAP)
+    there = [name for name in names if (folder / name).is_dir()]
+    message = f"{len(there)} of {len(names)} datasets in {folder}"
+    if len(there) < len(names):
+        return "WARN", "mint data", message, "scripts/setup.sh (or --data FOLDER where a command takes it)"
+    return "PASS", "mint data", message, ""
+
+
+def _alfworld() -> Line:
+    verdict, message, fix = installation.checkup()
+    return verdict, "alfworld", message, fix
