@@ -13,6 +13,9 @@ from histobench.roi.features.image_ref import ImageRef
 #: A file changed this shortly before it was hashed may change again within the clock's resolution.
 SETTLED_NS = 2_000_000_000
 
+#: Files asked for in one question.
+AT_ONCE = 500
+
 #: What changes when a file is written: size, two times, inode.
 Stamp = tuple[int, int, int, int]
 
@@ -37,7 +40,13 @@ class ContentHashes:
     def known(self, refs: Sequence[ImageRef]) -> tuple[list[Stamp | None], list[bytes | None]]:
         """The stamp of every file now, and the hash of each that is still what it was."""
         stamps = [stamp_of(ref) for ref in refs]
-        return stamps, [self._lookup(ref, stamp) for ref, stamp in zip(refs, stamps, strict=True)]
+        files = [os.path.abspath(ref.file) for ref in refs]
+        kept = self._rows(list(dict.fromkeys(files)))
+        rows = (kept.get((file, ref.offset)) for file, ref in zip(files, refs, strict=True))
+        return stamps, [
+            row[4] if row is not None and row[:4] == stamp else None
+            for row, stamp in zip(rows, stamps, strict=True)
+        ]
 
     def remember(self, hashed: Iterable[tuple[ImageRef, Stamp | None, bytes]]) -> None:
         """Keep hashes with the stamps taken before reading; files changed a moment ago are not trusted."""
@@ -62,17 +71,25 @@ class ContentHashes:
             self._base.close()
             self._base = None
 
-    def _lookup(self, ref: ImageRef, stamp: Stamp | None) -> bytes | None:
-        if self._base is None or self._empty or stamp is None:
-            return None
+    def _rows(self, files: Sequence[str]) -> dict[tuple[str, int], tuple[int, int, int, int, bytes]]:
+        """What is remembered of some files; many at a time, because one question per file would be felt."""
+        rows: dict[tuple[str, int], tuple[int, int, int, int, bytes]] = {}
+        if self._base is None:
+            return rows
         try:
-            row = self._base.execute(
-                "SELECT size, mtime, ctime, inode, sha256 FROM hashes WHERE file = ? AND offset = ?",
-                (os.path.abspath(ref.file), ref.offset),
-            ).fetchone()
+            if self._base.execute("SELECT 1 FROM hashes LIMIT 1").fetchone() is None:
+                return rows
+            for start in range(0, len(files), AT_ONCE):
+                some = files[start : start + AT_ONCE]
+                found = self._base.execute(
+                    "SELECT file, offset, size, mtime, ctime, inode, sha256 FROM hashes "
+                    f"WHERE file IN ({','.join('?' * len(some))})",
+                    some,
+                )
+                rows.update({(file, offset): (*stamp, bytes(sha)) for file, offset, *stamp, sha in found})
         except sqlite3.Error:
-            return None
-        return bytes(row[4]) if row is not None and tuple(row[:4]) == stamp else None
+            return {}
+        return rows
 
 
 def stamp_of(ref: ImageRef) -> Stamp | None:
