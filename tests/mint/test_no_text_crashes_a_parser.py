@@ -5,6 +5,7 @@ HISTOBENCH_EXAMPLES=10000 looks harder.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +26,14 @@ from histobench.mint.tools.python_tool import as_observation
 from histobench.mint.tools.wikipedia.article import Article, rendered
 
 EXAMPLES = int(os.environ.get("HISTOBENCH_EXAMPLES", "200"))
-PIECES = st.sampled_from(
-    "0 1 7 -3 2.5 1e9 1e999 nan inf , . / * ** ^ + - ( ) [ ] { } = ≈ $ % ° \\frac{1}{2} \\boxed{3} a) (b) C ) "
-    "True False yes no or approximately x × 10^3 10^999 sqrt(2) factorial(9) lambda: __import__('os') ''' ``` "
+_WORDS = (
+    "0 1 7 -3 2.5 1e9 1e999 nan inf , . / * ** ^ + - ( ) [ ] { } = ≈ $ % ° \\frac{1}{2} \\boxed{3} a) (b) "
+    "C ) True False yes no or approximately x × 10^3 10^999 sqrt(2) factorial(9) lambda: __import__('os') "
     "python def Options: \\n <execute> </execute> <solution> </solution> F=None max5_p2 PHF= / Assistant: "
-    "Observation: goto('x') take(1,2) 𝟗 ٣ ½ \x00 \ud800".split(" ")
+    "Observation: goto('x') take(1,2) 𝟗 ٣ ½ \""
+    " ``` \x00 \ud800"
 )
+PIECES = st.sampled_from(_WORDS.split(" "))
 TEXTS = st.text(max_size=60) | st.lists(PIECES, max_size=12).map(" ".join) | st.lists(PIECES).map("".join)
 OPTIONS = st.dictionaries(st.sampled_from("abcde"), TEXTS, min_size=1).map(lambda d: {"a": "x", **d})
 REFERENCE = st.sampled_from(["5", "-108.0", "0", "yes", "no", "paris", "", "nan", "1e400"])
@@ -38,10 +41,8 @@ REFERENCE = st.sampled_from(["5", "-108.0", "0", "yes", "no", "paris", "", "nan"
 
 def _quiet(parser: Callable[..., Any], *expected: type[Exception]) -> Callable[..., None]:
     def call(*texts: Any) -> None:
-        try:
+        with contextlib.suppress(*expected):
             parser(*texts)
-        except expected:
-            pass
 
     return call
 
