@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.dataset import select_datasets
+from histobench.mint.envs.action import classify
 from histobench.mint.replay.execution import Replayed, environment_opener, replay
 from histobench.mint.replay.gate import Gate
 from histobench.mint.replay.journal import Journal
@@ -180,6 +182,25 @@ def test_the_verb_prints_the_gates_and_fails_with_them(
     assert main([*arguments, str(folder)]) == 1
     assert "FAIL" in capsys.readouterr().out
     assert main([*arguments, str(folder), "--models", "n"]) == 2
+
+
+def test_every_recorded_answer_is_judged_as_it_was(shared_dir: Path) -> None:
+    tasks = {
+        (dataset.name, task.task_id): task
+        for dataset in select_datasets(["reasoning"])
+        for task in dataset.load(shared_dir / "mint" / "processed")
+    }
+    judged, wrong = 0, []
+    for recording in read_recordings(shared_dir / "mint" / "replay"):
+        task = copy.copy(tasks.get((recording.task, recording.task_id)))
+        for turn in recording.turns if task is not None else ():
+            if turn.kind == "proposal":
+                task.rule = recording.rule
+                judged += 1
+                if task.success(classify(turn.assistant).content) != (turn.verdict == "correct"):
+                    wrong.append((recording.name, turn.assistant))
+    assert judged > 2000
+    assert wrong == []
 
 
 @pytest.mark.slow

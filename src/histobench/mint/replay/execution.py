@@ -90,7 +90,7 @@ def environment_opener(
         task = copy.copy(
             tasks[recording.task, recording.task_id]
         )  # episodes of one task may run side by side
-        task.rule = "recorded" if "legacy_negative_reference" in recording.flags else "published"
+        task.rule = recording.rule
         return open_environment(
             task,
             tools.get(recording.task, ()),

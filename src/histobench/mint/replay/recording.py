@@ -11,6 +11,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
+from histobench.mint.tasks.rule import Rule
 
 SUFFIX = ".jsonl.gz"
 
@@ -52,6 +53,13 @@ class Recording:
     def name(self) -> str:
         """Unique in a folder: run, dataset and id."""
         return f"{self.run} {self.task} {self.task_id}"
+
+    @property
+    def rule(self) -> Rule:
+        """The rule under which it was scored: comparators were repaired while recordings were being made."""
+        # The letters of options were recognised by the time the first cell got the number 2.
+        options = "theoremqa_option_reworded" in self.flags and self.first_cell_number == 1
+        return "recorded" if options or "legacy_negative_reference" in self.flags else "published"
 
     @property
     def outcome(self) -> EpisodeOutcome:

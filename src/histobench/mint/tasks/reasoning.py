@@ -68,5 +68,7 @@ class TheoremqaTask(Task):
 
     def success(self, solution: str) -> bool:
         """Whether the answer agrees with the reference under the task's rule."""
-        check = theorem_answer.strict if self.rule == "strict" else theorem_answer.published
-        return check(self._reference, self._answer_type, solution)
+        if self.rule == "strict":
+            return theorem_answer.strict(self._reference, self._answer_type, solution)
+        recorded = self.rule == "recorded"
+        return theorem_answer.published(self._reference, self._answer_type, solution, recorded=recorded)

@@ -7,7 +7,8 @@ from typing import Literal, get_args
 from histobench.core.errors import HistobenchError, did_you_mean
 
 #: `strict` is the default; `published` is the benchmark's own checker, bug for bug; `recorded` is `published`
-#: with the comparator of the time of the public recordings (no negative reference can be met).
+#: with the comparators of the time of the public recordings, which met no negative reference and no option of
+#: TheoremQA.
 Rule = Literal["strict", "published", "recorded"]
 RULES: tuple[str, ...] = get_args(Rule)
 

@@ -21,8 +21,13 @@ _WITH_UNIT = (
 _THOUSANDS = re.compile(r"^[-+]?(\d{1,3}(,\d{3})*|(\d+))(\.\d+)?$")
 
 
-def published(reference: Any, answer_type: str, solution: str) -> bool:
-    """The benchmark's rule, with its `eval` replaced by an evaluator that runs nothing."""
+def published(reference: Any, answer_type: str, solution: str, *, recorded: bool = False) -> bool:
+    """The benchmark's rule, with its `eval` replaced by an evaluator that runs nothing.
+
+    `recorded` does not recognise the letter of an option, as the runs of 2023 did not.
+    """
+    if recorded and answer_type == "option":
+        return False
     return _agrees(_parse(solution, BUILT_INS), reference, answer_type)
 
 
