@@ -94,6 +94,15 @@ def test_another_image_size_resamples_positions_as_transformers_does(tmp_path: P
         torch.testing.assert_close(encoder(images(288)), expected, atol=1e-5, rtol=1e-4)
 
 
+def test_dinov2_released_by_timm_is_resampled_as_timm_does(tmp_path: Path) -> None:
+    narrowed = {"embed_dim": WIDTH, "num_heads": HEADS, "depth": DEPTH, "num_classes": 0}
+    original = timm.create_model("vit_base_patch14_dinov2", img_size=518, dynamic_img_size=True, **narrowed)
+    path = saved(randomised(original), tmp_path, "torch")
+    encoder = construct(narrow("dinov2-b"), weights=path, depth=DEPTH)
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(images(224)), original(images(224)), atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("how", ["torch", "library"])
 def test_dinov3_of_transformers(how: str, tmp_path: Path) -> None:
     kwargs = {

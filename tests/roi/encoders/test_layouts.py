@@ -7,7 +7,7 @@ import torch
 
 from histobench.roi.encoders.families.family import pool_tokens
 from histobench.roi.encoders.layouts import dinov2, efficientnet_pytorch
-from histobench.roi.encoders.positions import resample_positions
+from histobench.roi.encoders.positions import method_of_origin, resample_positions
 
 
 def test_chunked_blocks_keep_their_running_number() -> None:
@@ -54,9 +54,15 @@ def test_registers_do_not_enter_the_patch_mean() -> None:
 def test_positions_of_the_same_grid_stay_as_they_are_and_the_prefix_is_kept() -> None:
     table = torch.randn(1, 1 + 16, 3)
     assert resample_positions(table, 16, "plain") is table
-    for method in ("plain", "dino"):
+    for method in ("plain", "timm", "dino"):
         bigger = resample_positions(table, 36, method)
         assert bigger.shape == (1, 37, 3)
         torch.testing.assert_close(bigger[:, :1], table[:, :1])
     without_class = torch.randn(1, 16, 3)
     assert resample_positions(without_class, 36, "plain").shape == (1, 36, 3)
+
+
+def test_the_origin_of_a_file_is_told_by_its_names() -> None:
+    assert method_of_origin(["embeddings.mask_token", "encoder.layer.0.norm1.weight"]) == "plain"
+    assert method_of_origin(["teacher.backbone.mask_token", "teacher.backbone.pos_embed"]) == "dino"
+    assert method_of_origin(["pos_embed", "blocks.0.norm1.weight"]) == "timm"

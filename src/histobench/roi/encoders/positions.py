@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-#: `plain`: bicubic to the new grid (transformers). `dino`: by a scale factor with an offset of 0.1
-#: (the DINO code), which moves the sampling points slightly.
-METHODS = ("plain", "dino")
+#: `plain`: bicubic to the new grid (transformers). `timm`: the same with antialiasing. `dino`: by a scale
+#: factor with an offset of 0.1 (the DINO code), which moves the sampling points slightly. `origin`: as the
+#: code whose tensor names the file has.
+METHODS = ("plain", "timm", "dino", "origin")
 DINO_OFFSET = 0.1
+
+
+def method_of_origin(names: Iterable[str]) -> str:
+    """How the code that wrote a file resamples positions, told by the names of its tensors."""
+    names = list(names)
+    if any("embeddings." in name for name in names):
+        return "plain"
+    return "dino" if any(name.endswith("mask_token") for name in names) else "timm"
 
 
 def resample_positions(table: Tensor, patches: int, method: str) -> Tensor:
@@ -23,6 +34,7 @@ def resample_positions(table: Tensor, patches: int, method: str) -> Tensor:
         factor = (new + DINO_OFFSET) / old
         grid = interpolate(grid, scale_factor=(factor, factor), mode="bicubic")
     else:
-        grid = interpolate(grid, size=(new, new), mode="bicubic", align_corners=False)
+        antialias = method == "timm"
+        grid = interpolate(grid, size=(new, new), mode="bicubic", align_corners=False, antialias=antialias)
     flat = grid.permute(0, 2, 3, 1).reshape(1, new * new, -1).to(table.dtype)
     return torch.cat([table[:, :prefix], flat], dim=1)

@@ -233,7 +233,7 @@ def _source(reader: _Entry) -> WeightsSource:
         url=reader.text("url", ""),
         layout=reader.text("layout", ""),
         container=reader.text("container", ""),
-        positions=reader.choice("positions", ("", "plain", "dino"), ""),
+        positions=reader.choice("positions", ("", "plain", "timm", "dino", "origin"), ""),
         ignore=reader.strings("ignore"),
     )
     reader.finish()

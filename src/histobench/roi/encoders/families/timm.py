@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.families.family import Family, pool_tokens
-from histobench.roi.encoders.positions import resample_positions
+from histobench.roi.encoders.positions import method_of_origin, resample_positions
 from histobench.roi.encoders.spec import EncoderSpec
 
 #: Layers that an entry may name; YAML holds no Python.
@@ -48,11 +48,14 @@ class TimmFamily(Family):
         return network
 
     def from_upstream(self, spec: EncoderSpec, network: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        method = spec.source.positions
+        if method == "origin":
+            method = method_of_origin(state)
         state = super().from_upstream(spec, network, state)
-        if spec.source.positions:
+        if method:
             patches = network.patch_embed.num_patches
             for name in [name for name in state if name.endswith("pos_embed")]:
-                state[name] = resample_positions(state[name], patches, spec.source.positions)
+                state[name] = resample_positions(state[name], patches, method)
         return state
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
