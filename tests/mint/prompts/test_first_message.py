@@ -8,6 +8,7 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.envs.state import Budget
+from histobench.mint.prompts.choice import choose_wording
 from histobench.mint.prompts.first_message import OwnWording, first_message
 from histobench.mint.prompts.literal_source import LiteralSource
 from histobench.mint.prompts.published import PublishedWording
@@ -113,3 +114,12 @@ def test_every_dataset_has_its_example() -> None:
     ):
         for with_feedback in (False, True):
             assert OwnWording().example(task, with_feedback=with_feedback).startswith("Task:\n")
+
+
+def test_official_prompts_need_a_folder(tmp_path: Path) -> None:
+    assert isinstance(choose_wording(), OwnWording)
+    assert isinstance(choose_wording("official", _download(tmp_path)), PublishedWording)
+    with pytest.raises(HistobenchError, match="--prompts-dir"):
+        choose_wording("official")
+    with pytest.raises(HistobenchError, match="did you mean official"):
+        choose_wording("offical")
