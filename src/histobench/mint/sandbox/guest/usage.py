@@ -51,7 +51,7 @@ def threads_of(uid: int) -> int:
 def certainly_without_processes(uid: int) -> bool:
     """Whether one look at all processes shows that none runs under `uid`.
 
-    A process that vanished during the look may have left a child that the look missed: nothing is certain then.
+    A process that vanished during the look may have left a child unseen: nothing is certain then.
     """
     for name in os.listdir("/proc"):
         if name.isdigit():
