@@ -67,7 +67,7 @@ def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None
     own = p.gather(1, label[:, None])[:, 0].double()
     log_own = own.clamp(SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY).log_()
     log_loss = torch.where(valid, -log_own, 0.0).sum(1) / n_valid + any_gap
-    squares = torch.linalg.vector_norm(p, dim=1, dtype=torch.float64).square_()
+    squares = _sum_of_squares(p)
     squared_error = torch.where(valid, squares - 2 * own + 1, 0.0).sum(1) / n_valid + any_gap
 
     confidence = confidence.double()
@@ -87,6 +87,15 @@ def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None
         calibration,
     )
     return Tally(*(field.cpu().numpy() for field in fields))
+
+
+def _sum_of_squares(p: Tensor) -> Tensor:
+    """Over classes [E, c, n] -> [E, n] in float64; one class at a time is faster than a strided reduction."""
+    total = torch.zeros(p.shape[0], p.shape[2], dtype=torch.float64, device=p.device)
+    for column in p.unbind(1):
+        exact = column.double()
+        total.addcmul_(exact, exact)
+    return total
 
 
 def _rank(scores: Tensor, labels: Tensor, positive: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
