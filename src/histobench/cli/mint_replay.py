@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from histobench.mint.replay.gate import Gate
     from histobench.mint.replay.recording import Recording
+    from histobench.mint.sandbox import SandboxPool
     from histobench.mint.tasks.base import Task
 
     Tasks = dict[tuple[str, object], Task]
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.mint.configs.dataset import select_datasets
     from histobench.mint.replay import proof, scoring
     from histobench.mint.replay.recording import read_recordings
+    from histobench.mint.sandbox import open_sandbox
 
     console = Console()
     folder = Path(args.folder)
@@ -69,10 +71,12 @@ def run(args: argparse.Namespace) -> int:
     if "answers" in wanted and (folder / scoring.REASONING).is_file():
         answers = scoring.score_reasoning(folder, tasks)
         gates.append(proof.scoring_gate("verdicts on recorded answers", answers, proof.REASONING_VERDICTS))
-    if "programs" in wanted and (folder / scoring.CODE).is_file():
-        gates.append(_programs(console, folder, args, tasks))
-    if "episodes" in wanted:
-        gates += _execution(console, folder, args, recordings, tasks, names)
+    if wanted & {"programs", "episodes"}:
+        with open_sandbox(args.sandbox) as pool:
+            if "programs" in wanted and (folder / scoring.CODE).is_file():
+                gates.append(_programs(console, folder, args, tasks, pool))
+            if "episodes" in wanted:
+                gates += _execution(console, folder, args, recordings, tasks, names, pool)
     if "experts" in wanted:
         gates += _experts(console, args, tasks)
     if "metrics" in wanted and (folder / "expected_metrics.json").is_file():
@@ -89,13 +93,20 @@ def _wanted_gates(args: argparse.Namespace) -> set[str]:
     return {name for name in names if args.execute or name not in EXECUTING}
 
 
-def _programs(console: Console, folder: Path, args: argparse.Namespace, tasks: Tasks) -> Gate:
+def _programs(
+    console: Console, folder: Path, args: argparse.Namespace, tasks: Tasks, pool: SandboxPool
+) -> Gate:
     from histobench.mint.replay import proof, scoring
 
     with _progress(console) as progress:
         bar = progress.add_task("testing recorded programs", total=None)
         cases = scoring.score_code(
-            folder, tasks, workers=args.workers, limit=args.limit, done=lambda: progress.advance(bar)
+            folder,
+            tasks,
+            pool=pool,
+            workers=args.workers,
+            limit=args.limit,
+            done=lambda: progress.advance(bar),
         )
     return proof.scoring_gate("verdicts on recorded programs", cases, proof.CODE_VERDICTS)
 
@@ -107,11 +118,11 @@ def _execution(
     recordings: Sequence[Recording],
     tasks: Tasks,
     names: Sequence[str],
+    pool: SandboxPool,
 ) -> list[Gate]:
     from histobench.mint.replay import proof
     from histobench.mint.replay.execution import environment_opener
     from histobench.mint.replay.journal import Journal
-    from histobench.mint.sandbox import open_sandbox
     from histobench.mint.tools.wikipedia.tape import Tape
     from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
 
@@ -122,7 +133,7 @@ def _execution(
     tape = folder / "wiki_tape.json.gz"
     search = [WikipediaQueryRun(Tape(tape))] if tape.is_file() else []
     searching = ("gsm8k", "math", "hotpotqa", "mmlu", "theoremqa")
-    with open_sandbox(args.sandbox) as pool, _progress(console) as progress:
+    with _progress(console) as progress:
         bar = progress.add_task("playing recorded episodes", total=len(chosen))
         replayed = proof.execute(
             chosen,

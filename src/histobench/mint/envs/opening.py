@@ -21,7 +21,10 @@ def open_environment(
 ) -> GeneralEnv:
     """A fresh environment; household tasks bring their own actions along."""
     from histobench.mint.tasks.alfworld import AlfWorldTask
+    from histobench.mint.tasks.codegen import CodeGenTask
 
+    if isinstance(task, CodeGenTask) and pool is not None:
+        task.pool = pool
     if isinstance(task, AlfWorldTask):
         from histobench.mint.envs.alfworld_env import AlfWorldEnv
 

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.codegen import CodeGenTask
+from histobench.mint.tasks.rule import Rule
 
 REASONING = "reasoning_answers.jsonl.gz"
 CODE = "code_solutions.jsonl.gz"
@@ -36,7 +39,8 @@ def score_reasoning(folder: Path, tasks: Mapping[tuple[str, object], Task]) -> l
         task = tasks.get((record["task"], record["task_id"]))
         if task is None:
             continue
-        for rule, verdict in (("published", "verdict"), ("recorded", "verdict_legacy")):
+        rules: dict[Rule, str] = {"published": "verdict", "recorded": "verdict_legacy"}
+        for rule, verdict in rules.items():
             if record.get(verdict) is not None:
                 now = _verdict(task, rule, record["answer"])
                 cases.append(_case(record, record["answer"], record[verdict], now))
@@ -47,6 +51,7 @@ def score_code(
     folder: Path,
     tasks: Mapping[tuple[str, object], Task],
     *,
+    pool: SandboxPool,
     workers: int,
     limit: int | None = None,
     done: Callable[[], None] = lambda: None,
@@ -57,7 +62,7 @@ def score_code(
         records = [records[index * len(records) // limit] for index in range(limit)]
 
     def scored(record: dict[str, Any]) -> ScoredCase:
-        now = _verdict(tasks[record["task"], record["task_id"]], "published", record["solution"])
+        now = _verdict(tasks[record["task"], record["task_id"]], "published", record["solution"], pool)
         done()
         return _case(record, record["solution"], record["passed"], now)
 
@@ -65,9 +70,11 @@ def score_code(
         return list(threads.map(scored, records))
 
 
-def _verdict(task: Task, rule: Any, solution: str) -> bool:
+def _verdict(task: Task, rule: Rule, solution: str, pool: SandboxPool | None = None) -> bool:
     task = copy.copy(task)
     task.rule = rule
+    if isinstance(task, CodeGenTask):
+        task.pool = pool
     return task.success(solution)
 
 
