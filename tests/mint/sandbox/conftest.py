@@ -13,7 +13,7 @@ import pytest
 
 from histobench.mint.sandbox import Limits, SandboxPool, backend_works, open_sandbox
 
-HOSTILE_LIMITS = Limits(memory_mb=400, scratch_mb=16, file_mb=16, processes=24, grace=0.5)
+HOSTILE_LIMITS = Limits(memory_mb=400, scratch_mb=16, file_mb=16, processes=24, patience=0, grace=0.5)
 
 
 @pytest.fixture(scope="session", params=["bubblewrap", "landlock"])

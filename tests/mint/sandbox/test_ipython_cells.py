@@ -173,7 +173,7 @@ OLD_WORDS = {
         "TypeError: f() missing 1 required positional argument: 'x'"
     ),
     "int([])": "TypeError: int() argument must be a string, a bytes-like object or a number, not 'list'",
-    "eval('2 +')": "    2 +\n       ^\nSyntaxError: unexpected EOF while parsing",
+    "eval('2 +')": "    2 +\n      ^\nSyntaxError: unexpected EOF while parsing",
     "chr('a')": "TypeError: an integer is required (got type str)",
     "range('a')": "TypeError: 'str' object cannot be interpreted as an integer",
     "1 % 0": "ZeroDivisionError: integer division or modulo by zero",

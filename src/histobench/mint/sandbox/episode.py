@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from histobench.mint.sandbox.deadline import Deadline, next_message
 from histobench.mint.sandbox.guest.frames import MAX_FRAME, BrokenFrameError, Channel
 from histobench.mint.sandbox.limits import Limits
 from histobench.mint.sandbox.zygote_process import SandboxError
@@ -59,8 +60,11 @@ class Episode:
         self._cell += 1
         try:
             channel = session.open()
-            channel.send({"op": "cell", "cell": number, "code": code, "timeout": timeout})
-            return self._attend(channel, number, timeout)
+            patience = timeout * self._limits.patience
+            deadline = Deadline(timeout + self._limits.grace, pid=session.pid, patience=patience)
+            order = {"op": "cell", "cell": number, "code": code, "timeout": timeout, "patience": patience}
+            channel.send(order)
+            return self._attend(channel, number, deadline)
         except TimeoutError:
             return self._replace(
                 f"TimeoutError: the cell was still running after {timeout:g} seconds and was ended."
@@ -113,24 +117,23 @@ class Episode:
             return f"OSError: the session's files took more than {self._limits.scratch_mb} MB; it was ended."
         return "The Python process ended during this cell."
 
-    def _attend(self, channel: Channel, number: int, timeout: float) -> CellResult:
+    def _attend(self, channel: Channel, number: int, deadline: Deadline) -> CellResult:
         """Serve tool calls until the cell is done. Every message comes from model code as far as we know."""
-        deadline = time.monotonic() + timeout + self._limits.grace
         spare = self._limits.tool_seconds
         while True:
-            if time.monotonic() > deadline:
+            message = next_message(channel, deadline)
+            if message.get("op") == "done" and message.get("cell") == number:
+                return _cell_result(message)
+            if deadline.passed():
                 raise TimeoutError
-            message = channel.receive(deadline)
             if message.get("op") == "tool":
                 called = time.monotonic()
                 answer = self._call_tool(message)
                 # A slow tool is not the cell's fault; calling slow tools without end is.
                 excused = min(spare, time.monotonic() - called)
                 spare -= excused
-                deadline += excused
+                deadline.extend(excused)
                 channel.send({**answer, "excused": excused})
-            elif message.get("op") == "done" and message.get("cell") == number:
-                return _cell_result(message)
 
     def _call_tool(self, message: dict[str, Any]) -> dict[str, Any]:
         call, name = str(message.get("call"))[:100], message.get("name")

@@ -27,4 +27,5 @@ class Limits:
     cpu_seconds: int = 600
     output_chars: int = 65_536
     tool_seconds: float = 600.0  # time that tools may take in one cell without counting against it
+    patience: float = 3.0  # how many times its limit a cell may be starved by a busy machine without harm
     grace: float = 5.0  # seconds between the soft time-out, which keeps the state, and the hard kill

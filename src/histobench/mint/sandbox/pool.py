@@ -14,7 +14,7 @@ from histobench.mint.sandbox.bytecode import ensure_compiled
 from histobench.mint.sandbox.episode import Episode
 from histobench.mint.sandbox.guest.frames import BrokenFrameError, Channel
 from histobench.mint.sandbox.limits import SCIENCE, Limits
-from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess
+from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess, sender_pid
 
 ISOLATING = ("bubblewrap", "landlock")
 _CONFINE_SECONDS = 60.0
@@ -27,12 +27,16 @@ class Session:
         self._zygote = zygote
         self.number, self.channel = zygote.spawn()
         self._ready = False
+        self.pid = 0  # as this process sees it; known once the session is open
 
     def open(self) -> Channel:
         """The channel, once the process has confined itself."""
         if not self._ready:
             try:
-                greeting = self.channel.receive(time.monotonic() + _CONFINE_SECONDS)
+                deadline = time.monotonic() + _CONFINE_SECONDS
+                self.channel.wait(deadline)
+                self.pid = sender_pid(self.channel.socket)
+                greeting = self.channel.receive(deadline)
             except (EOFError, BrokenFrameError, TimeoutError) as error:
                 raise SandboxError(f"a sandboxed process did not start: {error}") from error
             if greeting.get("op") != "ready":

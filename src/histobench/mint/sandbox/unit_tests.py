@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 import secrets
-import time
 from dataclasses import dataclass
 
+from histobench.mint.sandbox.deadline import Deadline, next_message
 from histobench.mint.sandbox.guest.frames import BrokenFrameError
 from histobench.mint.sandbox.pool import SandboxPool
 
@@ -42,14 +42,15 @@ def _run(pool: SandboxPool, program: str, timeout: float) -> Verdict:
     session = pool.take()
     try:
         channel = session.open()
-        channel.send({"op": "unit", "program": program, "token": token, "timeout": timeout})
-        deadline = time.monotonic() + timeout + _HARD_MARGIN
-        while True:
-            if time.monotonic() > deadline:
+        patience = timeout * pool.limits.patience
+        deadline = Deadline(timeout + _HARD_MARGIN, pid=session.pid, patience=patience)
+        order = {"op": "unit", "program": program, "token": token, "timeout": timeout, "patience": patience}
+        channel.send(order)
+        answer = next_message(channel, deadline)
+        while answer.get("op") != "verdict":
+            if deadline.passed():
                 raise TimeoutError
-            answer = channel.receive(deadline)
-            if answer.get("op") == "verdict":
-                break
+            answer = next_message(channel, deadline)
     except TimeoutError:
         return Verdict(False, f"still running after {timeout:g} seconds")
     except (EOFError, OSError):

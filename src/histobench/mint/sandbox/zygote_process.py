@@ -7,6 +7,7 @@ import json
 import os
 import select
 import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -23,6 +24,7 @@ from histobench.mint.sandbox.limits import Limits
 _START_SECONDS = 120.0
 _REMEMBERED_ENDS = 1000
 _SEND_SECONDS = 10.0
+_CREDENTIALS = struct.Struct("iII")  # process, user, group
 
 # bubblewrap's --die-with-parent fires when the *thread* that started it ends, so one thread starts them all.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-starter")
@@ -70,6 +72,7 @@ class ZygoteProcess:
     def spawn(self) -> tuple[int, Channel]:
         """Ask for one more episode; returns at once with its number and the host's end of its socket."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.settimeout(_SEND_SECONDS)  # an episode that stops reading must not stop the host
         with theirs, self._lock:
             self._next += 1
@@ -173,3 +176,13 @@ class ZygoteProcess:
                 self._ends[news["id"]] = news["why"]
                 if len(self._ends) > _REMEMBERED_ENDS:
                     del self._ends[next(iter(self._ends))]
+
+
+def sender_pid(sock: socket.socket) -> int:
+    """Who wrote the first unread message, by the kernel's word, as this process numbers it; 0 if unknown."""
+    _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_PEEK)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            return int(_CREDENTIALS.unpack(data)[0])
+    return 0

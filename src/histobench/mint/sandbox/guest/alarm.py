@@ -7,7 +7,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
+
+from .starvation import starved_seconds
 
 # Tracebacks show this function to the model. It has a source of its own, under a name that tells nothing
 # about this machine; the names and the line are those that the recorded episodes show.
@@ -24,6 +27,7 @@ class PythonREPL:
         return signal_handler
 """
 )
+_NEGLIGIBLE = 0.02
 _namespace: dict[str, Any] = {"__name__": "hidden"}
 exec(compile(_SOURCE, HIDDEN, "exec"), _namespace)
 linecache.cache[HIDDEN] = (len(_SOURCE), None, _SOURCE.splitlines(keepends=True), HIDDEN)
@@ -41,10 +45,24 @@ class SoftLimit:
 
 
 @contextmanager
-def soft_limit(seconds: float) -> Iterator[SoftLimit]:
-    """Raise TimeoutError in the main thread after `seconds`, once."""
+def soft_limit(seconds: float, *, patience: float = 0.0) -> Iterator[SoftLimit]:
+    """Raise TimeoutError in the main thread after `seconds`, once.
+
+    Time for which the process was kept from running is added, up to `patience` seconds.
+    """
     limit = SoftLimit(seconds)
-    signal.signal(signal.SIGALRM, _namespace["PythonREPL"].time_limit(limit.shown))
+    time_is_up = _namespace["PythonREPL"].time_limit(limit.shown)
+    already_starved, granted = starved_seconds(), 0.0
+
+    def ring(signum: int, frame: FrameType | None) -> None:
+        nonlocal granted
+        owed = min(starved_seconds() - already_starved, patience) - granted
+        if owed < _NEGLIGIBLE:
+            time_is_up(signum, frame)
+        granted += owed
+        signal.setitimer(signal.ITIMER_REAL, owed)
+
+    signal.signal(signal.SIGALRM, ring)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

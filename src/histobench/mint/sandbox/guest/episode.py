@@ -24,7 +24,7 @@ class Shell(Protocol):
     def start(self, names: dict[str, Any], first_cell_number: int, wording: str) -> None:
         """Begin an episode with `names` in the namespace."""
 
-    def run(self, code: str, timeout: float) -> str:
+    def run(self, code: str, timeout: float, patience: float) -> str:
         """Run one cell; returns ok, error or timeout. Output goes to the standard streams."""
 
 
@@ -72,7 +72,7 @@ def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
             continue
         if kind_of_order == "cell":
             with Capture(output_chars) as captured:
-                kind = _shell.run(order["code"], order["timeout"])
+                kind = _shell.run(order["code"], order["timeout"], order["patience"])
             answer = {"op": "done", "cell": order["cell"], "kind": kind, "text": captured.text()}
         elif kind_of_order == "unit":
             answer = {"op": "verdict", **run_program(order)}

@@ -48,7 +48,7 @@ class Channel:
                 body = self._take()
             if body is not None:
                 return _parse(body)
-            self._wait(deadline)
+            self.wait(deadline)
             with self.guard():
                 self._fill()
 
@@ -56,7 +56,8 @@ class Channel:
         """Close this end."""
         self.socket.close()
 
-    def _wait(self, deadline: float | None) -> None:
+    def wait(self, deadline: float | None) -> None:
+        """Return when there is something to read; TimeoutError after `deadline` (monotonic)."""
         poller = select.poll()
         poller.register(self.socket, select.POLLIN)
         left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000

@@ -111,10 +111,10 @@ class IPythonShell:
             cells[:] = [""] * first_cell_number
         self._shell.execution_count = first_cell_number
 
-    def run(self, code: str, timeout: float) -> str:
+    def run(self, code: str, timeout: float, patience: float) -> str:
         """Run one cell; returns ok, error or timeout."""
         try:
-            with soft_limit(timeout) as limit:
+            with soft_limit(timeout, patience=patience) as limit:
                 result = self._shell.run_cell(code, store_history=True)
         except BaseException as error:  # the alarm rang inside IPython, or model code broke it
             sys.stdout.write(f"{type(error).__name__}: {error}\n")
@@ -127,7 +127,7 @@ class IPythonShell:
         """Run each kind of outcome once, so that what it imports lazily is loaded before the fork."""
         for code in _WARM_UP:
             with Capture(10_000):
-                self.run(code, 60)
+                self.run(code, 60, 0)
         python38.load_grammar()
         self._shell.reset(new_session=False)
 

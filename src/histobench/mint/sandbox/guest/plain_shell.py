@@ -23,12 +23,12 @@ class PlainShell:
         self._names = {"__name__": "__main__", **names}
         self._cell = first_cell_number
 
-    def run(self, code: str, timeout: float) -> str:
+    def run(self, code: str, timeout: float, patience: float) -> str:
         """Run one cell; returns ok, error or timeout."""
         name = f"Cell In[{self._cell}]"
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         try:
-            with soft_limit(timeout) as limit:
+            with soft_limit(timeout, patience=patience) as limit:
                 self._execute(code, name)
         except BaseException as error:
             depth = 0 if isinstance(error, SyntaxError) else None

@@ -113,7 +113,7 @@ def _of_the_tokenizer(error: SyntaxError, lines: list[str]) -> tuple[str, int, i
     if message.endswith("was never closed") or message == "incomplete input":
         return "unexpected EOF while parsing", len(lines), len(lines[-1]) + 1
     if error.filename == "<string>" and message == "invalid syntax" and error.offset == 0:  # its end
-        return "unexpected EOF while parsing", number, 0
+        return "unexpected EOF while parsing", number, len(line.rstrip())
     return None
 
 

@@ -15,9 +15,9 @@ def run_program(order: dict[str, Any]) -> dict[str, Any]:
     """
     token = order.pop("token")
     program = order.pop("program")
-    timeout = order.pop("timeout")
+    timeout, patience = order.pop("timeout"), order.pop("patience")
     try:
-        with Capture(0), soft_limit(timeout):
+        with Capture(0), soft_limit(timeout, patience=patience):
             # dont_inherit: this file's own future statements are not the submission's.
             exec(compile(program, "<submission>", "exec", dont_inherit=True), {})
     except BaseException as error:
