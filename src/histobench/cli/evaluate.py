@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The documented flags of 01-ROI_BenchMark_Main.py, and a few more."""
     general = parser.add_argument_group("general")
     general.add_argument(
-        "--TASK", required=True, help="comma-separated: Linear-Probe,KNN,Proto,Few-shot,Zero-shot"
+        "--TASK",
+        required=True,
+        help="comma-separated: Linear-Probe,KNN,Proto,Few-shot,Zero-shot,Retrieval,Label-efficiency",
     )
     general.add_argument("--class2id_txt", help="class mapping file")
     general.add_argument("--train_feature_file", required=True, help="training features (.pt)")

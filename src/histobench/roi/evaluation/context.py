@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.predictions import Predictions
+from histobench.roi.protocols.held_out import held_out
 
 if TYPE_CHECKING:
     from histobench.roi.protocols.outcome import Outcome
@@ -39,6 +40,14 @@ class Context:
         """Whether the validation features are training data here."""
         return self.request.val is not None and self.request.preset == "uni"
 
+    @cached_property
+    def train_and_val(self) -> tuple[FeatureSet, FeatureSet]:
+        """Features to train on and to choose by; without a validation set a fifth of train is held out."""
+        if self.request.val is not None:
+            return self.request.train, self.request.val
+        fit, rest = held_out(self.request.train.labels.numpy(), seed=self.request.seed)
+        return rows_of(self.request.train, fit), rows_of(self.request.train, rest)
+
     @property
     def info(self) -> dict[str, Any]:
         """What is said about the data in every results file."""
@@ -52,6 +61,10 @@ class Context:
             info["num_val"] = len(self.request.val)
             info["val_use"] = (
                 "joined to the training data" if self.val_joins_train else "used to choose hyper-parameters"
+            )
+        elif self.request.preset in ("thunder", "eva"):
+            info["val_use"] = (
+                "a fifth of the training set was held out to choose by (no validation set given)"
             )
         return info
 
@@ -83,4 +96,15 @@ def merged(first: FeatureSet, second: FeatureSet | None) -> FeatureSet:
         labels=torch.cat([first.labels, second.labels]),
         img_names=first.img_names + second.img_names,
         groups=groups,
+    )
+
+
+def rows_of(features: FeatureSet, rows: NDArray[np.int64]) -> FeatureSet:
+    """Some rows of a feature set."""
+    return replace(
+        features,
+        embeddings=features.embeddings[rows],
+        labels=features.labels[rows],
+        img_names=tuple(features.img_names[row] for row in rows),
+        groups=None if features.groups is None else tuple(features.groups[row] for row in rows),
     )

@@ -19,6 +19,7 @@ from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.store import check_pair
+from histobench.roi.protocols.presets import check_preset
 from histobench.roi.results.stored_run import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
@@ -58,8 +59,9 @@ def evaluate(
     that cannot be run on these features is skipped with its reason, one that goes wrong is reported at the
     end, and the others still run. With `resume`, a task that was finished with the same input is left alone.
     """
-    from histobench.roi.evaluation.tasks import TASK_RUNNERS
+    from histobench.roi.evaluation.tasks import LEFT_OUT, TASK_RUNNERS
 
+    check_preset(request.preset)
     tasks = tuple(dict.fromkeys(_canonical(name, TASK_RUNNERS) for name in request.tasks))
     check_pair(request.train, request.test)
     if request.val is not None:
@@ -75,6 +77,9 @@ def evaluate(
         digest = task_digest(request, task, identity.fingerprint)
         if resume and ledger.has(task, digest):
             unchanged.append(task)
+            continue
+        if task in LEFT_OUT.get(request.preset, ()):
+            skipped[task] = f"the preset {request.preset} has no recipe for it"
             continue
         on_task(task)
         try:

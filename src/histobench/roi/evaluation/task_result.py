@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,3 +43,31 @@ class TaskResult:
             setting,
             warnings=(*outcome.info.get("warnings", ()), *evaluation.notes),
         )
+
+    @classmethod
+    def averaged(
+        cls,
+        predictions: Predictions,
+        metrics: Mapping[str, NDArray[np.float64]],
+        *,
+        setting: str = "",
+        warnings: tuple[str, ...] = (),
+    ) -> TaskResult:
+        """A result whose metrics are means over episodes or runs; the rest is of the mean probabilities."""
+        whole = evaluate(
+            predictions.probabilities,
+            predictions.labels,
+            classes=predictions.classes,
+            predicted=predictions.predicted,
+        )
+        scores = {name: _mean(values) for name, values in metrics.items()}
+        return cls(predictions, scores, whole.per_class, whole.confusion_matrix, setting, metrics, warnings)
+
+    def with_scores(self, scores: Mapping[str, Score]) -> TaskResult:
+        """The same result with more metrics."""
+        return replace(self, scores={**self.scores, **scores})
+
+
+def _mean(values: NDArray[np.float64]) -> Score:
+    defined = values[np.isfinite(values)]
+    return Score(float(defined.mean())) if len(defined) else Score(None, "undefined in every episode or run")

@@ -5,67 +5,62 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from histobench.roi.evaluation.context import Context, TaskSkippedError
+from histobench.roi.evaluation.probes import run_label_efficiency, run_linear_probe
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.evaluation.zero_shot import zero_shot_outcome
-from histobench.roi.metrics.classification import evaluate
 from histobench.roi.metrics.score import Score
-from histobench.roi.protocols.few_shot import FewShotSetting, few_shot
+from histobench.roi.protocols import thunder
+from histobench.roi.protocols.few_shot import few_shot
 from histobench.roi.protocols.knn import knn
-from histobench.roi.protocols.linear_probe import linear_probe
-from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.protocols.prototype import prototype
-
-
-def run_linear_probe(context: Context) -> Iterable[TaskResult]:
-    """A linear classifier on the frozen features."""
-    options = context.request.options
-    yield _scored(
-        context,
-        linear_probe(
-            context.train.embeddings,
-            context.train.labels,
-            context.request.test.embeddings,
-            n_classes=len(context.classes),
-            max_iteration=options.max_iteration,
-            use_sklearn=options.use_sklearn,
-            device=context.device,
-        ),
-    )
+from histobench.roi.protocols.retrieval import retrieval
 
 
 def run_knn(context: Context) -> Iterable[TaskResult]:
     """The vote of the nearest training images."""
-    yield _scored(
-        context,
-        knn(
+    if context.request.preset == "thunder":
+        train, val = context.train_and_val
+        outcome = thunder.knn_chosen_on_val(
+            train.embeddings,
+            train.labels,
+            val.embeddings,
+            val.labels,
+            context.request.test.embeddings,
+            n_classes=len(context.classes),
+            device=context.device,
+        )
+    else:
+        outcome = knn(
             context.train.embeddings,
             context.train.labels,
             context.request.test.embeddings,
             n_classes=len(context.classes),
             n_neighbors=context.request.options.n_neighbors,
             device=context.device,
-        ),
-    )
+        )
+    yield TaskResult.scored(outcome, context.predictions(outcome))
 
 
 def run_prototype(context: Context) -> Iterable[TaskResult]:
     """The nearest class mean."""
-    yield _scored(
-        context,
-        prototype(
-            context.train.embeddings,
-            context.train.labels,
-            context.request.test.embeddings,
-            n_classes=len(context.classes),
-            device=context.device,
-        ),
+    outcome = prototype(
+        context.train.embeddings,
+        context.train.labels,
+        context.request.test.embeddings,
+        n_classes=len(context.classes),
+        device=context.device,
     )
+    yield TaskResult.scored(outcome, context.predictions(outcome))
 
 
 def run_few_shot(context: Context) -> Iterable[TaskResult]:
     """Episodes with a few training images per class, for every way and shot."""
+    if context.request.preset == "thunder":
+        yield from _voted_few_shot(context)
+        return
     options = context.request.options
     result = few_shot(
         context.train.embeddings,
@@ -83,12 +78,32 @@ def run_few_shot(context: Context) -> Iterable[TaskResult]:
     if not result.settings:
         raise TaskSkippedError("; ".join(result.warnings) or "no way and shot fits the training set")
     for number, setting in enumerate(result.settings):
-        yield _few_shot_result(context, setting, tuple(result.warnings) if number == 0 else ())
+        yield TaskResult.averaged(
+            context.predictions(setting.outcome, episodes=setting.episodes_per_image),
+            setting.episode_metrics,
+            setting=setting.name,
+            warnings=tuple(result.warnings) if number == 0 else (),
+        )
 
 
 def run_zero_shot(context: Context) -> Iterable[TaskResult]:
     """The encoder's text tower instead of training images."""
-    yield _scored(context, zero_shot_outcome(context))
+    outcome = zero_shot_outcome(context)
+    yield TaskResult.scored(outcome, context.predictions(outcome))
+
+
+def run_retrieval(context: Context) -> Iterable[TaskResult]:
+    """The training images that come back for a test image."""
+    outcome, scores = retrieval(
+        context.train.embeddings,
+        context.train.labels,
+        context.request.test.embeddings,
+        context.request.test.labels,
+        n_classes=len(context.classes),
+        device=context.device,
+    )
+    result = TaskResult.scored(outcome, context.predictions(outcome))
+    yield result.with_scores({name: Score(value) for name, value in scores.items()})
 
 
 TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult]]] = {
@@ -97,34 +112,30 @@ TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult]]] = {
     "Proto": run_prototype,
     "Few-shot": run_few_shot,
     "Zero-shot": run_zero_shot,
+    "Retrieval": run_retrieval,
+    "Label-efficiency": run_label_efficiency,
 }
 
-
-def _scored(context: Context, outcome: Outcome) -> TaskResult:
-    return TaskResult.scored(outcome, context.predictions(outcome))
-
-
-def _few_shot_result(context: Context, setting: FewShotSetting, warnings: tuple[str, ...]) -> TaskResult:
-    predictions = context.predictions(setting.outcome, episodes=setting.episodes_per_image)
-    averaged = evaluate(
-        predictions.probabilities,
-        predictions.labels,
-        classes=predictions.classes,
-        predicted=predictions.predicted,
-    )
-    return TaskResult(
-        predictions,
-        {name: _mean(values) for name, values in setting.episode_metrics.items()},
-        averaged.per_class,
-        averaged.confusion_matrix,
-        setting.name,
-        setting.episode_metrics,
-        warnings,
-    )
+#: What a preset has no recipe for; everything else follows `uni`.
+LEFT_OUT = {"eva": ("KNN", "Proto", "Few-shot", "Retrieval", "Label-efficiency")}
 
 
-def _mean(values: np.ndarray) -> Score:
-    defined = values[np.isfinite(values)]
-    if not len(defined):
-        return Score(None, "undefined in every episode")
-    return Score(float(defined.mean()))
+def _voted_few_shot(context: Context) -> Iterable[TaskResult]:
+    labels: NDArray[np.int64] = context.train.labels.numpy()
+    smallest = int(np.bincount(labels)[np.unique(labels)].min())
+    shots = [shot for shot in thunder.SHOTS if shot <= smallest]
+    if not shots:
+        raise TaskSkippedError("the smallest class has no training image")
+    for shot in shots:
+        outcome = thunder.voted_simple_shot(
+            context.train.embeddings,
+            context.train.labels,
+            context.request.test.embeddings,
+            n_classes=len(context.classes),
+            shot=shot,
+            seed=context.request.seed,
+            device=context.device,
+        )
+        yield TaskResult.scored(
+            outcome, context.predictions(outcome), setting=f"{outcome.info['way']}way_{shot}shot"
+        )
