@@ -16,6 +16,7 @@ import bootstrap
 import few_shot
 import knn
 import linear_probe
+import sandbox
 import torch
 from measure import PARTS, Machine, Row, Setup, table
 from workload import reference_workload
@@ -66,6 +67,7 @@ def main() -> int:
     print(text)
     if not (args.no_write or args.quick):
         PAGE.write_text(text)
+        sandbox.write_section(PAGE, sandbox.measured_section())
     return 0
 
 
