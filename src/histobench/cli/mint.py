@@ -1,6 +1,7 @@
 """The language-model track: agents that solve tasks in several turns with tools, code and feedback.
 
 Examples:
+  histobench mint run                            a small local model on a few built-in tasks
   histobench mint replay recordings/             prove this installation on recorded episodes
   histobench mint rescore outputs/ --rule strict another scoring rule for finished runs
   histobench mint table outputs/                 the leaderboard
@@ -14,6 +15,7 @@ import importlib
 
 #: sub-verb -> (module, what it does). The module has `add_arguments(parser)` and `run(args) -> int | None`.
 JOBS: dict[str, tuple[str, str]] = {
+    "run": ("histobench.cli.mint_run", "a language model on tasks, with or without expert feedback"),
     "replay": ("histobench.cli.mint_replay", "prove loop, sandbox, tools and checkers on recorded episodes"),
     "rescore": ("histobench.cli.mint_rescore", "apply a scoring rule to finished runs"),
     "table": ("histobench.cli.mint_table", "the leaderboard of result folders and outcome tables"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from histobench.mint.agents.answer_cache import AnswerCache
 from histobench.mint.agents.completion import Sampling
@@ -36,13 +37,27 @@ def open_player(
 
         return HumanPlayer()
     if spec.kind == "replay":
+        from histobench.mint.agents.replay_expert import ReplayExpert
         from histobench.mint.agents.replay_player import ReplayPlayer
 
-        return ReplayPlayer(spec.target)
+        return ReplayExpert(spec.target) if as_expert else ReplayPlayer(spec.target)
     sampling = sampling or Sampling(max_tokens=1024 if as_expert else 512)
     stop = expert_stop_words() if as_expert else agent_stop_words(spec.kind)
     sampling = replace(sampling, stop=stop)
     return _local(spec, terms, sampling) if spec.kind == "local" else _remote(spec, terms, sampling)
+
+
+def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
+    """The name in folders and tables, known without opening a connection or loading a model."""
+    if spec.kind == "human":
+        return "human"
+    if spec.kind == "replay":
+        return open_player(spec, Terms(), as_expert=as_expert).name
+    if spec.kind == "local":
+        from histobench.mint.agents.local_model import MODEL
+
+        return Path(spec.target).stem if spec.target else MODEL
+    return spec.folder_name
 
 
 def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
@@ -74,12 +89,12 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
 def _local(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
     from histobench.mint.agents.endpoint import Endpoint
     from histobench.mint.agents.endpoint_player import EndpointPlayer
-    from histobench.mint.agents.local_model import MODEL, LocalServer, find_model
+    from histobench.mint.agents.local_model import LocalServer, find_model
     from histobench.mint.agents.openai_wire import OpenAIWire
 
     path = find_model(spec.target or None)
     server = LocalServer(path)
-    name = path.stem if spec.target else MODEL
+    name = player_name(spec)
     endpoint = Endpoint(
         OpenAIWire(name, server.base_url),
         sampling,

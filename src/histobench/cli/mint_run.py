@@ -1,0 +1,203 @@
+"""Run a language model on tasks, with or without expert feedback, and keep every episode.
+
+Agents: openai:MODEL, openai:MODEL@http://host/v1 (vLLM, Ollama, llama.cpp, ...), vllm:MODEL@http://host/v1,
+anthropic:MODEL, gemini:MODEL, local: (a small model that needs no key), local:FILE.gguf, replay:FILE, human.
+Keys: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY; for an address of your own, HISTOBENCH_API_KEY.
+
+A run that was stopped or killed goes on where it was: repeat the same command.
+
+Examples:
+  histobench mint run                                            a small local model on a few built-in tasks
+  histobench mint run --agent openai:gpt-4o-mini --tasks gsm8k,math --k 1..5 --max-cost 5
+  histobench mint run --agent openai:M@http://localhost:8000/v1 --tasks reasoning --feedback openai:gpt-4o
+  histobench mint run --config configs/ --output data/outputs
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from histobench.mint.agents.opening import Terms
+    from histobench.mint.feedback.kind import Form
+    from histobench.mint.prompts.first_message import Wording
+    from histobench.mint.runs.planned_cell import PlannedCell
+
+OUTPUT = "mint-results"
+ANSWERS = "answers.sqlite"
+INCOMPLETE = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Who plays what, how, and where the episodes go."""
+    what = parser.add_argument_group("what is run")
+    what.add_argument("--agent", help="the model under test (default: local:)")
+    what.add_argument("--name", help="its name in folders and tables (default: the model's)")
+    what.add_argument("--tasks", help="datasets or families, separated by commas (default: starter)")
+    what.add_argument("--data", help="folder of the datasets (default: data/processed)")
+    what.add_argument(
+        "--k", default="5", help="most actions of an episode: 5, or 1,3,5, or 1..5 (default: 5)"
+    )
+    what.add_argument("--limit", type=int, help="only the first N tasks of each dataset")
+    what.add_argument("--repeat", type=int, default=1, help="play everything N times (default: 1)")
+    what.add_argument(
+        "--config", help="a configuration file, or a folder of them, instead of --tasks and --k"
+    )
+    how = parser.add_argument_group("how it is run")
+    how.add_argument("--rule", choices=("strict", "published"), default="strict", help="the scoring rule")
+    how.add_argument("--temperature", type=float, default=0.0)
+    how.add_argument("--max-tokens", type=int, default=512, help="of one message (default: 512)")
+    how.add_argument("--prompts", choices=("own", "official"), default="own", help="whose words")
+    how.add_argument("--prompts-dir", help="a clone of the published benchmark, for --prompts official")
+    how.add_argument(
+        "--wikipedia", help="live, a tape (.json, .json.gz) or a folder of articles (default: live)"
+    )
+    how.add_argument("--sandbox", default="auto", help="auto, bubblewrap, landlock or unsafe")
+    expert = parser.add_argument_group("expert feedback")
+    expert.add_argument("--feedback", default="none", help="none, placebo, or an agent (default: none)")
+    expert.add_argument("--feedback-form", choices=("textual", "binary", "placebo"), default="textual")
+    expert.add_argument(
+        "--gt", action=argparse.BooleanOptionalAction, default=False, help="the expert knows the solution"
+    )
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--concurrency", type=int, default=8, help="episodes at a time (default: 8)")
+    limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
+    limits.add_argument("--prices", help="YAML file of prices: MODEL: [read, written] in dollars per million")
+    limits.add_argument("--attempts", type=int, default=10, help="of one request (default: 10)")
+    limits.add_argument("--timeout", type=float, default=300.0, help="seconds for one answer (default: 300)")
+    parser.add_argument("-o", "--output", help=f"folder of the results (default: {OUTPUT})")
+    parser.add_argument(
+        "--cache", help=f"file of answers, or none (default: {ANSWERS} in the folder of the results)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play the missing episodes and say how it went."""
+    from rich.console import Console
+
+    from histobench.cli.mint_progress import progress_display
+    from histobench.cli.mint_summary import print_summary
+    from histobench.mint.agents.opening import open_player
+    from histobench.mint.runs.episode_run import Stage
+    from histobench.mint.runs.run import Run
+    from histobench.mint.runs.task_source import load_tasks, open_encyclopedia
+    from histobench.mint.sandbox import open_sandbox
+
+    if args.concurrency < 1 or args.repeat < 1:
+        raise HistobenchError("--concurrency and --repeat must be at least 1")
+    console = Console(stderr=True)
+    wording = _wording(args)
+    cells, output = _cells(args)
+    loaded = [(cell, load_tasks(cell.dataset, args.data or cell.data, args.limit)) for cell in cells]
+    terms = _terms(args, output, cells)
+    encyclopedia = open_encyclopedia(args.wikipedia, cache=output / "wikipedia.sqlite")
+    with Run(
+        loaded,
+        output,
+        open_player=lambda spec, sampling, as_expert: open_player(
+            spec, terms, sampling=sampling, as_expert=as_expert
+        ),
+        repeats=args.repeat,
+        ledger=terms.ledger,
+    ) as work:
+        if not work.jobs:
+            outcome = work.nothing_to_do()
+        else:
+            with open_sandbox(args.sandbox) as pool, progress_display(console, work.tally) as watch:
+                stage = Stage(pool, wording, encyclopedia, threading.Event())
+                outcome = work.carry_out(stage, concurrency=args.concurrency, watch=watch)
+    if terms.cache is not None:
+        terms.cache.close()
+    print_summary(Console(), output, [cell.cell for cell in cells], outcome)
+    return 0 if outcome.complete else INCOMPLETE
+
+
+def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
+    from histobench.mint.agents.completion import Sampling
+    from histobench.mint.agents.opening import player_name
+    from histobench.mint.agents.spec import parse_agent
+    from histobench.mint.configs.cell import NONE
+    from histobench.mint.feedback.kind import FeedbackKind
+    from histobench.mint.runs.config_file import read_configs
+    from histobench.mint.runs.planned_cell import PLACEBO
+    from histobench.mint.runs.request import RunRequest, parse_budgets, plan_expert
+    from histobench.mint.runs.task_source import choose_datasets
+    from histobench.mint.tasks.rule import as_rule
+
+    rule = as_rule(args.rule)
+    if args.config:
+        agent = parse_agent(args.agent) if args.agent else None
+        configured = read_configs(args.config, agent=agent, name=args.name, rule=rule)
+        outputs = {entry.output for entry in configured}
+        if len(outputs) > 1 and not args.output:
+            raise HistobenchError(f"{args.config}: the files write to {len(outputs)} folders; give --output")
+        cells = [replace(entry.planned, prompts=args.prompts) for entry in configured]
+        return cells, Path(args.output) if args.output else outputs.pop()
+    agent = parse_agent(args.agent or "local:")
+    form: Form = "placebo" if args.feedback == PLACEBO else args.feedback_form
+    expert = plan_expert(args.feedback, FeedbackKind(args.gt, form))
+    names = [name.strip() for name in (args.tasks or "starter").split(",") if name.strip()]
+    expert_name = NONE
+    if expert is not None:
+        expert_name = player_name(expert.spec, as_expert=True) if expert.spec else PLACEBO
+    request = RunRequest(
+        agent=agent,
+        name=args.name or player_name(agent),
+        datasets=choose_datasets(names),
+        budgets=parse_budgets(args.k),
+        expert=expert,
+        expert_name=expert_name,
+        sampling=Sampling(args.temperature, args.max_tokens),
+        rule=rule,
+        prompts=args.prompts,
+    )
+    return request.cells(), Path(args.output or OUTPUT)
+
+
+def _terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell]) -> Terms:
+    from histobench.mint.agents.answer_cache import AnswerCache
+    from histobench.mint.agents.ledger import Ledger
+    from histobench.mint.agents.opening import Terms
+    from histobench.mint.agents.patience import Patience
+    from histobench.mint.agents.prices import find_price, read_prices
+
+    prices = read_prices(args.prices)
+    if args.max_cost is not None:
+        specs = [cell.agent for cell in cells] + [
+            cell.expert.spec for cell in cells if cell.expert and cell.expert.spec
+        ]
+        for spec in specs:
+            if spec.is_endpoint and find_price(spec.target, prices) is None:
+                raise HistobenchError(
+                    f"--max-cost needs the price of {spec.target}; write `{spec.target}: [read, written]` "
+                    "(dollars per million tokens) to a file and give it with --prices"
+                )
+    cache = None if args.cache == "none" else AnswerCache(args.cache or output / ANSWERS)
+    return Terms(
+        concurrency=args.concurrency,
+        patience=Patience(attempts=args.attempts, answer_timeout=args.timeout),
+        cache=cache,
+        prices=prices,
+        ledger=Ledger(max_cost=args.max_cost, spent=cache.spent() if cache else 0.0),
+    )
+
+
+def _wording(args: argparse.Namespace) -> Wording:
+    from histobench.mint.prompts.first_message import OwnWording
+    from histobench.mint.prompts.published import PublishedWording
+
+    if args.prompts == "official":
+        if not args.prompts_dir:
+            raise HistobenchError(
+                "--prompts official needs --prompts-dir, a clone of the published benchmark"
+            )
+        return PublishedWording(args.prompts_dir)
+    return OwnWording()

@@ -1,0 +1,69 @@
+"""Did the expert give the answer away?"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+
+from histobench.mint.envs.state import Message
+from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.codegen import CodeGenTask
+from histobench.mint.tasks.reasoning import MultipleChoiceTask
+
+_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?")
+_FENCED = re.compile(r"```[a-zA-Z0-9]*\n(.*?)```", re.DOTALL)
+_OPTION = re.compile(
+    r"\b(?:option|answer|choice)\s*(?:is|should be|:)?\s*\(?([A-Ja-j])\b\)?|\(([A-Ja-j])\)|\b([A-J])\)"
+)
+_QUOTED = re.compile(r"\"([^\"\n]{2,80})\"|'([^'\n]{2,80})'|`([^`\n]{1,80})`|\*\*([^*\n]{1,80})\*\*")
+
+
+def leaks_answer(task: Task, history: Sequence[Message], observation: str, feedback: str) -> bool | None:
+    """Whether the feedback states the answer before anyone else did; `None` where that cannot be judged.
+
+    Numbers, options, quoted phrases and code are picked out of the feedback and handed to the task's own
+    strict checker. What the task, the agent's messages or the observations have said before is no leak, and
+    neither is a verdict on the agent's own answer.
+    """
+    if task.decided_by_acting:
+        return None
+    if not feedback:
+        return False
+    said = "\n".join([task.prompt, *(message.content for message in history[1:]), observation])
+    task = copy.copy(task)
+    task.rule = "strict"
+    return any(_checks_out(task, answer) for answer in _new_answers(task, said, feedback))
+
+
+def _new_answers(task: Task, said: str, feedback: str) -> list[str]:
+    if isinstance(task, CodeGenTask):
+        # Fragments of code are help, a program that passes the tests is the answer.
+        return [code for code in _FENCED.findall(feedback) if "def " in code and code.strip() not in said]
+    if isinstance(task, MultipleChoiceTask):
+        # The options stand in the prompt: naming one is news unless the agent has named it.
+        spoken = said.replace(task.prompt, "")
+        return sorted(_options(feedback) - _options(spoken))
+    found = {match.group() for match in _NUMBER.finditer(feedback)}
+    found = {number for number in found if not _contains(said, number)}
+    phrases = {next(filter(None, groups)) for groups in _QUOTED.findall(feedback)}
+    reference = str(task.reference).strip()
+    if reference and not _NUMBER.fullmatch(reference) and _contains(feedback, reference):
+        phrases.add(reference)
+    return sorted(found | {phrase for phrase in phrases if not _contains(said, phrase)})
+
+
+def _options(text: str) -> set[str]:
+    return {next(filter(None, groups)).lower() for groups in _OPTION.findall(text)}
+
+
+def _contains(text: str, phrase: str) -> bool:
+    """Whether the phrase stands in the text as whole words or numbers, in any case."""
+    return re.search(rf"(?<![\w.]){re.escape(phrase)}(?![\w]|\.\d)", text, re.IGNORECASE) is not None
+
+
+def _checks_out(task: Task, answer: str) -> bool:
+    try:
+        return bool(task.success(answer))
+    except Exception:  # a plug-in's checker may fail on anything; then it is not the answer
+        return False

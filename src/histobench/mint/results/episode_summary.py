@@ -1,0 +1,51 @@
+"""The numbers of one cell: success with its interval, turns, invalid actions, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from histobench.core.statistics.intervals import Interval
+from histobench.mint.configs.cell import Cell
+from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_episodes
+from histobench.mint.results.uncertainty import rate_interval
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """Means over the episodes of a cell; `tokens` is unknown for runs that did not count them."""
+
+    episodes: int
+    success_rate: float
+    interval: Interval
+    turns: float
+    invalid: float
+    tokens: float | None
+
+
+def summarise_cell(output: str | Path, cell: Cell) -> CellSummary | None:
+    """All episodes of a cell below a folder, repeated runs included; `None` without any."""
+    files = [path for path in sorted(Path(output).glob(f"**/{FILE}")) if _is_of(path, output, cell)]
+    episodes = [episode for file in files for episode in read_episodes(file)]
+    return summarise(episodes) if episodes else None
+
+
+def summarise(episodes: Sequence[StoredEpisode]) -> CellSummary:
+    """The numbers of some episodes."""
+    n = len(episodes)
+    outcomes = [episode.outcome for episode in episodes]
+    tokens = [episode.state.get("token_counter", {}).get("total_tokens") for episode in episodes]
+    return CellSummary(
+        episodes=n,
+        success_rate=100 * sum(outcome.success for outcome in outcomes) / n,
+        interval=rate_interval(outcomes),
+        turns=sum(len(episode.state["history"]) // 2 for episode in episodes) / n,
+        invalid=sum(outcome.invalid for outcome in outcomes) / n,
+        tokens=None if None in tokens or not any(tokens) else sum(map(int, tokens)) / n,
+    )
+
+
+def _is_of(path: Path, output: str | Path, cell: Cell) -> bool:
+    relative = path.parent.relative_to(output).as_posix()
+    return relative == cell.path or relative.endswith(f"/{cell.path}")

@@ -1,0 +1,106 @@
+"""The folder of one cell: finished episodes, what they cost, and what kept others from finishing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from histobench.core.atomic import write_json
+from histobench.core.errors import HistobenchError
+from histobench.mint.results.stored_episode import FILE
+from histobench.mint.runs.journal import LineJournal
+
+DETAILS = "details.jsonl"
+FAILURES = "provider_failures.jsonl"
+SETTINGS = "settings.json"
+
+
+class CellStore:
+    """`results.jsonl` in the published schema is the record of what is done; the other files stand beside it.
+
+    Details are written before the result they belong to. After a kill there may be details without a result,
+    which nobody reads, but never a result without details.
+    """
+
+    def __init__(self, folder: str | Path, settings: dict[str, Any], record: dict[str, Any]) -> None:
+        self.folder = Path(folder)
+        self._results = LineJournal(self.folder / FILE)
+        self._details: LineJournal | None = None
+        self._failures: LineJournal | None = None
+        try:
+            self._check_settings(settings, record)
+            self.finished = self._finished()
+        except BaseException:
+            self._results.close()
+            raise
+
+    @property
+    def repaired(self) -> bool:
+        """Whether a torn line was cut off when the folder was opened."""
+        return self._results.repaired
+
+    def add(self, episode: dict[str, Any], details: dict[str, Any]) -> None:
+        """Keep a finished episode, at once."""
+        if self._details is None:
+            self._details = LineJournal(self.folder / DETAILS)
+        self._details.append(details)
+        self._results.append(episode)
+
+    def add_failure(self, failure: dict[str, Any]) -> None:
+        """Keep a note of an episode that could not be played to its end through no fault of the model."""
+        if self._failures is None:
+            self._failures = LineJournal(self.folder / FAILURES)
+        self._failures.append(failure)
+
+    def close(self) -> None:
+        """Let another run write here."""
+        for journal in (self._results, self._details, self._failures):
+            if journal is not None:
+                journal.close()
+
+    def _finished(self) -> dict[str, bool]:
+        """Task id -> success of every episode on disk."""
+        finished: dict[str, bool] = {}
+        for record in self._results.records():
+            try:
+                task_id, success = str(record["task"]["task_id"]), bool(record["state"]["success"])
+            except (KeyError, TypeError) as error:
+                raise HistobenchError(
+                    f"{self._results.path} holds a line that is no episode ({error!r})"
+                ) from error
+            if task_id in finished:
+                raise HistobenchError(f"{self._results.path} holds the task {task_id} twice; remove one line")
+            finished[task_id] = success
+        return finished
+
+    def _check_settings(self, settings: dict[str, Any], record: dict[str, Any]) -> None:
+        path = self.folder / SETTINGS
+        if not path.exists():
+            write_json(path, record)
+            return
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise HistobenchError(f"cannot read {path}: {error}") from error
+        changed = [name for name in settings if before.get(name) != settings[name]]
+        if changed:
+            said = ", ".join(f"{name} was {before.get(name)!r}, now {settings[name]!r}" for name in changed)
+            raise HistobenchError(
+                f"{self.folder} was made with other settings ({said}); give another --output"
+            )
+
+
+def read_details(results: Path) -> dict[str, dict[str, Any]]:
+    """Task id -> details of the episodes of a `results.jsonl`; empty for runs of other programs."""
+    path = results.with_name(DETAILS)
+    if not path.is_file():
+        return {}
+    details: dict[str, dict[str, Any]] = {}
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            record = json.loads(line)
+            details[str(record["task_id"])] = record  # of two, the later belongs to the result
+        except (ValueError, KeyError, TypeError):
+            continue  # the last line of a killed run
+    return details

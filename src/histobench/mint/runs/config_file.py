@@ -1,0 +1,122 @@
+"""Configuration files of the published shape, as `histobench mint configs` writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.mint.agents.completion import Sampling
+from histobench.mint.agents.opening import player_name
+from histobench.mint.agents.spec import AgentSpec, parse_agent
+from histobench.mint.configs.cell import Cell, parse_cell
+from histobench.mint.configs.dataset import Dataset, get_dataset, task_class
+from histobench.mint.feedback.kind import parse_kind
+from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
+from histobench.mint.runs.starter import NAME, starter_dataset
+from histobench.mint.tasks.rule import Rule
+
+#: Agent classes of the published benchmark -> kinds of agents here.
+AGENT_CLASSES = {
+    "OpenAILMAgent": "openai",
+    "VLLMAgent": "vllm",
+    "ClaudeLMAgent": "anthropic",
+    "GeminiLMAgent": "gemini",
+    "OpenAIFeedbackAgent": "openai",
+    "VLLMFeedbackAgent": "vllm",
+    "ClaudeFeedbackAgent": "anthropic",
+}
+ADDRESS = "openai.api_base"
+
+
+@dataclass(frozen=True)
+class ConfiguredCell:
+    """What a file says, and the folder that it writes below."""
+
+    planned: PlannedCell
+    output: Path
+
+
+def read_configs(
+    path: str | Path, *, agent: AgentSpec | None = None, name: str | None = None, rule: Rule = "strict"
+) -> list[ConfiguredCell]:
+    """The cells of a file or of all `.json` files below a folder; `agent` plays in place of theirs."""
+    path = Path(path)
+    files = [path] if path.is_file() else sorted(path.rglob("*.json"))
+    if not files:
+        raise HistobenchError(
+            f"no configuration (.json) at {path}; `histobench mint configs FOLDER` writes some"
+        )
+    return [_read(file, agent, name, rule) for file in files]
+
+
+def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> ConfiguredCell:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        cell = parse_cell(config["output_dir"])
+        output = Path(str(config["output_dir"]).removesuffix(cell.path) or ".")
+        cell = replace(cell, **{key: config["env_config"][key] for key in cell.env_config})
+        settings = config["agent"]["config"]
+        spec = agent or _agent(config["agent"]["agent_class"], settings)
+        if agent is not None:
+            cell = replace(cell, model=name or player_name(agent))
+        dataset = _dataset(cell, config["task"])
+        planned = PlannedCell(
+            cell=cell,
+            dataset=dataset,
+            agent=spec,
+            sampling=_sampling(settings, 512),
+            expert=_expert(cell, config.get("feedback_config") or {}),
+            rule=rule,
+            data=_data_folder(config["task"]["filepath"], dataset),
+        )
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HistobenchError(f"{path} is not a configuration of a run ({error!r})") from error
+    except HistobenchError as error:
+        raise HistobenchError(f"{path}: {error}") from error
+    return ConfiguredCell(planned, output)
+
+
+def _agent(class_name: str, settings: Mapping[str, Any]) -> AgentSpec:
+    if class_name not in AGENT_CLASSES:
+        raise HistobenchError(
+            f"unknown agent class {class_name!r}; {did_you_mean(class_name, AGENT_CLASSES)}"
+        )
+    address = settings.get(ADDRESS)
+    return parse_agent(
+        f"{AGENT_CLASSES[class_name]}:{settings['model_name']}" + (f"@{address}" if address else "")
+    )
+
+
+def _expert(cell: Cell, config: Mapping[str, Any]) -> ExpertPlan | None:
+    settings = config.get("feedback_agent_config") or {}
+    if settings.get("agent_class", "None") == "None":
+        return None
+    kind = parse_kind(f"{config['pseudo_human_feedback']}-{config['feedback_form']}")
+    if settings["agent_class"] == PLACEBO:
+        return ExpertPlan(kind)
+    return ExpertPlan(kind, _agent(settings["agent_class"], settings), _sampling(settings, 1024))
+
+
+def _dataset(cell: Cell, config: Mapping[str, Any]) -> Dataset:
+    if cell.dataset == NAME:
+        return starter_dataset()
+    try:
+        return get_dataset(cell.dataset)
+    except HistobenchError:
+        if ":" not in config["task_class"]:
+            raise
+        return Dataset(cell.dataset, task_class(config["task_class"]), config["task_type"])
+
+
+def _data_folder(filepath: str, dataset: Dataset) -> Path:
+    """The folder of all datasets, from the file (or folder) of one."""
+    path = Path(filepath)
+    return path.parent if dataset.type == "decision_making" else path.parent.parent
+
+
+def _sampling(settings: Mapping[str, Any], max_tokens: int) -> Sampling:
+    return Sampling(float(settings.get("temperature", 0.0)), int(settings.get("max_tokens", max_tokens)))

@@ -1,0 +1,131 @@
+"""Plays one episode of a run, from the task to the lines that are kept."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from histobench.mint.agents.completion import Usage
+from histobench.mint.agents.player import EpisodeAgent, EpisodeKey, Player
+from histobench.mint.envs.episode import play
+from histobench.mint.envs.opening import open_environment
+from histobench.mint.envs.state import Budget, Message, State
+from histobench.mint.feedback.expert import EpisodeExpert
+from histobench.mint.prompts.first_message import Wording, first_message
+from histobench.mint.runs.planned_cell import PlannedCell
+from histobench.mint.runs.task_source import episode_tools
+from histobench.mint.sandbox import SandboxPool
+from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.codegen import CodeGenTask
+from histobench.mint.tools.wikipedia_search import Encyclopedia
+
+
+class StoppedError(Exception):
+    """The run is being stopped; the episode is played again next time."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all episodes of a run share."""
+
+    pool: SandboxPool
+    wording: Wording
+    encyclopedia: Encyclopedia | None
+    stopping: threading.Event
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished episode as it is kept."""
+
+    episode: dict[str, Any]
+    details: dict[str, Any]
+    success: bool
+    usage: Usage
+
+
+def run_episode(
+    planned: PlannedCell, task: Task, repeat: int, *, stage: Stage, player: Player, expert: Player | None
+) -> Finished:
+    """Play to the end; whatever is raised is not the model's failure: the episode has to be played again."""
+    start = time.monotonic()
+    key = EpisodeKey(planned.dataset.name, task.task_id, repeat)
+    task = copy.copy(task)  # the same task may be played several times at once
+    task.rule = planned.rule
+    if isinstance(task, CodeGenTask):
+        task.pool = stage.pool
+    agent = player.open(key)
+    budget = _budget(planned)
+    tools = episode_tools(planned.dataset, stage.encyclopedia)
+    with open_environment(task, tools, pool=stage.pool) as environment:
+        adviser = _adviser(planned, task, environment.tools, stage, expert, key)
+        prompt = first_message(
+            task, environment.tools, budget, with_feedback=adviser is not None, wording=stage.wording
+        )
+        state = play(
+            environment,
+            _stoppable(agent, stage.stopping),
+            prompt=prompt,
+            budget=budget,
+            expert=adviser,
+            feedback_type=planned.expert.kind.state_type if planned.expert else "no_feedback",
+        )
+        described = task.to_dict()
+    return _finished(state, described, agent, adviser, planned, repeat, time.monotonic() - start)
+
+
+def _finished(
+    state: State,
+    described: dict[str, Any],
+    agent: EpisodeAgent,
+    adviser: EpisodeExpert | None,
+    planned: PlannedCell,
+    repeat: int,
+    seconds: float,
+) -> Finished:
+    tokens = agent.usage.as_published()
+    usage, cost = agent.usage, agent.cost
+    if adviser is not None:
+        tokens |= adviser.usage.as_published("feedback_")
+        usage += adviser.usage
+        cost = None if cost is None or adviser.cost is None else cost + adviser.cost
+    details: dict[str, Any] = {
+        "task_id": described["task_id"],
+        "repeat": repeat,
+        "success": state.success,
+        "rule": planned.rule,
+        "seconds": round(seconds, 3),
+        "tokens": usage.total_tokens,
+        "tokens_known": usage.known,
+        "cost": cost,
+    }
+    if adviser is not None:
+        details["feedback"] = adviser.as_record()
+    episode = {"state": state.as_published(tokens), "task": described}
+    return Finished(episode, details, state.success, usage)
+
+
+def _adviser(
+    planned: PlannedCell, task: Task, tools: Any, stage: Stage, expert: Player | None, key: EpisodeKey
+) -> EpisodeExpert | None:
+    if planned.expert is None:
+        return None
+    writer = expert.open(key) if expert is not None else None
+    return EpisodeExpert(planned.expert.kind, task, tools, stage.wording, writer)
+
+
+def _budget(planned: PlannedCell) -> Budget:
+    cell = planned.cell
+    return Budget(cell.max_steps, cell.max_propose_solution, cell.count_down)
+
+
+def _stoppable(agent: EpisodeAgent, stopping: threading.Event) -> Any:
+    def ask(history: tuple[Message, ...]) -> str:
+        if stopping.is_set():
+            raise StoppedError
+        return agent(history)
+
+    return ask

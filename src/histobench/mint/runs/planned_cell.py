@@ -1,0 +1,64 @@
+"""One cell of a run: who plays which dataset under which setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from histobench import __version__
+from histobench.mint.agents.completion import Sampling
+from histobench.mint.agents.spec import AgentSpec
+from histobench.mint.configs.cell import Cell
+from histobench.mint.configs.dataset import Dataset
+from histobench.mint.feedback.kind import FeedbackKind
+from histobench.mint.tasks.rule import Rule
+
+#: The folder name of the control arm, in place of an expert's model.
+PLACEBO = "placebo"
+AGENT_SAMPLING = Sampling()
+EXPERT_SAMPLING = Sampling(max_tokens=1024)
+
+
+@dataclass(frozen=True)
+class ExpertPlan:
+    """Who gives feedback (nobody for a placebo) and of which kind."""
+
+    kind: FeedbackKind
+    spec: AgentSpec | None = None
+    sampling: Sampling = EXPERT_SAMPLING
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """Everything that decides how the episodes of a cell are played."""
+
+    cell: Cell
+    dataset: Dataset
+    agent: AgentSpec
+    sampling: Sampling = AGENT_SAMPLING
+    expert: ExpertPlan | None = None
+    rule: Rule = "strict"
+    data: Path | None = None
+    prompts: str = "own"
+
+    def settings(self) -> dict[str, Any]:
+        """What must not change while the folder of the cell grows; kept beside the results."""
+        settings: dict[str, Any] = {
+            "agent": str(self.agent),
+            "sampling": {"temperature": self.sampling.temperature, "max_tokens": self.sampling.max_tokens},
+            "rule": self.rule,
+            "prompts": self.prompts,
+        }
+        if self.expert is not None:
+            sampling = self.expert.sampling
+            settings["expert"] = {
+                "agent": str(self.expert.spec) if self.expert.spec else PLACEBO,
+                "kind": self.expert.kind.name,
+                "sampling": {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens},
+            }
+        return settings
+
+    def record(self) -> dict[str, Any]:
+        """The settings with the version that made the results."""
+        return {**self.settings(), "histobench": __version__}

@@ -1,0 +1,257 @@
+"""Carries out a run: many episodes at a time, each on disk as soon as it has finished."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from histobench.mint.agents.completion import ProviderError, Sampling
+from histobench.mint.agents.ledger import CostLimitError, Ledger
+from histobench.mint.agents.player import Player
+from histobench.mint.agents.spec import AgentSpec
+from histobench.mint.runs.cell_store import CellStore
+from histobench.mint.runs.episode_run import Stage, StoppedError, run_episode
+from histobench.mint.runs.planned_cell import PlannedCell
+from histobench.mint.runs.tally import Standing, Tally
+from histobench.mint.tasks.base import Task
+
+#: So many episodes in a row that no provider let finish, for each episode at a time, end the run.
+PATIENCE = 3
+#: The folder of the second, third, ... time that the same cells are played.
+REPEAT = "repeat{number}"
+
+#: Who a specification with its sampling names; the flag says whether as an expert.
+OpenPlayer = Callable[[AgentSpec, Sampling, bool], Player]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One episode to play."""
+
+    planned: PlannedCell
+    task: Task
+    repeat: int
+    store: CellStore
+    player: Player
+    expert: Player | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `stopped` says why it ended early."""
+
+    standing: Standing
+    stopped: str | None = None
+    repaired: int = 0
+    problems: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every episode is on disk."""
+        return self.standing.done == self.standing.total
+
+
+class Run:
+    """All episodes of the planned cells, those on disk already left out.
+
+    Use as a context manager: it opens the folders (and locks them) and the players, and closes both.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[tuple[PlannedCell, Sequence[Task]]],
+        output: str | Path,
+        *,
+        open_player: OpenPlayer,
+        repeats: int = 1,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self._open_player = open_player
+        self._ledger = ledger or Ledger()
+        self._players: dict[tuple[str, Sampling, bool], Player] = {}
+        self._stores: list[CellStore] = []
+        self.jobs: list[Job] = []
+        try:
+            self._plan(cells, Path(output), repeats)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of folders and players."""
+        for player in self._players.values():
+            player.close()
+        for store in self._stores:
+            store.close()
+
+    def carry_out(
+        self, stage: Stage, *, concurrency: int = 8, watch: Callable[[Standing], None] = lambda _: None
+    ) -> Outcome:
+        """Play what is missing. An interruption stops all episodes; what has finished is kept."""
+        limits = [player.max_concurrency for player in self._players.values()]
+        workers = max(1, min([concurrency, len(self.jobs), *(limit for limit in limits if limit)]))
+        work: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in self.jobs:
+            work.put(job)
+        state = _Progress(self.tally, self._ledger, stage.stopping, watch, give_up_after=PATIENCE * workers)
+        threads = [
+            threading.Thread(target=_work, args=(work, stage, state), name=f"episode-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.2)  # in short pieces, so that an interruption is noticed
+                    if stage.stopping.is_set():
+                        self._stop_players()
+        except BaseException:
+            stage.stopping.set()
+            self._stop_players()
+            for thread in threads:
+                thread.join()
+            raise
+        if state.defect is not None:
+            raise state.defect
+        return Outcome(
+            state.standing(),
+            state.stopped,
+            sum(store.repaired for store in self._stores),
+            tuple(state.problems),
+        )
+
+    def nothing_to_do(self) -> Outcome:
+        """The outcome when every episode is on disk already."""
+        return Outcome(self.tally.standing(), repaired=sum(store.repaired for store in self._stores))
+
+    def _plan(self, cells: Sequence[tuple[PlannedCell, Sequence[Task]]], output: Path, repeats: int) -> None:
+        total = successes = failures = 0
+        for planned, tasks in cells:
+            for repeat in range(1, repeats + 1):
+                root = output if repeat == 1 else output / REPEAT.format(number=repeat)
+                store = CellStore(root / planned.cell.path, planned.settings(), planned.record())
+                self._stores.append(store)
+                known = [store.finished.get(str(task.task_id)) for task in tasks]
+                total += len(tasks)
+                successes += known.count(True)
+                failures += known.count(False)
+                missing = [task for task, done in zip(tasks, known, strict=True) if done is None]
+                if not missing:
+                    continue
+                player = self._player(planned.agent, planned.sampling, as_expert=False)
+                expert = planned.expert
+                adviser = None
+                if expert is not None and expert.spec is not None:
+                    adviser = self._player(expert.spec, expert.sampling, as_expert=True)
+                self.jobs += [Job(planned, task, repeat, store, player, adviser) for task in missing]
+        self.tally = Tally(total)
+        self.tally.add_earlier(successes, failures)
+
+    def _player(self, spec: AgentSpec, sampling: Sampling, *, as_expert: bool) -> Player:
+        key = (str(spec), sampling, as_expert)
+        if key not in self._players:
+            self._players[key] = self._open_player(spec, sampling, as_expert)
+        return self._players[key]
+
+    def _stop_players(self) -> None:
+        for player in self._players.values():
+            player.stop()
+
+
+class _Progress:
+    """What the workers of a run share."""
+
+    def __init__(
+        self,
+        tally: Tally,
+        ledger: Ledger,
+        stopping: threading.Event,
+        watch: Callable[[Standing], None],
+        *,
+        give_up_after: int,
+    ) -> None:
+        self._tally = tally
+        self._ledger = ledger
+        self._stopping = stopping
+        self._watch = watch
+        self._give_up_after = give_up_after
+        self._lock = threading.Lock()
+        self._in_a_row = 0
+        self.stopped: str | None = None
+        self.problems: list[str] = []
+        self.defect: BaseException | None = None
+
+    def standing(self) -> Standing:
+        return self._tally.standing(spent=self._ledger.spent, unpriced=self._ledger.unpriced_calls)
+
+    def finished(self, *, success: bool, tokens: int) -> None:
+        with self._lock:
+            self._in_a_row = 0
+        self._tally.add(success=success, tokens=tokens)
+        self._watch(self.standing())
+
+    def failed(self, job: Job, error: Exception) -> None:
+        """Note a failure that is not the model's."""
+        message = f"{type(error).__name__}: {error}"
+        job.store.add_failure(
+            {"task_id": job.task.task_id, "repeat": job.repeat, "error": message, "time": time.time()}
+        )
+        self._tally.add_failure()
+        with self._lock:
+            if message not in self.problems:
+                self.problems.append(message)
+            self._in_a_row += 1
+            if isinstance(error, ProviderError) and error.hopeless:
+                self.stop(str(error))
+            elif self._in_a_row >= self._give_up_after:
+                self.stop(f"{self._in_a_row} episodes in a row could not be played: {message}")
+        self._watch(self.standing())
+
+    def stop(self, why: str) -> None:
+        self.stopped = self.stopped or why
+        self._stopping.set()
+
+
+def _work(work: queue.SimpleQueue[Job], stage: Stage, state: _Progress) -> None:
+    while not stage.stopping.is_set():
+        try:
+            job = work.get_nowait()
+        except queue.Empty:
+            return
+        try:
+            _play(job, stage, state)
+        except BaseException as error:  # a defect or a full disk: the whole run ends with it
+            state.defect = state.defect or error
+            state.stop(str(error))
+
+
+def _play(job: Job, stage: Stage, state: _Progress) -> None:
+    from histobench.mint.alfworld.simulator import SimulatorError
+    from histobench.mint.sandbox.zygote_process import SandboxError
+
+    try:
+        finished = run_episode(
+            job.planned, job.task, job.repeat, stage=stage, player=job.player, expert=job.expert
+        )
+    except StoppedError:
+        return
+    except CostLimitError as error:
+        state.stop(f"{error}; a higher --max-cost goes on from here")
+        return
+    except (ProviderError, SimulatorError, SandboxError) as error:
+        if not stage.stopping.is_set():
+            state.failed(job, error)
+        return
+    job.store.add(finished.episode, finished.details)
+    state.finished(success=finished.success, tokens=finished.usage.total_tokens)

@@ -1,0 +1,70 @@
+"""Where the tasks of a run come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.configs.config_variables import DATASET_DIR
+from histobench.mint.configs.dataset import Dataset, select_datasets
+from histobench.mint.runs.starter import NAME, starter_dataset
+from histobench.mint.tasks.base import Task
+from histobench.mint.tools.base import Tool
+from histobench.mint.tools.wikipedia_search import Encyclopedia, WikipediaQueryRun
+
+
+def choose_datasets(names: Iterable[str]) -> list[Dataset]:
+    """The named datasets or families, or `starter`; each once."""
+    chosen: dict[str, Dataset] = {}
+    for name in names:
+        for dataset in [starter_dataset()] if name == NAME else select_datasets([name]):
+            chosen[dataset.name] = dataset
+    if not chosen:
+        raise HistobenchError(
+            "no tasks are named; give --tasks, such as --tasks gsm8k,math or --tasks starter"
+        )
+    return list(chosen.values())
+
+
+def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = None) -> list[Task]:
+    """The first `limit` tasks of a dataset in the folder `data`."""
+    place = Path(data) if data else Path(DATASET_DIR)
+    if dataset.type == "decision_making":
+        from histobench.mint.alfworld.games import find_games
+
+        path = find_games(place, place / "..")
+    else:
+        path = dataset.path(place)
+    if not path.exists():
+        raise HistobenchError(
+            f"no tasks of {dataset.name} at {path}; run scripts/setup.sh, give --data, or --tasks starter"
+        )
+    tasks = list(dataset.task_class.load_tasks(str(path))[0])
+    return tasks if limit is None else tasks[:limit]
+
+
+def episode_tools(dataset: Dataset, encyclopedia: Encyclopedia | None) -> Sequence[Tool]:
+    """Fresh tools for one episode; the search asks `encyclopedia` where one is given."""
+    tools = dataset.tools()
+    if encyclopedia is None:
+        return tools
+    return [
+        WikipediaQueryRun(encyclopedia) if isinstance(tool, WikipediaQueryRun) else tool for tool in tools
+    ]
+
+
+def open_encyclopedia(where: str | None, *, cache: Path) -> Encyclopedia:
+    """What the search tool asks: the live site (default), a tape (.json[.gz]) or a folder of articles."""
+    if where is None or where == "live":
+        from histobench.mint.tools.wikipedia.live import LiveWikipedia
+
+        return LiveWikipedia(cache)
+    path = Path(where)
+    if path.is_dir():
+        from histobench.mint.tools.wikipedia.folder_index import FolderIndex
+
+        return FolderIndex(path)
+    from histobench.mint.tools.wikipedia.tape import Tape
+
+    return Tape(path)
