@@ -80,6 +80,7 @@ def test_running_out_of_actions_is_success_only_under_the_published_rule(
     task.close()
 
 
+@pytest.mark.usefixtures("needs_sandbox")
 def test_an_episode_ends_when_the_goal_is_reached(games: list[GameFile], simulator: Simulator) -> None:
     file = _shortest(games, "examine")
     task = AlfWorldTask(file)
@@ -101,6 +102,7 @@ def test_a_broken_game_file_is_an_error_of_the_simulator(tmp_path: Path, simulat
         simulator.start(tmp_path / "absent.tw-pddl")
 
 
+@pytest.mark.usefixtures("needs_sandbox")
 def test_a_failure_of_the_simulator_is_not_the_agents(games: list[GameFile], simulator: Simulator) -> None:
     task = AlfWorldTask(games[0])
     task._game = simulator.start(games[0].path)
@@ -111,6 +113,7 @@ def test_a_failure_of_the_simulator_is_not_the_agents(games: list[GameFile], sim
             env.outcome(classify(f"<execute>{code}</execute>"))
 
 
+@pytest.mark.usefixtures("needs_sandbox")
 def test_recorded_episodes_are_seen_again(
     games: list[GameFile], simulator: Simulator, shared_dir: Path
 ) -> None:

@@ -60,6 +60,7 @@ def published_style(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "doubling_example"
 
 
+@pytest.mark.usefixtures("needs_sandbox")
 def test_classes_of_the_published_contract_work(
     published_style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[SandboxPool]:
+def pool(needs_sandbox: None) -> Iterator[SandboxPool]:
     """A sandbox for the examples."""
     with open_sandbox(warm=1) as pool:
         yield pool

@@ -63,6 +63,7 @@ def recordings(tmp_path: Path) -> list[Recording]:
 TASKS = {("gsm8k", number): ReasoningTask(id=number, prompt="2 + 3?", reference="5") for number in (0, 1)}
 
 
+@pytest.mark.usefixtures("needs_sandbox")
 def test_an_episode_is_played_again_and_compared(recordings: list[Recording]) -> None:
     good, bad = (replay(recording, environment_opener(TASKS, {})) for recording in recordings)
     assert (good.agrees, good.observations, good.exact, good.same) == (True, 1, 1, 1)
@@ -167,6 +168,7 @@ def test_broken_recordings_are_named(tmp_path: Path) -> None:
         list(read_recordings(tmp_path / "nothing"))
 
 
+@pytest.mark.usefixtures("needs_sandbox")
 def test_the_verb_prints_the_gates_and_fails_with_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,6 +205,7 @@ def test_every_recorded_answer_is_judged_as_it_was(shared_dir: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.usefixtures("needs_sandbox")
 @pytest.mark.slow
 def test_a_sample_of_the_public_recordings_agrees(shared_dir: Path) -> None:
     datasets = select_datasets(["reasoning", "code_generation"])

@@ -17,6 +17,9 @@ from histobench.mint.tasks.codegen import HumanEvalTask, MBPPTask
 CLASSES: dict[str, type[Task]] = {"humaneval": HumanEvalTask, "mbpp": MBPPTask}
 
 
+pytestmark = pytest.mark.usefixtures("needs_sandbox")
+
+
 @pytest.fixture(scope="module")
 def tasks(shared_dir: Path) -> dict[tuple[str, Any], Task]:
     return {

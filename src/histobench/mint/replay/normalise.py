@@ -15,6 +15,7 @@ TRUNCATED = "...\n[Output Truncated]"
 LEAST = 500
 
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\x1b\[[0-9;]*m"), ""),  # colours, where a command took its output for a terminal
     (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at ADDRESS"),
     (re.compile(r"\b(In|Out) ?\[\d+\]"), r"\1[N]"),
     (re.compile(r"<ipython-input-\d+-[0-9a-f]+>"), "<cell>"),
