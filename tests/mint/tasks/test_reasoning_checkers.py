@@ -58,6 +58,14 @@ def test_every_recorded_answer_gets_the_published_verdict(
     assert wrong.total() == 0, wrong
 
 
+def test_an_option_with_brackets_is_read_whole_under_the_strict_rule() -> None:
+    prompt = "Which? Options: [ 'A ) f(x) = 2' , 'B ) f(x) = 3' , 'C ) neither.' ]"
+    task = MultipleChoiceTask(id=0, prompt=prompt, reference="b")
+    assert task.metadata["options"] == {"a": "f(x", "b": "f(x", "c": "neither"}
+    assert task.success("f(x) = 3")
+    assert not task.success("f(x) = 2")
+
+
 @given(st.text(max_size=60))
 def test_no_answer_crashes_a_checker(text: str) -> None:
     for check in (free_form.published, free_form.strict):

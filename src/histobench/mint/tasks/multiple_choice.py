@@ -14,13 +14,19 @@ _LETTER = re.compile(
 )
 
 
-def parse_options(prompt: str) -> dict[str, str]:
-    """Letter -> text of the options that follow "Options: " in a prompt, as the benchmark reads them."""
+def parse_options(prompt: str, *, whole: bool = False) -> dict[str, str]:
+    """Letter -> text of the options that follow "Options: " in a prompt.
+
+    As the benchmark reads them, what follows a second bracket is lost; `whole` keeps it.
+
+    >>> parse_options("Which? Options: [ 'A ) f(x) = 2' , 'B ) none' ]")
+    {'a': 'f(x', 'b': 'none'}
+    """
     options: dict[str, str] = {}
     for piece in prompt.split("Options: ")[-1].split(" , "):
         letter, _, rest = piece.strip("[]' ").partition(")")
-        # What follows a second bracket is lost, as in the published runs.
-        options[letter.lower().strip()] = rest.split(")")[0].lower().strip(".").strip()
+        content = rest if whole else rest.split(")")[0]
+        options[letter.lower().strip()] = content.lower().strip(".").strip()
     return options
 
 

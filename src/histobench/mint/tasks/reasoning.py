@@ -37,12 +37,14 @@ class MultipleChoiceTask(Task):
         self._prompt = prompt
         self._reference = reference.strip().lower()
         self._options = multiple_choice.parse_options(prompt)
+        self._whole_options = multiple_choice.parse_options(prompt, whole=True)
         self.metadata["options"] = self._options
 
     def success(self, solution: str) -> bool:
         """Whether the answer names the right option under the task's rule."""
-        check = multiple_choice.strict if self.rule == "strict" else multiple_choice.published
-        return check(self._reference, self._options, solution)
+        if self.rule == "strict":
+            return multiple_choice.strict(self._reference, self._whole_options, solution)
+        return multiple_choice.published(self._reference, self._options, solution)
 
 
 class TheoremqaTask(Task):
