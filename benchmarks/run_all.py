@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from datetime import date
-from pathlib import Path
 
 import all_tasks
 import bootstrap
@@ -19,12 +18,12 @@ import linear_probe
 import sandbox
 import torch
 from measure import PARTS, Machine, Row, Setup, table
+from page import write_section
 from workload import reference_workload
 
 REGISTERED = (few_shot, knn, linear_probe, bootstrap, all_tasks)
 ONCE = ("bootstrap",)  # does not depend on the dimension of the features
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-HEADER = """# Speed
+HEADER = """## After the features: protocols, metrics, statistics
 
 Written by `make bench`. Both sides of every ratio ran in the same process, one after the other; "ratio" is by
 the wall clock, "by CPU time" counts the processor time of all threads and minds other work less.
@@ -62,12 +61,14 @@ def main() -> int:
                 new = PARTS[name](setup)
                 rows += [row for row in new if dim == args.dims[0] or "growth" not in row.part]
                 print(table(new), file=sys.stderr, flush=True)
-        sections.append(f"## {Machine(args.threads, device).describe()}\n\n{date.today()}\n\n{table(rows)}\n")
+        sections.append(
+            f"### {Machine(args.threads, device).describe()}\n\n{date.today()}\n\n{table(rows)}\n"
+        )
     text = HEADER + "\n".join(sections)
     print(text)
     if not (args.no_write or args.quick):
-        PAGE.write_text(text)
-        sandbox.write_section(PAGE, sandbox.measured_section())
+        write_section("protocols", text)
+        write_section("sandbox", sandbox.measured_section())
     return 0
 
 

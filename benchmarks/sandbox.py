@@ -19,13 +19,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
+
+from page import write_section
 
 from histobench.mint.sandbox import SCIENCE, SandboxPool, open_sandbox
 
 CELL = "x = 6\nprint(x * 7)"
 MEGABYTE = 1 << 20
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEADING = "## The agents' sandbox"
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     section = measured_section(args.backend, args.episodes)
     print(section)
     if args.write:
-        write_section(PAGE, section)
+        write_section("sandbox", section)
 
 
 def measured_section(backend: str = "auto", episodes: int = 400) -> str:
@@ -70,12 +70,6 @@ def measured_section(backend: str = "auto", episodes: int = 400) -> str:
         f"{load:.1f}. Goals on two quiet processors: 100 episodes/s bare, 25 with IPython and the scientific "
         f"packages, 8 MB per episode, first result after 50 ms.\n\n{as_table(rows)}\n"
     )
-
-
-def write_section(page: Path, section: str) -> None:
-    """Replace the sandbox's section, which is the last one of the page, or add it."""
-    before = page.read_text(encoding="utf-8").partition(HEADING)[0].rstrip() if page.exists() else ""
-    page.write_text(f"{before}\n\n{section}".lstrip(), encoding="utf-8")
 
 
 def measure_pool(name: str, backend: str, episodes: int, *, preload: tuple[str, ...], shell: str) -> Figures:
