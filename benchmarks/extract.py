@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shutil
 import sys
 import tempfile
@@ -141,6 +142,14 @@ def timed(work: Callable[[], object], device: str, *, repeats: int) -> float:
     return float(np.median(times))
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process and of the workers it has ended."""
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    )
+
+
 def synchronize(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
@@ -188,12 +197,14 @@ def measure_pipeline(
         inventory = take_inventory(dataset, pool, cache)
         hashed = time.perf_counter() - began
         units = plan_units([list(inventory.refs)], shard_size(case.batch))
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), cpu_seconds()
         stage.run(units, inventory.refs, pool, stop_at_bad=True, progress=Silent())
         wall = time.perf_counter() - began
     finally:
         pool.close()
+    busy = cpu_seconds() - busy
     return {
+        "cpu_ms_per_image": 1e3 * busy / len(inventory.refs),
         "workers": pool.workers,
         "batch": stage.forwards[0].batch,
         "compiled": stage.forwards[0].compiled,
@@ -245,17 +256,25 @@ def measure_plain(case: Case, dataset: RoiDataset, device: str) -> dict[str, Any
         num_workers=PLAIN_WORKERS,
     )
     features = []
-    done, began = 0, 0.0
+    done, began, busy = 0, 0.0, 0.0
     with torch.no_grad():
         for step, batch in enumerate(loader):
             features.append(encoder(batch.to(device)).cpu().numpy())
             if step == 0:
-                began = time.perf_counter()
+                began, busy = time.perf_counter(), cpu_seconds()
             else:
                 done += len(batch)
     np.concatenate(features)
     wall = time.perf_counter() - began
-    return {"images": done, "wall_s": wall, "images_s": done / wall, "workers": PLAIN_WORKERS}
+    del loader  # its workers end, so that their time can be read
+    busy = cpu_seconds() - busy
+    return {
+        "cpu_ms_per_image": 1e3 * busy / done,
+        "images": done,
+        "wall_s": wall,
+        "images_s": done / wall,
+        "workers": PLAIN_WORKERS,
+    }
 
 
 def run_case(

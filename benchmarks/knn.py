@@ -83,7 +83,13 @@ def growth(setup: Setup) -> Row:
         w = reference_workload(dim=256, n_train=n, n_test=2000)
         job = lambda w=w: knn(w.train, w.train_labels, w.test, n_classes=9, device=setup.device)  # noqa: E731
         times.append(clock(job, repeat=3, device=setup.device)[0])
-    factor = times[1].wall / times[0].wall
+    factor = times[1].cpu / times[0].cpu
     return Row(
-        "KNN, growth in training images", "N and 4N", times[1], None, "< 5x", factor < 5, f"{factor:.1f}x"
+        "KNN, growth in training images",
+        "N and 4N, CPU time",
+        times[1],
+        None,
+        "< 5x",
+        factor < 5,
+        f"{factor:.1f}x",
     )

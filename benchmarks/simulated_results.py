@@ -120,6 +120,26 @@ def write_run(
         write_episodes(files, columns, info={"setting": setting})
 
 
+def write_features(out: Path, data: SimulatedSet, *, encoder: str, skill: float, dim: int = 32) -> Path:
+    """Test embeddings that lie in clouds, one per class, the further apart the better the encoder."""
+    import torch
+
+    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.store import save
+
+    generator = np.random.default_rng(sum(map(ord, encoder + data.name)))
+    centres = generator.normal(size=(len(data.classes), dim))
+    rows = skill * 0.7 * centres[data.labels] + generator.normal(size=(len(data.labels), dim))
+    features = FeatureSet(
+        embeddings=torch.from_numpy(rows.astype(np.float32)),
+        labels=torch.from_numpy(data.labels),
+        img_names=data.img_names,
+        groups=data.groups,
+        metadata={"dataset": data.name, "encoder": encoder, "split": "test"},
+    )
+    return save(features, out / "features" / f"{data.name}_{encoder}_test.pt")
+
+
 def write_folder(
     out: Path,
     *,
