@@ -37,15 +37,6 @@ export interface BoardFacts {
   preset: string;
 }
 
-export interface AgentFacts {
-  name: string;
-  agent: string;
-  feedback: string;
-  steps: number;
-  episodes: number;
-  success: number;
-}
-
 export interface Site {
   title: string;
   built: string;
@@ -59,7 +50,8 @@ export interface Site {
   runs: { encoder: number[]; dataset: number[]; board: number[]; name: string[] };
   failures: Record<string, string>;
   unreadable: string[];
-  agents: number;
+  /** Names of the agent runs. */
+  agents: string[];
   /** Image sets with thumbnails. */
   thumbs: string[];
   /** For each run the key of its map of embeddings, or an empty text. */

@@ -1,5 +1,5 @@
 // Test images as tiles: thumbnail where there is one, what was predicted and what is true.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useData } from "./parts";
 import { unpack, type Images, type Packed, type Site } from "./data";
 import { decimals, percent } from "./format";
@@ -10,15 +10,18 @@ export interface Thumbs {
 }
 
 interface ThumbFile {
-  mask: Packed | null;
+  folder: string;
+  numbers: Packed; // -1 for an image without a thumbnail
 }
 
 /** Where the thumbnails of an image set are; none where the site has no images. */
 export function useThumbs(site: Site, key: string | undefined): Thumbs | null {
   const { value } = useData<ThumbFile>(key && site.thumbs.includes(key) ? `thumbs/${key}` : null);
-  if (!value || !key) return null;
-  const mask = value.mask ? unpack(value.mask) : null;
-  return { has: (image) => !mask || mask[image] === 1, address: (image) => `thumbs/${key}/${image}.webp` };
+  return useMemo(() => {
+    if (!value) return null;
+    const numbers = unpack(value.numbers);
+    return { has: (image) => numbers[image] >= 0, address: (image) => `thumbs/${value.folder}/${numbers[image]}.webp` };
+  }, [value]);
 }
 
 export interface Tile {

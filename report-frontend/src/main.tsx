@@ -7,6 +7,9 @@ import { isDark, setTheme, startTheme, useTheme } from "./theme";
 import { Leaderboard } from "./pages/leaderboard";
 import { RunPage } from "./pages/run";
 import { MethodsPage } from "./pages/methods";
+import { DatasetPage, DatasetsPage } from "./pages/dataset";
+import { ComparePage } from "./pages/compare";
+import { AgentPage, AgentsPage, EpisodePage } from "./pages/agents";
 import { Notice } from "./parts";
 
 function App({ site }: { site: Site }) {
@@ -23,10 +26,12 @@ function App({ site }: { site: Site }) {
     main.current?.focus({ preventScroll: true });
   }, [place]);
   const links = [
-    { page: "", label: "Leaderboard" },
+    ...(site.boards.length ? [{ page: "", label: "Leaderboard" }, { page: "datasets", label: "Datasets" }] : []),
+    ...(site.encoders.length > 1 ? [{ page: "compare", label: "Compare" }] : []),
+    ...(site.agents.length ? [{ page: "agents", label: "Agents" }] : []),
     { page: "methods", label: "Methods" },
   ];
-  const section = { dataset: "datasets", run: "", agent: "agents", episode: "agents" }[route.page] ?? route.page;
+  const section = { dataset: "datasets", run: "", agent: "agents", episode: "agents", "": site.boards.length ? "" : "agents" }[route.page] ?? route.page;
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); main.current?.focus(); }}>
@@ -64,9 +69,21 @@ function Page({ site }: { site: Site }) {
   const route = useRoute();
   switch (route.page) {
     case "":
-      return <Leaderboard site={site} route={route} />;
+      return site.boards.length ? <Leaderboard site={site} route={route} /> : <AgentsPage site={site} />;
     case "run":
       return <RunPage key={route.parts.join("/")} site={site} route={route} />;
+    case "datasets":
+      return <DatasetsPage site={site} />;
+    case "dataset":
+      return <DatasetPage key={route.parts[0]} site={site} route={route} />;
+    case "compare":
+      return <ComparePage site={site} route={route} />;
+    case "agents":
+      return <AgentsPage site={site} />;
+    case "agent":
+      return <AgentPage key={route.parts[0]} site={site} route={route} />;
+    case "episode":
+      return <EpisodePage key={route.parts.join("/")} site={site} route={route} />;
     case "methods":
       return <MethodsPage site={site} />;
     default:

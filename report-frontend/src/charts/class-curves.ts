@@ -22,10 +22,10 @@ export function classCurves(curves: ClassCurve[], labels: { x: string; y: string
   const facet = { fx: "fx", fy: "fy" };
   return Plot.plot({
     ...base(Math.round(panel * columns), palette, curves.map((curve) => `${curve.name}: ${labels.area} ${curve.area?.toFixed(3)}`).join("; ")),
-    height: Math.round(rows * panel) + 36,
-    marginLeft: 38,
+    height: Math.round(rows * panel) + 50,
+    marginLeft: 48,
     marginBottom: 40,
-    marginTop: 4,
+    marginTop: 24,
     marginRight: 6,
     fx: { axis: null, padding: 0.12 },
     fy: { axis: null, padding: 0.24 },

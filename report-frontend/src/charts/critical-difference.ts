@@ -28,7 +28,7 @@ function classic(ranking: Ranking, names: string[], width: number, palette: Pale
     const row = onLeft ? k : n - 1 - k;
     return { name, rank: ranks[k], y: top + 16 + row * STEP, x: onLeft ? low - edge : high + edge, onLeft };
   });
-  const height = top + 16 + left * STEP + 56;
+  const height = top + 16 + left * STEP + 68;
   const lines = labels.flatMap((label) => [
     { key: label.name, x: label.rank, y: 0 },
     { key: label.name, x: label.rank, y: label.y },
@@ -50,14 +50,15 @@ function classic(ranking: Ranking, names: string[], width: number, palette: Pale
     height,
     marginLeft: margin,
     marginRight: margin,
-    marginTop: 52,
+    marginTop: 64,
     marginBottom: 4,
-    x: { domain: [low, high], axis: "top", label: "mean rank (1 is best)", labelAnchor: "center", ticks: Math.min(span, 10), tickFormat: "d" },
-    y: { domain: [0, height - 56], axis: null, reverse: false, range: [52, height - 4] },
+    x: { domain: [low, high], axis: "top", label: null, ticks: Math.min(span, 10), tickFormat: "d" },
+    y: { domain: [0, height - 68], axis: null, range: [64, height - 4] },
     marks: [
       Plot.ruleY([0], { stroke: palette.ink, strokeWidth: 1.2 }),
-      Plot.link([{ a: low, b: low + critical }], { x1: "a", x2: "b", y1: -40, y2: -40, stroke: palette.second, strokeWidth: 3, clip: false }),
-      Plot.text([`critical difference ${ranking.criticalDifference.toFixed(2)}`], { x: low, y: -40, dy: -10, textAnchor: "start", fill: palette.second, fontWeight: 600 }),
+      Plot.link([{ a: low, b: low + critical }], { x1: "a", x2: "b", y1: -34, y2: -34, stroke: palette.second, strokeWidth: 3 }),
+      Plot.text([`critical difference ${ranking.criticalDifference.toFixed(2)}`], { x: low, y: -34, dy: -12, textAnchor: "start", fill: palette.second, fontWeight: 600 }),
+      Plot.text(["mean rank, 1 is best"], { frameAnchor: "top-right", dx: margin - 4, dy: -46, textAnchor: "end", fill: palette.muted }),
       Plot.line(lines, { x: "x", y: "y", z: "key", stroke: palette.line, strokeWidth: 1 }),
       Plot.link(bars, { x1: (d) => ranks[d.first] - 0.03 * span, x2: (d) => ranks[d.last] + 0.03 * span, y1: (d) => 8 + d.lane * 8, y2: (d) => 8 + d.lane * 8, stroke: palette.accent, strokeWidth: 4, strokeLinecap: "round" }),
       Plot.dot(labels, { x: "rank", y: 0, r: 3, fill: palette.ink }),

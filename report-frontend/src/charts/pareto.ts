@@ -32,17 +32,16 @@ export function frontier(points: CostPoint[], axes: Axes): CostPoint[] {
 export function pareto(points: CostPoint[], axes: Axes, width: number, palette: Palette): SVGSVGElement {
   const best = frontier(points, axes);
   const others = points.filter((point) => !best.includes(point));
-  const few = points.length <= 12;
   const describe = (p: CostPoint) => `${p.name}\n${axes.yLabel} ${p.y.toFixed(3)}\n${axes.xLabel} ${compact(p.x)}`;
-  const label = (data: CostPoint[], dy: number, weight: number) => Plot.text(data, { x: "x", y: "y", text: (d: CostPoint) => clipped(d.name, 20), dy, fill: palette.ink, stroke: palette.surface, strokeWidth: 4, fontWeight: weight });
-  return Plot.plot({
+  const draw = (labels: Plot.Markish[]) =>
+    Plot.plot({
     ...base(width, palette, `${axes.yLabel} against ${axes.xLabel}. Not beaten in both: ${best.map((p) => p.name).join(", ")}`),
     height: Math.max(320, Math.min(440, width * 0.66)),
     marginLeft: 52,
     marginRight: 34,
     marginTop: 26,
     marginBottom: 42,
-    x: { type: "log", label: `${axes.xLabel} →`, tickFormat: (x: number) => (/^[125]/.test(String(Number(x.toPrecision(1)))) ? compact(x) : ""), insetLeft: 30, insetRight: 30 },
+    x: { type: "log", label: `${axes.xLabel} (log scale)`, labelAnchor: "center", tickFormat: (x: number) => (/^[125]/.test(String(Number(x.toPrecision(1)))) ? compact(x) : ""), insetLeft: 30, insetRight: 30 },
     y: { label: `${axes.lowerY ? "↓ lower is better: " : "↑ "}${axes.yLabel}`, insetTop: 18, insetBottom: 12, reverse: false, tickFormat: (y: number) => y.toFixed(2) },
     marks: [
       Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),
@@ -51,9 +50,69 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
       Plot.line(best, { x: "x", y: "y", stroke: palette.accent, strokeWidth: 2, curve: axes.lowerX ? "step-after" : "step-before" }),
       Plot.dot(others, { x: "x", y: "y", r: 4.5, fill: palette.surface, stroke: palette.line, strokeWidth: 1.5 }),
       Plot.dot(best, { x: "x", y: "y", r: 5.5, fill: palette.accent }),
-      ...(few ? [label(others, 15, 400)] : []),
-      label(best, -13, 600),
+      ...labels,
       Plot.tip(points, Plot.pointer({ x: "x", y: "y", title: describe, fill: palette.surface, stroke: palette.line })),
     ],
-  }) as SVGSVGElement;
+  });
+  const bare = draw([]);
+  const at = (p: CostPoint) => ({ x: bare.scale("x")!.apply(p.x) as number, y: bare.scale("y")!.apply(p.y) as number });
+  const placed = placeLabels([...[...best].reverse(), ...others].map((p) => ({ point: p, ...at(p), text: clipped(p.name, 20) })), width);
+  const marks = SIDES.flatMap((side) =>
+    [true, false].map((strong) =>
+      Plot.text(placed.filter((l) => l.side === side && best.includes(l.point) === strong).map((l) => l.point), {
+        x: "x",
+        y: "y",
+        text: (d: CostPoint) => clipped(d.name, 20),
+        dx: side.dx,
+        dy: side.dy,
+        textAnchor: side.anchor,
+        fill: palette.ink,
+        stroke: palette.surface,
+        strokeWidth: 4,
+        fontWeight: strong ? 600 : 400,
+      }),
+    ),
+  );
+  return draw(marks) as SVGSVGElement;
+}
+
+interface Side {
+  dx: number;
+  dy: number;
+  anchor: "start" | "middle" | "end";
+}
+
+const SIDES: Side[] = [
+  { dx: 0, dy: -13, anchor: "middle" },
+  { dx: 0, dy: 15, anchor: "middle" },
+  { dx: 10, dy: 0, anchor: "start" },
+  { dx: -10, dy: 0, anchor: "end" },
+];
+
+interface Labelled {
+  point: CostPoint;
+  x: number;
+  y: number;
+  text: string;
+}
+
+/** Names where there is room for them; a point whose name fits nowhere is named when pointed at. */
+function placeLabels(points: Labelled[], width: number): (Labelled & { side: Side })[] {
+  type Box = [number, number, number, number];
+  const taken: Box[] = points.map((p) => [p.x - 5, p.y - 5, p.x + 5, p.y + 5]);
+  const placed: (Labelled & { side: Side })[] = [];
+  for (const p of points) {
+    const w = p.text.length * 7;
+    for (const side of SIDES) {
+      const x = p.x + side.dx - (side.anchor === "middle" ? w / 2 : side.anchor === "end" ? w : 0);
+      const box: Box = [x, p.y + side.dy - 7, x + w, p.y + side.dy + 7];
+      const free = box[0] > 50 && box[2] < width && taken.every((t) => box[2] < t[0] || t[2] < box[0] || box[3] < t[1] || t[3] < box[1]);
+      if (free) {
+        taken.push(box);
+        placed.push({ ...p, side });
+        break;
+      }
+    }
+  }
+  return placed;
 }

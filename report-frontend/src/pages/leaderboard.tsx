@@ -78,7 +78,7 @@ function BoardView({ site, board, metric, title, licence, search }: { site: Site
           {rows.length - shown.length} of {count(rows.length, "encoder")} hidden by the filters. Ranks and ties always take all of them into account.
         </p>
       )}
-      <Notes board={board} data={data} metric={metric} />
+      <Notes site={site} board={board} data={data} metric={metric} />
       <div class="columns">
         {ranking ? (
           <Chart
@@ -171,14 +171,14 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
       <p class="legend" aria-label="Legend">
         <span><b class="mark best">●</b> best</span>
         <span><b class="mark tie">○</b> tie: not distinguishable from the best</span>
-        <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval, all on one scale from {decimals(domain[0], 2)} to {decimals(domain[1], 2)}</span>
+        <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval; one scale for all, {decimals(domain[0], 2)} to {decimals(domain[1], 2)}, ◂ below it</span>
       </p>
       <div class="scroll" tabIndex={-1}>
         <table class={`leaderboard ${columns.length <= 3 ? "wide" : ""}`} ref={grid} aria-describedby="board-keys">
           <thead>
             <tr>
               {header("name", "Encoder", undefined, "sticky")}
-              {several && header("rank", "Mean rank", undefined, "number")}
+              {several && header("rank", narrow ? "Rank" : "Mean rank", undefined, "number")}
               {several && !narrow && header("mean", "Mean", undefined, "number")}
               {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${board.numImages[k].toLocaleString("en")} images${board.numGroups[k] ? `, ${board.numGroups[k]} groups` : ""}`, "dataset"))}
             </tr>
@@ -219,7 +219,9 @@ interface CellProps {
 
 function ValueCell({ site, run, name, dataset, value, low, high, standing, domain }: CellProps) {
   if (run < 0) return <td class="value none">–</td>;
-  const at = (x: number) => `${((100 * (x - domain[0])) / (domain[1] - domain[0])).toFixed(1)}%`;
+  const share = (x: number) => (x - domain[0]) / (domain[1] - domain[0]);
+  const at = (x: number) => `${(100 * Math.min(1, Math.max(0, share(x)))).toFixed(1)}%`;
+  const outside = value === null ? "" : share(value) < 0 ? "below" : share(value) > 1 ? "above" : "";
   const mark = standing === BEST ? "best" : standing === TIE ? "tie" : "";
   const said = standing === BEST ? ", the best" : standing === TIE ? ", not distinguishable from the best" : "";
   return (
@@ -230,8 +232,8 @@ function ValueCell({ site, run, name, dataset, value, low, high, standing, domai
           <b class={`mark ${mark}`}>{standing === BEST ? "●" : standing === TIE ? "○" : ""}</b>
         </span>
         <span class="bar" aria-hidden="true">
-          {low !== null && high !== null && <i class="range" style={{ left: at(low), right: `calc(100% - ${at(high)})` }} />}
-          {value !== null && <i class="dot" style={{ left: at(value) }} />}
+          {low !== null && high !== null && !outside && <i class="range" style={{ left: at(low), right: `calc(100% - ${at(high)})` }} />}
+          {value !== null && (outside ? <i class={`outside ${outside}`}>{outside === "below" ? "◂" : "▸"}</i> : <i class="dot" style={{ left: at(value) }} />)}
         </span>
       </a>
     </td>
@@ -279,16 +281,15 @@ function sortRows(rows: Row[], data: BoardMetric, sort: { key: SortKey; up: bool
   });
 }
 
+/** One scale for all cells. Stragglers do not squeeze the rest: they stand at the left edge with an arrow. */
 function domainOf(data: BoardMetric): [number, number] {
-  const numbers = [data.value, data.low, data.high].flat(2).filter((value): value is number => value !== null);
+  const numbers = [data.low, data.high, data.value].flat(2).filter((value): value is number => value !== null).sort((a, b) => a - b);
   if (!numbers.length) return [0, 1];
-  let low = Infinity;
-  let high = -Infinity;
-  for (const value of numbers) {
-    low = Math.min(low, value);
-    high = Math.max(high, value);
-  }
-  const room = Math.max((high - low) * 0.05, 0.005);
+  const quantile = (share: number) => numbers[Math.round(share * (numbers.length - 1))];
+  const spread = Math.max(quantile(0.75) - quantile(0.25), 0.01);
+  const low = Math.max(numbers[0], quantile(0.25) - spread);
+  const high = Math.min(numbers[numbers.length - 1], quantile(0.75) + 2 * spread);
+  const room = (high - low) * 0.04;
   return [low - room, high + room];
 }
 
@@ -300,9 +301,12 @@ function cellText(data: BoardMetric, row: number, column: number): string | null
   return `${value.toFixed(3)}${star}${low === null ? "" : ` [${low.toFixed(3)}, ${data.high[row][column]!.toFixed(3)}]`}`;
 }
 
-function Notes({ board, data, metric }: { board: Board; data: BoardMetric; metric: Metric }) {
+function Notes({ site, board, data, metric }: { site: Site; board: Board; data: BoardMetric; metric: Metric }) {
   const tests = [...new Set(data.tests.map(([test]) => test).filter(Boolean))];
-  const notes = [...new Set([...data.tests.map(([, note]) => note), ...board.problems].filter(Boolean))];
+  const notes = new Map<string, string[]>();
+  board.datasets.forEach((d, k) => {
+    for (const note of [data.tests[k][1], board.problems[k]]) if (note) notes.set(note, [...(notes.get(note) ?? []), site.datasets[d].name]);
+  });
   const how = [...new Set(board.how.filter(Boolean))];
   const lacking = data.value.some((row, r) => row.some((value, c) => value !== null && data.low[r][c] === null));
   return (
@@ -314,8 +318,11 @@ function Notes({ board, data, metric }: { board: Board; data: BoardMetric; metri
       )}
       {!metric.tested && <p>Differences in {metric.label} are not tested here, so no ties are marked.</p>}
       {lacking && <p>Some values have no interval yet: run <code>histobench bootstrap</code> on the results folder, then build the report again.</p>}
-      {notes.map((note) => (
-        <p>{note}</p>
+      {[...notes].map(([note, names]) => (
+        <p>
+          {names.length < board.datasets.length ? `${names.join(", ")}: ` : ""}
+          {note}.
+        </p>
       ))}
     </div>
   );

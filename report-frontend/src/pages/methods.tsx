@@ -24,6 +24,7 @@ export function MethodsPage({ site }: { site: Site }) {
         <h1>Methods</h1>
         <p class="lead">Where every number comes from, what the intervals mean, and whom to cite.</p>
       </div>
+      <div class="columns">
       <section class="card prose">
         <h2>How to read the numbers</h2>
         <p>
@@ -43,11 +44,12 @@ export function MethodsPage({ site }: { site: Site }) {
         {methods.how.length > 0 && <p>Drawn here: {methods.how.join("; ")}. Tests used: {methods.tests.join(", ") || "none"}.</p>}
       </section>
       <section class="card">
-        <CopyBox label="Methods paragraph" text={methods.paragraph} />
+        {methods.paragraph && <CopyBox label="Methods paragraph" text={methods.paragraph} />}
         <CopyBox label="BibTeX" text={methods.bibtex} />
       </section>
-      <Encoders site={site} />
-      <Runs site={site} methods={methods} />
+      </div>
+      {site.encoders.length > 0 && <Encoders site={site} />}
+      {site.encoders.length > 0 && <Runs site={site} methods={methods} />}
       {(site.unreadable.length > 0 || Object.keys(site.failures).length > 0) && (
         <section class="card">
           <h2>Left out</h2>

@@ -61,6 +61,7 @@ function widened(values: Float64Array, columns: number, classes: number): Float6
 function Run({ site, view }: { site: Site; view: View }) {
   const { run, data, images, predictions } = view;
   const [open, setOpen] = useState<number | null>(null);
+  const [cell, setCell] = useState<[number, number] | null>(null);
   const board = site.boards[site.runs.board[run]];
   const dataset = site.datasets[site.runs.dataset[run]];
   const name = runName(site, run);
@@ -107,8 +108,10 @@ function Run({ site, view }: { site: Site; view: View }) {
         <Metrics name={`${name}_${dataset.name}`} data={data} />
         <PerClass name={`${name}_${dataset.name}`} data={data} />
       </div>
-      <Confusion view={view} name={`${name}_${dataset.name}`} onOpen={setOpen} />
-      <Mistakes view={view} onOpen={setOpen} />
+      <div class={predictions.c <= 12 ? "columns" : "stacked"}>
+        <Confusion view={view} name={`${name}_${dataset.name}`} cell={cell} onChoose={setCell} />
+        <Pictures view={view} cell={cell} onClear={() => setCell(null)} onOpen={setOpen} />
+      </div>
       <div class="columns">
         <Curves view={view} name={`${name}_${dataset.name}`} />
         <Reliability view={view} name={`${name}_${dataset.name}`} />
@@ -222,18 +225,13 @@ function PerClass({ name, data }: { name: string; data: RunData }) {
   );
 }
 
-function Confusion({ view, name, onOpen }: { view: View; name: string; onOpen: (image: number) => void }) {
-  const { data, images, predictions: p, thumbs } = view;
+type Cell = [number, number] | null;
+
+function Confusion({ view, name, cell, onChoose }: { view: View; name: string; cell: Cell; onChoose: (cell: Cell) => void }) {
+  const { data, predictions: p } = view;
   const [shares, setShares] = useState("counts");
-  const [cell, setCell] = useState<[number, number] | null>(null);
   const table = useMemo(() => confusion(p), [p]);
   const totals = table.map((row) => row.reduce((a, b) => a + b, 0));
-  const tiles = useMemo<Tile[]>(() => {
-    if (!cell) return [];
-    const found: Tile[] = [];
-    for (let i = 0; i < p.n; i++) if (p.labels[i] === cell[0] && p.predicted[i] === cell[1]) found.push({ image: i, label: data.classes[cell[0]], predicted: data.classes[cell[1]], confidence: topProbability(p, i), wrong: cell[0] !== cell[1] });
-    return found.sort((a, b) => b.confidence! - a.confidence!);
-  }, [cell, p]);
   return (
     <section class="card">
       <header class="figure-head">
@@ -271,7 +269,7 @@ function Confusion({ view, name, onOpen }: { view: View; name: string; onOpen: (
                         aria-pressed={chosen}
                         class={share > 0.5 ? "strong" : undefined}
                         style={{ "--share": Math.sqrt(share).toFixed(3) }}
-                        onClick={() => setCell(chosen ? null : [t, q])}
+                        onClick={() => onChoose(chosen ? null : [t, q])}
                         aria-label={`true ${data.classes[t]}, predicted ${data.classes[q]}: ${value} images, ${percent(share)}`}
                         data-true={t}
                         data-predicted={q}
@@ -286,29 +284,34 @@ function Confusion({ view, name, onOpen }: { view: View; name: string; onOpen: (
           </tbody>
         </table>
       </div>
-      {cell && (
-        <div class="cell-images" aria-live="polite">
-          <h3>
-            {count(tiles.length, "image")} of {data.classes[cell[0]]} {cell[0] === cell[1] ? "predicted as such" : `predicted as ${data.classes[cell[1]]}`}, most confident first
-          </h3>
-          <Gallery tiles={tiles} images={images} thumbs={thumbs} onOpen={onOpen} empty="" />
-        </div>
-      )}
     </section>
   );
 }
 
-function Mistakes({ view, onOpen }: { view: View; onOpen: (image: number) => void }) {
+const MISTAKES = 24;
+
+/** The images of the chosen cell of the confusion matrix, or the most confident mistakes. */
+function Pictures({ view, cell, onClear, onOpen }: { view: View; cell: Cell; onClear: () => void; onOpen: (image: number) => void }) {
   const { data, images, predictions: p, thumbs } = view;
   const tiles = useMemo(() => {
     const found: Tile[] = [];
-    for (let i = 0; i < p.n; i++) if (p.labels[i] !== p.predicted[i]) found.push({ image: i, label: data.classes[p.labels[i]], predicted: data.classes[p.predicted[i]], confidence: topProbability(p, i), wrong: true });
-    return found.sort((a, b) => b.confidence! - a.confidence!).slice(0, 24);
-  }, [p]);
+    for (let i = 0; i < p.n; i++) {
+      const wanted = cell ? p.labels[i] === cell[0] && p.predicted[i] === cell[1] : p.labels[i] !== p.predicted[i];
+      if (wanted) found.push({ image: i, label: data.classes[p.labels[i]], predicted: data.classes[p.predicted[i]], confidence: topProbability(p, i), wrong: p.labels[i] !== p.predicted[i] });
+    }
+    return found.sort((a, b) => b.confidence! - a.confidence!);
+  }, [p, cell]);
   return (
-    <section class="card">
-      <h2>Most confident mistakes</h2>
-      <Gallery tiles={tiles} images={images} thumbs={thumbs} onOpen={onOpen} empty="No mistakes: every test image is classified as labelled." />
+    <section class="card pictures" aria-live="polite">
+      <header class="figure-head">
+        <h2>{cell ? `${count(tiles.length, "image")} of ${data.classes[cell[0]]} ${cell[0] === cell[1] ? "predicted as such" : `predicted as ${data.classes[cell[1]]}`}` : "Most confident mistakes"}</h2>
+        {cell && (
+          <button type="button" class="quiet" onClick={onClear}>
+            Back to the mistakes
+          </button>
+        )}
+      </header>
+      <Gallery tiles={cell ? tiles : tiles.slice(0, MISTAKES)} images={images} thumbs={thumbs} onOpen={onOpen} empty="No mistakes: every test image is classified as labelled." />
     </section>
   );
 }

@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("histobench.cli.compare", "rank encoders with paired tests"),
     "power": ("histobench.cli.power", "how many test images a difference needs"),
     "report": ("histobench.cli.report", "results to a web site: leaderboard, runs, comparisons"),
+    "serve": ("histobench.cli.serve", "the same site, live, while runs are going on"),
     "models": ("histobench.cli.models", "the encoders: table, details, licences"),
     "mint": ("histobench.cli.mint", "language-model agents: replay, rescore, table, configs"),
     "doctor": ("histobench.cli.doctor", "is this machine ready? PASS, WARN, FAIL and the fix"),

@@ -50,10 +50,14 @@ def take_inventory(results_dir: Path) -> Inventory:
             runs.append(replace(run, identity=replace(run.identity, dataset=dataset, encoder=encoder)))
         except HistobenchError as error:
             unreadable.append(_without(str(error), results_dir))
-    runs.sort(key=lambda run: (run.identity.dataset.lower(), run.identity.encoder.lower(), run.path))
     boards = _boards(runs)
     place = {(board.task, board.setting, board.preset): board.number for board in boards}
-    board_of = [place[run.task, run.setting, run.identity.preset] for run in runs]
+
+    def board(run: StoredRun) -> int:
+        return place[run.task, run.setting, run.identity.preset]
+
+    runs.sort(key=lambda r: (r.identity.dataset.lower(), r.identity.encoder.lower(), board(r), r.path))
+    board_of = list(map(board, runs))
     datasets = list(dict.fromkeys(run.identity.dataset for run in runs))
     dataset_of = [datasets.index(run.identity.dataset) for run in runs]
     return Inventory(

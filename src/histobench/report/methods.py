@@ -34,6 +34,8 @@ def methods_payload(inventory: Inventory, results: list[TableResult]) -> dict[st
 
 def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
     """A paragraph for the methods section that says what was done, and nothing that was not."""
+    if not inventory.runs:
+        return ""
     tasks = list(dict.fromkeys(board.task for board in inventory.boards))
     presets = sorted({board.preset for board in inventory.boards if board.preset})
     seeds = sorted({run.identity.seed for run in inventory.runs})

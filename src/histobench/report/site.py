@@ -6,22 +6,29 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from histobench import __version__
 from histobench.core.errors import HistobenchError
+from histobench.report.agent_payload import write_agents
+from histobench.report.agent_runs import find_agent_runs
 from histobench.report.board import board_payload
+from histobench.report.dataset_payload import dataset_payload
+from histobench.report.embedding_map import write_maps
 from histobench.report.encoder_facts import encoder_facts
 from histobench.report.headline import metric_facts
+from histobench.report.image_source import ImageSources, image_sources
 from histobench.report.inventory import Inventory, take_inventory
 from histobench.report.methods import methods_payload
 from histobench.report.page import write_page
 from histobench.report.payload import write_payload
 from histobench.report.site_folder import site_folder
-from histobench.report.table import TableJob, TableResult, build_table
+from histobench.report.table import TableJob, TableResult, WrongImages, build_table
 from histobench.report.table_statistics import ALPHA, Allowance
+from histobench.report.thumbnails import Cache, write_thumbnails
 
 log = logging.getLogger(__name__)
 #: Fewer runs than this are not worth starting processes for.
@@ -38,6 +45,7 @@ def build_site(
     thorough: bool = False,
     workers: int = 1,
     live: bool = False,
+    cache: Cache | None = None,
     on_progress: Progress = lambda stage, done, total: None,
 ) -> Path:
     """Write the site of a results folder to `out` and return the path of its first page.
@@ -45,23 +53,110 @@ def build_site(
     `images` is the dataset (CSV, folder or shards) that the test images are found in, or one for each
     dataset by name. `thorough` resamples every comparison however many there are. With `live` the pages
     look for a newer build by themselves. `workers` processes share the work; a script that asks for more
-    than one needs the usual `if __name__ == "__main__"`.
+    than one needs the usual `if __name__ == "__main__"`. `cache` keeps thumbnails between builds.
     """
     results_dir, out = Path(results_dir).resolve(), Path(out).resolve()
     if not results_dir.is_dir():
         raise HistobenchError(f"no results folder at {results_dir}")
     inventory = take_inventory(results_dir)
-    if not inventory.runs:
+    agents, problems = find_agent_runs(results_dir)
+    if not inventory.runs and not agents:
+        unreadable = [*inventory.unreadable, *problems]
         raise HistobenchError(
-            f"no results in {results_dir}; run `histobench evaluate` with --log_dir pointing there first"
+            f"no results in {results_dir}"
+            + (f" that can be read: {unreadable[0]}" if unreadable else "; run `histobench evaluate` first")
         )
+    sources = image_sources(inventory, images)
+    title = title or results_dir.name
     with site_folder(out) as site:
         results = list(_tables(inventory, site, thorough, workers, on_progress))
         _write_boards(inventory, results, site)
+        sources = sources.relevant(
+            {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
+        )
+        thumbs = _write_thumbnails(inventory, results, sources, site, cache, workers, on_progress)
+        for index, name in enumerate(inventory.datasets):
+            content = dataset_payload(index, inventory, results, sources.of.get(name), thorough=thorough)
+            write_payload(site, f"dataset/{index}", content)
+        maps = _write_maps(inventory, results, site, results_dir, thorough, on_progress)
         write_payload(site, "methods", methods_payload(inventory, results))
-        write_payload(site, "site", _overview(inventory, results, title or results_dir.name, live))
-        write_page(site, title or results_dir.name)
+        if agents:
+            write_agents(site, agents)
+        overview = _overview(inventory, results, title) | {
+            "live": live,
+            "thumbs": thumbs,
+            "maps": maps,
+            "agents": [run.name for run in agents],
+            "unreadable": [*inventory.unreadable, *problems],
+        }
+        write_payload(site, "site", overview)
+        (site / "built.txt").write_text(overview["built"], encoding="ascii")
+        write_page(site, title)
     return out / "index.html"
+
+
+def _names(results: list[TableResult], dataset: int) -> set[str]:
+    """The names of the test images of a dataset."""
+    sets = {
+        key: images
+        for result in results
+        for key, images in result.image_sets.items()
+        if result.dataset_index == dataset
+    }
+    return {name for images in sets.values() for name in images.images.names}
+
+
+def _write_thumbnails(
+    inventory: Inventory,
+    results: list[TableResult],
+    sources: ImageSources,
+    site: Path,
+    cache: Cache | None,
+    workers: int,
+    on_progress: Progress,
+) -> list[str]:
+    shown: list[str] = []
+    for index, name in enumerate(inventory.datasets):
+        if name not in sources.of:
+            continue
+        sets: dict[str, WrongImages] = {}
+        for result in results:
+            for key, images in result.image_sets.items() if result.dataset_index == index else ():
+                wrong = images.wrong | sets[key].wrong if key in sets else images.wrong
+                sets[key] = WrongImages(images.images, wrong)
+        shown += write_thumbnails(
+            site,
+            str(index),
+            sets,
+            sources.of[name],
+            cache={} if cache is None else cache,
+            workers=workers,
+            on_progress=partial(on_progress, f"thumbnails of {name}"),
+        )
+    return shown
+
+
+def _write_maps(
+    inventory: Inventory,
+    results: list[TableResult],
+    site: Path,
+    results_dir: Path,
+    thorough: bool,
+    on_progress: Progress,
+) -> list[str]:
+    wanted = {
+        number: (str(inventory.runs[number].info.get("test_features") or ""), result.image_sets[key].images)
+        for result in results
+        for number, key in result.image_set_of.items()
+    }
+    keys = write_maps(
+        site,
+        wanted,
+        near=results_dir,
+        thorough=thorough,
+        on_progress=partial(on_progress, "maps"),
+    )
+    return [keys.get(number, "") for number in range(len(inventory.runs))]
 
 
 def _tables(
@@ -103,7 +198,7 @@ def _write_boards(inventory: Inventory, results: list[TableResult], site: Path) 
         write_payload(site, f"board/{board.number}", board_payload(members, names))
 
 
-def _overview(inventory: Inventory, results: list[TableResult], title: str, live: bool) -> dict[str, Any]:
+def _overview(inventory: Inventory, results: list[TableResult], title: str) -> dict[str, Any]:
     encoders = list(inventory.encoders)
     failures = {number: text for result in results for number, text in result.failures.items()}
     return {
@@ -111,7 +206,6 @@ def _overview(inventory: Inventory, results: list[TableResult], title: str, live
         "built": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "alpha": ALPHA,
-        "live": live,
         "encoders": [encoder_facts(name) for name in encoders],
         "datasets": _dataset_facts(inventory, results),
         "metrics": metric_facts(),
@@ -128,11 +222,7 @@ def _overview(inventory: Inventory, results: list[TableResult], title: str, live
                 for name, run in zip(inventory.row_names, inventory.runs, strict=True)
             ],
         },
-        "thumbs": [],
-        "maps": [""] * len(inventory.runs),
-        "agents": 0,
         "failures": {str(number): text for number, text in failures.items()},
-        "unreadable": list(inventory.unreadable),
     }
 
 

@@ -49,7 +49,7 @@ class Allowance:
         """An equal share of what takes about a dozen seconds; without limit when thorough."""
         if thorough:
             return cls(math.inf, math.inf)
-        return cls(1.2e9 / max(tables, 1), 6e6 / max(tables, 1))
+        return cls(1.6e9 / max(tables, 1), 6e6 / max(tables, 1))
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def table_statistics(runs: Mapping[str, Predictions], allowance: Allowance) -> T
     design = design_of(reference)
     n_pairs = m * (m - 1) // 2
     wanted = resamples_for(n_pairs, "accuracy", ALPHA)
-    affordable = wanted * n * m <= allowance.resampling
-    n_resamples = wanted if affordable else BootstrapSettings().n_bootstrap
+    affordable = min(allowance.resampling / (n * m), wanted)
+    n_resamples = max(int(affordable), BootstrapSettings().n_bootstrap)
     observed, replicates = _resampled(predictions, design, n_resamples)
     discordant = _discordant(predictions)
     metrics: dict[str, MetricStatistics] = {}
@@ -189,13 +189,13 @@ def _label_metric(
         paired_difference(values[a] - values[b], drawn[a] - drawn[b], design, level=1 - ALPHA)
         for a, b in couples
     ]
-    enough = smallest_p_value(n_resamples, design) * len(couples) <= ALPHA
     tests = [mcnemar_from_counts(*_of(discordant, a, b)) for a, b in couples]
-    test, note = _choice(enough, design, len(couples))
+    test, note = _choice(design, len(couples), n_resamples)
     raw = [
-        difference.p_value if test == "bootstrap" else exact.p_value if test == "mcnemar" else math.nan
+        exact.p_value if test == "mcnemar" else difference.p_value
         for difference, exact in zip(differences, tests, strict=True)
     ]
+    corrected = holm(raw) if test else np.full(len(raw), np.nan)
     pairs = tuple(
         PairStatistics(
             a,
@@ -208,24 +208,31 @@ def _label_metric(
             exact.only_second,
         )
         for (a, b), difference, exact, p, adjusted in zip(
-            couples, differences, tests, raw, holm(raw), strict=True
+            couples, differences, tests, raw, corrected, strict=True
         )
     )
     return MetricStatistics(order, intervals, pairs, test, note)
 
 
-def _choice(enough: bool, design: SamplingDesign, n_pairs: int) -> tuple[str, str]:
-    if enough:
+def _choice(design: SamplingDesign, n_pairs: int, n_resamples: int) -> tuple[str, str]:
+    """Which test the table goes by, and what there is to say about it.
+
+    A resampled p-value cannot be smaller than the number of resamples allows; there must be room for it to
+    survive the correction.
+    """
+    if smallest_p_value(n_resamples, design) * n_pairs <= ALPHA / 2:
         return "bootstrap", ""
-    if design.is_clustered:
-        return "", (
-            f"differences were not tested: {n_pairs} corrected comparisons of images in groups need more "
-            "resamples than a quick report draws, or more groups; use --thorough"
+    if not design.is_clustered:
+        return "mcnemar", (
+            f"{n_pairs} pairs: differences go by McNemar's test of accuracy; "
+            "--thorough resamples the metric itself"
         )
-    return "mcnemar", (
-        f"{n_pairs} pairs: differences go by McNemar's test of accuracy; "
-        "--thorough resamples the metric itself"
-    )
+    if smallest_p_value(resamples_for(n_pairs, "accuracy", ALPHA), design) * n_pairs > ALPHA:
+        return (
+            "",
+            f"{design.n_units} groups are too few for {n_pairs} corrected comparisons: no ties are marked",
+        )
+    return "", f"{n_pairs} pairs were not tested, which takes many resamples; --thorough draws them"
 
 
 def _auroc(

@@ -1,0 +1,404 @@
+// Runs of language-model agents: how often they succeed, what feedback is worth, and every conversation.
+import { useMemo, useState } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import type { Site } from "../data";
+import { count, percent, pValue } from "../format";
+import { Chart } from "../chart";
+import { intervalRows, type IntervalRow } from "../charts/intervals";
+import { learningCurve, type CurvePoint } from "../charts/learning-curve";
+import { Breadcrumbs, Loading, Notice, Segments, Select, TableDownloads, useData } from "../parts";
+import { href, type Route } from "../route";
+
+interface Rate {
+  n: number;
+  value: number;
+  low: number | null;
+  high: number | null;
+}
+
+interface AgentRun {
+  name: string;
+  agent: string;
+  feedback: string;
+  k: number;
+  all: Rate;
+  families: Record<string, Rate>;
+  datasets: Record<string, Rate>;
+  solvedBy: number[];
+  ends: Record<string, number>;
+  turns: number;
+  invalid: number | null;
+  tokens: number | null;
+}
+
+interface Gain {
+  agent: string;
+  feedback: string;
+  k: number;
+  n: number;
+  without: number;
+  with: number;
+  difference: number;
+  low: number | null;
+  high: number | null;
+  p: number | null;
+}
+
+interface Agents {
+  runs: AgentRun[];
+  gains: Gain[];
+  trends: Record<string, { slope: number; r2: number }>;
+}
+
+type EpisodeRow = [dataset: string, id: string, success: number, turns: number, end: string];
+
+interface Talk {
+  prompt: string;
+  reference: string;
+  error: string;
+  turns: [text: string, kind: string, observation: string | null, feedback: string][];
+}
+
+const PER_FILE = 25;
+
+export function AgentsPage({ site }: { site: Site }) {
+  const { value: agents, error } = useData<Agents>("agents");
+  if (!agents) return <Loading error={error} />;
+  const runs = agents.runs;
+  const episodes = runs.reduce((sum, run) => sum + run.all.n, 0);
+  const budgets = [...new Set(runs.map((run) => run.k))];
+  return (
+    <>
+      <div class="title">
+        <h1>Agent runs</h1>
+        <p class="lead">
+          {count(new Set(runs.map((run) => run.agent)).size, "agent")}, {count(episodes, "episode")}.
+        </p>
+      </div>
+      <RunTable site={site} agents={agents} />
+      <div class="columns">
+        <ByTurn runs={runs} several={budgets.length > 1} />
+        <ByFamily runs={runs} />
+      </div>
+      {agents.gains.length > 0 && <FeedbackGain gains={agents.gains} />}
+    </>
+  );
+}
+
+function RunTable({ site, agents }: { site: Site; agents: Agents }) {
+  const families = [...new Set(agents.runs.flatMap((run) => Object.keys(run.families)))].sort();
+  const order = agents.runs.map((_, k) => k).sort((a, b) => agents.runs[b].all.value - agents.runs[a].all.value);
+  return (
+    <section class="card">
+      <header class="figure-head">
+        <h2>Success rate</h2>
+        <TableDownloads
+          table={() => ({
+            name: "agents",
+            caption: "Success rates of agents with 95% intervals, in percent.",
+            header: ["agent", "feedback", "k", "episodes", "success", "low", "high", ...families, "turns", "invalid actions"],
+            rows: order.map((k) => {
+              const run = agents.runs[k];
+              const points = (x: number | null) => (x === null ? null : Number((100 * x).toFixed(2)));
+              return [run.agent, run.feedback || "none", run.k, run.all.n, points(run.all.value), points(run.all.low), points(run.all.high), ...families.map((f) => points(run.families[f]?.value ?? null)), Number(run.turns.toFixed(2)), points(run.invalid)];
+            }),
+          })}
+        />
+      </header>
+      <div class="scroll">
+        <table class="plain agents">
+          <thead>
+            <tr>
+              <th scope="col">Agent</th>
+              <th scope="col">Feedback</th>
+              <th scope="col" class="number">Turns allowed</th>
+              <th scope="col">Success, 95% interval</th>
+              {families.map((family) => (
+                <th scope="col" class="number">{family.replace(/_/g, " ")}</th>
+              ))}
+              <th scope="col" class="number">Turns used</th>
+              <th scope="col" class="number">Invalid actions</th>
+              <th scope="col" class="number">Per extra turn</th>
+            </tr>
+          </thead>
+          <tbody>
+            {order.map((k) => {
+              const run = agents.runs[k];
+              const trend = run.feedback ? undefined : agents.trends[run.agent];
+              return (
+                <tr key={k}>
+                  <th scope="row">
+                    <a href={href("agent", [site.agents[k]])}>{run.agent}</a>
+                  </th>
+                  <td>{run.feedback || "none"}</td>
+                  <td class="number">{run.k}</td>
+                  <td class="rate">
+                    <b>{percent(run.all.value, 1)}</b> <small>{run.all.low === null ? "" : `${percent(run.all.low, 1)} to ${percent(run.all.high!, 1)}`}</small>
+                    <span class="bar" aria-hidden="true">
+                      {run.all.low !== null && <i class="range" style={{ left: `${100 * run.all.low}%`, right: `${100 * (1 - run.all.high!)}%` }} />}
+                      <i class="dot" style={{ left: `${100 * run.all.value}%` }} />
+                    </span>
+                  </td>
+                  {families.map((family) => (
+                    <td class="number">{run.families[family] ? percent(run.families[family].value, 1) : "–"}</td>
+                  ))}
+                  <td class="number">{run.turns.toFixed(2)}</td>
+                  <td class="number">{run.invalid === null ? "–" : percent(run.invalid, 1)}</td>
+                  <td class="number">{trend ? `+${trend.slope.toFixed(2)}`.replace("+-", "−") : "–"}</td>
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+      <p class="fine">Per extra turn: slope of the success rate over runs with different numbers of turns allowed, in percentage points.</p>
+    </section>
+  );
+}
+
+function ByTurn({ runs, several }: { runs: AgentRun[]; several: boolean }) {
+  const [kind, setKind] = useState(several ? "budget" : "turn");
+  const label = (run: AgentRun) => run.agent + (run.feedback ? " + feedback" : "");
+  const points = useMemo<CurvePoint[]>(() => {
+    if (kind === "budget") return runs.map((run) => ({ name: label(run), x: run.k, y: run.all.value, low: run.all.low, high: run.all.high }));
+    const largest = Math.max(...runs.map((run) => run.k));
+    return runs.filter((run) => run.k === largest).flatMap((run) => run.solvedBy.map((y, k) => ({ name: label(run), x: k + 1, y, low: null, high: null })));
+  }, [kind, runs]);
+  const names = [...new Set(points.map((p) => p.name))].sort((a, b) => last(points, b) - last(points, a));
+  return (
+    <Chart
+      title={kind === "budget" ? "Success by turns allowed" : "Solved after so many turns"}
+      name={`success_by_${kind}`}
+      depends={[points]}
+      draw={(width, palette) => learningCurve(points, names, { xLabel: kind === "budget" ? "turns allowed (k)" : "turns taken", yLabel: "success rate", format: String, linear: true }, width, palette)}
+      controls={several ? <Segments label="Which turns" value={kind} options={[{ value: "budget", label: "Allowed" }, { value: "turn", label: "Taken" }]} onChange={setKind} /> : undefined}
+      caption={kind === "budget" ? "Every k is a run of its own: agents are told how many turns they have. Bands: 95% intervals." : "Share of all episodes of the run that had succeeded by then."}
+    />
+  );
+}
+
+function last(points: CurvePoint[], name: string): number {
+  return points.filter((p) => p.name === name).sort((a, b) => b.x - a.x)[0].y;
+}
+
+function ByFamily({ runs }: { runs: AgentRun[] }) {
+  const families = [...new Set(runs.flatMap((run) => Object.keys(run.families)))].sort();
+  const datasets = [...new Set(runs.flatMap((run) => Object.keys(run.datasets)))].sort();
+  const [group, setGroup] = useState(`f:${families[0]}`);
+  const rows = useMemo<IntervalRow[]>(
+    () =>
+      runs
+        .flatMap((run) => {
+          const rate = group.startsWith("f:") ? run.families[group.slice(2)] : run.datasets[group.slice(2)];
+          return rate ? [{ name: run.name, value: rate.value, low: rate.low, high: rate.high, strong: true, note: count(rate.n, "episode") }] : [];
+        })
+        .sort((a, b) => b.value - a.value),
+    [runs, group],
+  );
+  return (
+    <Chart
+      title="Success by task family"
+      name={`success_${group.slice(2)}`}
+      depends={[rows]}
+      draw={(width, palette) => intervalRows(rows, { label: `success rate in ${group.slice(2).replace(/_/g, " ")}` }, width, palette)}
+      controls={<Select label="Tasks" value={group} options={[...families.map((f) => ({ value: `f:${f}`, label: f.replace(/_/g, " "), group: "Families" })), ...datasets.map((d) => ({ value: `d:${d}`, label: d, group: "Datasets" }))]} onChange={setGroup} />}
+      caption="Bars are 95% intervals over tasks."
+    />
+  );
+}
+
+function FeedbackGain({ gains }: { gains: Gain[] }) {
+  const several = new Set(gains.map((gain) => gain.k)).size > 1;
+  const rows: IntervalRow[] = gains.map((gain) => ({ name: `${gain.agent} + ${gain.feedback}${several ? `, k = ${gain.k}` : ""}`, value: gain.difference, low: gain.low, high: gain.high, strong: gain.p !== null && gain.p <= 0.05, note: `${percent(gain.without, 1)} without, ${percent(gain.with, 1)} with; ${count(gain.n, "task")}; p ${pValue(gain.p)}` }));
+  return (
+    <Chart
+      title="What feedback is worth"
+      name="feedback_gain"
+      depends={[gains]}
+      draw={(width, palette) => intervalRows(rows, { label: "success with feedback minus success without", zero: true }, width, palette)}
+      caption="On the same tasks with and without the expert; bars are 95% intervals of the paired difference, filled where p is at most 0.05 (not corrected for the number of rows)."
+    />
+  );
+}
+
+export function AgentPage({ site, route }: { site: Site; route: Route }) {
+  const number = site.agents.indexOf(route.parts[0]);
+  const { value: agents } = useData<Agents>("agents");
+  const { value, error } = useData<{ episodes: EpisodeRow[] }>(number >= 0 ? `agent/${number}` : null);
+  const [ended, setEnded] = useState("all");
+  const [dataset, setDataset] = useState("all");
+  const [limit, setLimit] = useState(100);
+  if (number < 0) return <Notice kind="problem">This report has no such run. <a href={href("agents")}>All agent runs</a></Notice>;
+  if (!value || !agents) return <Loading error={error} />;
+  const run = agents.runs[number];
+  const datasets = [...new Set(value.episodes.map(([name]) => name))];
+  const shown = value.episodes.map((row, k) => ({ row, k })).filter(({ row }) => (ended === "all" || (ended === "success") === (row[2] === 1)) && (dataset === "all" || row[0] === dataset));
+  const rows: IntervalRow[] = Object.entries(run.datasets).map(([name, rate]) => ({ name, value: rate.value, low: rate.low, high: rate.high, strong: true, note: count(rate.n, "episode") }));
+  return (
+    <>
+      <Breadcrumbs trail={[{ label: "Agent runs", href: href("agents") }, { label: run.name }]} />
+      <div class="title">
+        <h1>{run.agent}</h1>
+        <p class="lead">
+          {percent(run.all.value, 1)} of {count(run.all.n, "episode")} solved, {run.k} turns allowed, {run.feedback ? `feedback by ${run.feedback}` : "no feedback"}
+        </p>
+      </div>
+      <div class="columns">
+        <Chart title="Success by dataset" name={`datasets_${run.name}`} depends={[rows]} draw={(width, palette) => intervalRows(rows, { label: "success rate" }, width, palette)} />
+        <section class="card">
+          <h2>How episodes ended</h2>
+          <table class="plain">
+            <tbody>
+              {Object.entries(run.ends).sort((a, b) => b[1] - a[1]).map(([end, n]) => (
+                <tr>
+                  <th scope="row">{end.replace(/_/g, " ")}</th>
+                  <td class="number">{n}</td>
+                  <td class="number">{percent(n / run.all.n, 1)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+          <p class="fine">
+            {run.turns.toFixed(2)} turns on average{run.invalid !== null && `, ${percent(run.invalid, 1)} of actions invalid`}
+            {run.tokens !== null && `, ${Math.round(run.tokens).toLocaleString("en")} tokens per episode`}.
+          </p>
+        </section>
+      </div>
+      <section class="card">
+        <header class="figure-head">
+          <h2>{count(shown.length, "episode")}</h2>
+          <Segments label="Outcome" value={ended} options={[{ value: "all", label: "All" }, { value: "success", label: "Solved" }, { value: "failure", label: "Not solved" }]} onChange={setEnded} />
+          <Select label="Dataset" value={dataset} options={[{ value: "all", label: "all" }, ...datasets.map((d) => ({ value: d, label: d }))]} onChange={setDataset} />
+        </header>
+        <ul class="episodes">
+          {shown.slice(0, limit).map(({ row: [name, id, success, turns, end], k }) => (
+            <li key={k}>
+              <a href={href("episode", [run.name, String(k)])}>
+                <b class={success ? "right" : "wrong"}>{success ? "✓" : "✗"}</b>
+                <span class="id">
+                  {name} {id}
+                </span>
+                <small>
+                  {count(turns, "turn")}, {end.replace(/_/g, " ")}
+                </small>
+              </a>
+            </li>
+          ))}
+        </ul>
+        {limit < shown.length && (
+          <p>
+            <button type="button" onClick={() => setLimit(limit + 500)}>Show more ({shown.length - limit} left)</button>
+          </p>
+        )}
+      </section>
+    </>
+  );
+}
+
+export function EpisodePage({ site, route }: { site: Site; route: Route }) {
+  const number = site.agents.indexOf(route.parts[0]);
+  const place = Number(route.parts[1]);
+  const { value: list, error } = useData<{ episodes: EpisodeRow[] }>(number >= 0 ? `agent/${number}` : null);
+  const { value: talks, error: talkError } = useData<Talk[]>(number >= 0 ? `talk/${number}-${Math.floor(place / PER_FILE)}` : null);
+  const talk = talks?.[place % PER_FILE];
+  if (number < 0 || !Number.isInteger(place) || (list && !list.episodes[place])) return <Notice kind="problem">This report has no such episode. <a href={href("agents")}>All agent runs</a></Notice>;
+  if (!list || !talk) return <Loading error={error ?? talkError} />;
+  const [dataset, id, success, , end] = list.episodes[place];
+  const name = site.agents[number];
+  const step = (to: number, label: string) => (list.episodes[to] ? <a href={href("episode", [name, String(to)])}>{label}</a> : <span />);
+  return (
+    <>
+      <Breadcrumbs trail={[{ label: "Agent runs", href: href("agents") }, { label: name, href: href("agent", [name]) }, { label: `${dataset} ${id}` }]} />
+      <div class="title">
+        <h1>
+          {dataset} <span class="on">{id}</span>
+        </h1>
+        <p class="lead">
+          <b class={success ? "right" : "wrong"}>{success ? "✓ solved" : "✗ not solved"}</b>, {count(talk.turns.length, "turn")}, {end.replace(/_/g, " ")}
+        </p>
+        <nav class="actions" aria-label="Episodes">
+          {step(place - 1, "← previous")}
+          {step(place + 1, "next →")}
+        </nav>
+      </div>
+      {talk.error && <Notice kind="problem">{talk.error}</Notice>}
+      <div class="talk">
+        {talk.prompt ? (
+          <details class="card said user" open={talk.prompt.length < 2500}>
+            <summary>
+              <b>Task</b> <small>{talk.prompt.length.toLocaleString("en")} characters</small>
+            </summary>
+            <pre class="text">{talk.prompt}</pre>
+          </details>
+        ) : (
+          <Notice>Recordings come without the task’s text.</Notice>
+        )}
+        {talk.turns.map(([text, kind, observation, feedback], k) => (
+          <section class="turn" aria-label={`Turn ${k + 1}`}>
+            <div class="card said agent">
+              <header>
+                <b>Turn {k + 1}</b> <small class="kind">{KINDS[kind] ?? kind}</small>
+              </header>
+              <Message text={text} />
+            </div>
+            {observation !== null && (
+              <details class="card said user" open={observation.length < 1500}>
+                <summary>
+                  <b>Observation</b> <small>{firstLine(observation)}</small>
+                </summary>
+                <pre>{observation}</pre>
+              </details>
+            )}
+            {feedback && (
+              <details class="card said expert" open>
+                <summary>
+                  <b>Expert feedback</b>
+                </summary>
+                <pre class="text">{feedback}</pre>
+              </details>
+            )}
+          </section>
+        ))}
+        {talk.reference && (
+          <details class="card said user">
+            <summary>
+              <b>Reference answer</b>
+            </summary>
+            <pre>{talk.reference}</pre>
+          </details>
+        )}
+      </div>
+    </>
+  );
+}
+
+const KINDS: Record<string, string> = { execute: "runs code", proposal: "proposes a solution", proposal_unparsable: "proposes, but without an answer", invalid: "neither code nor solution", error: "the provider failed" };
+
+function firstLine(text: string): string {
+  const line = text.split("\n", 1)[0];
+  return line.length > 80 ? `${line.slice(0, 79)}…` : line;
+}
+
+const TAGS = /<(thought|execute|solution)>([\s\S]*?)<\/\1>/g;
+
+/** What the agent wrote, with thoughts, code and solutions told apart. Always text, never markup. */
+function Message({ text }: { text: string }) {
+  const parts: ComponentChildren[] = [];
+  let end = 0;
+  const plain = (piece: string) => piece.trim() && parts.push(<p class="text">{piece.trim()}</p>);
+  for (const match of text.matchAll(TAGS)) {
+    plain(text.slice(end, match.index));
+    const content = match[2].replace(/^\n+|\s+$/g, "");
+    if (match[1] === "thought") parts.push(<p class="text thought">{content.trim()}</p>);
+    else
+      parts.push(
+        <div class={match[1]}>
+          <small>{match[1] === "execute" ? "code" : "solution"}</small>
+          <pre>{content}</pre>
+        </div>,
+      );
+    end = match.index! + match[0].length;
+  }
+  plain(text.slice(end));
+  return <>{parts.length ? parts : <p class="text">(empty message)</p>}</>;
+}

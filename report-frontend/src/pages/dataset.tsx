@@ -1,0 +1,303 @@
+// One dataset: its classes and images, what was checked, and what every encoder makes of it.
+import { useMemo, useState } from "preact/hooks";
+import * as Plot from "@observablehq/plot";
+import { boardName, runName, unpack, type Board, type Images, type Site } from "../data";
+import { count, decimals } from "../format";
+import { base, Chart } from "../chart";
+import { intervalRows, type IntervalRow } from "../charts/intervals";
+import { learningCurve, type CurvePoint } from "../charts/learning-curve";
+import { legend } from "../embedding";
+import { Thumb, useThumbs } from "../gallery";
+import { Breadcrumbs, Loading, Notice, Select, useData } from "../parts";
+import { href, runHref, type Route } from "../route";
+import { BEST, TIE } from "./leaderboard";
+import type { Palette } from "../theme";
+
+interface LearningPoint {
+  run: number;
+  way: string;
+  x: number;
+  preset: string;
+  values: Record<string, [number, number | null, number | null]>;
+  spread: Record<string, number>;
+}
+
+interface DatasetData {
+  classes: string[];
+  images: string | null;
+  counts: Record<string, number[]>;
+  numTrain: number | null;
+  examples: number[][];
+  findings: { checked: boolean; why?: string; images?: number; total?: number; items?: { level: string; kind: string; message: string }[] };
+  fewShot: LearningPoint[];
+  efficiency: LearningPoint[];
+}
+
+export function DatasetsPage({ site }: { site: Site }) {
+  return (
+    <>
+      <div class="title">
+        <h1>Datasets</h1>
+        <p class="lead">{count(site.datasets.length, "dataset")} in this report.</p>
+      </div>
+      <ul class="tiles">
+        {site.datasets.map((dataset, index) => {
+          const runs = site.runs.dataset.filter((d) => d === index).length;
+          return (
+            <li key={dataset.name}>
+              <a class="card" href={href("dataset", [dataset.name])}>
+                <h2>{dataset.name}</h2>
+                <p>
+                  {count(dataset.images, "test image")}
+                  {dataset.groups ? ` of ${count(dataset.groups, "group")}` : ""}, {dataset.classes} classes
+                </p>
+                <p class="fine">{count(runs, "run")}</p>
+              </a>
+            </li>
+          );
+        })}
+      </ul>
+    </>
+  );
+}
+
+export function DatasetPage({ site, route }: { site: Site; route: Route }) {
+  const index = site.datasets.findIndex((dataset) => dataset.name === route.parts[0]);
+  const { value: data, error } = useData<DatasetData>(index >= 0 ? `dataset/${index}` : null);
+  if (index < 0)
+    return (
+      <Notice kind="problem">
+        This report has no dataset of that name. <a href={href("datasets")}>All datasets</a>
+      </Notice>
+    );
+  if (!data) return <Loading error={error} />;
+  const dataset = site.datasets[index];
+  const train = data.counts.train?.reduce((a, b) => a + b, 0) ?? data.numTrain;
+  return (
+    <>
+      <Breadcrumbs trail={[{ label: "Datasets", href: href("datasets") }, { label: dataset.name }]} />
+      <div class="title">
+        <h1>{dataset.name}</h1>
+        <p class="lead">
+          {count(dataset.images, "test image")}
+          {dataset.groups ? ` of ${count(dataset.groups, "patient or slide").replace("slides", "slides").replace("patient or slides", "patients or slides")}` : ""}
+          {train ? `, ${count(train, "training image")}` : ""}, {data.classes.length} classes
+        </p>
+      </div>
+      <Results site={site} index={index} />
+      <div class="columns">
+        <Balance data={data} name={dataset.name} />
+        <Leakage data={data} />
+      </div>
+      <Examples site={site} data={data} />
+      {data.fewShot.length > 0 && <Curves site={site} points={data.fewShot} title="Few-shot" name={`few-shot_${dataset.name}`} kind="few" />}
+      {data.efficiency.length > 0 && <Curves site={site} points={data.efficiency} title="Label efficiency" name={`label-efficiency_${dataset.name}`} kind="share" />}
+    </>
+  );
+}
+
+function Results({ site, index }: { site: Site; index: number }) {
+  const boards = [...new Set(site.runs.board.filter((_, run) => site.runs.dataset[run] === index))].sort((a, b) => a - b);
+  const [number, setNumber] = useState(boards[0]);
+  const [metricName, setMetric] = useState(site.metrics[0].name);
+  const { value: board, error } = useData<Board>(`board/${number}`);
+  const metric = site.metrics.find((m) => m.name === metricName)!;
+  const rows = useMemo<(IntervalRow & { run: number })[]>(() => {
+    if (!board) return [];
+    const column = board.datasets.indexOf(index);
+    const data = board.metrics[metricName];
+    return board.rows
+      .map((name, r) => {
+        const standing = data.standing[r][column];
+        const tie = standing === BEST ? "the best" : standing === TIE ? "not distinguishable from the best" : undefined;
+        return { name, run: board.runs[r][column], value: data.value[r][column]!, low: data.low[r][column], high: data.high[r][column], strong: standing === BEST || standing === TIE, note: tie };
+      })
+      .filter((row) => row.run >= 0 && row.value !== null)
+      .sort((a, b) => (metric.lower ? a.value - b.value : b.value - a.value));
+  }, [board, metricName]);
+  if (!board) return <Loading error={error} />;
+  const preset = (n: number) => (site.boards.filter((b) => boardName(b) === boardName(site.boards[n])).length > 1 ? ` (${site.boards[n].preset})` : "");
+  return (
+    <Chart
+      title="Results of all encoders"
+      name={`results_${site.datasets[index].name}_${boardName(site.boards[number])}_${metricName}`}
+      depends={[rows]}
+      draw={(width, palette) => intervalRows(rows, { label: `${metric.label}${metric.lower ? " (lower is better)" : ""}` }, width, palette)}
+      controls={
+        <>
+          <Select label="Task" value={String(number)} options={boards.map((n) => ({ value: String(n), label: boardName(site.boards[n]) + preset(n) }))} onChange={(n) => setNumber(Number(n))} />
+          <Select label="Metric" value={metricName} options={site.metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={setMetric} />
+        </>
+      }
+      caption={
+        <>
+          Bars are 95% intervals. Filled: the best and what is not distinguishable from it. Runs:{" "}
+          {rows.map((row, k) => (
+            <>
+              {k > 0 && ", "}
+              <a href={runHref(site, row.run)}>{row.name}</a>
+            </>
+          ))}
+        </>
+      }
+    />
+  );
+}
+
+function Balance({ data, name }: { data: DatasetData; name: string }) {
+  const splits = Object.keys(data.counts).sort((a, b) => ["train", "val", "test"].indexOf(a) - ["train", "val", "test"].indexOf(b));
+  const rows = splits.flatMap((split) => data.counts[split].map((images, k) => ({ split, images, name: data.classes[k], k })));
+  return (
+    <Chart
+      title="Class balance"
+      name={`classes_${name}`}
+      depends={[rows]}
+      draw={(width, palette) => balance(rows, data.classes, splits, width, palette)}
+      caption={splits.length > 1 ? "Images of each class in each split." : "Test images of each class."}
+    />
+  );
+}
+
+function balance(rows: { split: string; images: number; name: string; k: number }[], classes: string[], splits: string[], width: number, palette: Palette): SVGSVGElement {
+  const colours = splits.length > 1 ? [palette.line, palette.second, palette.accent].slice(splits.length === 2 ? 0 : 0) : [palette.accent];
+  const colour = (split: string) => (split === "test" ? palette.accent : split === "val" ? palette.second : colours[0]);
+  const top = splits.length > 1 ? 34 : 8;
+  const room = Math.min(150, width * 0.32, Math.max(...classes.map((c) => c.length)) * 7.5 + 14);
+  const bar = Math.max(9, 22 / splits.length);
+  const svg = Plot.plot({
+    ...base(width, palette, rows.map((row) => `${row.name} ${row.split}: ${row.images}`).join("; ")),
+    height: top + classes.length * (bar * splits.length + 10) + 34,
+    marginLeft: room,
+    marginRight: 56,
+    marginTop: top,
+    x: { label: null, grid: false, axis: null },
+    y: { domain: splits, axis: null, padding: 0.08 },
+    fy: { domain: classes.map((_, k) => k), axis: null, padding: 0.22 },
+    marks: [
+      Plot.barX(rows, { fy: "k", y: "split", x: "images", fill: (d: { split: string }) => colour(d.split), rx: 2 }),
+      Plot.text(rows, { fy: "k", y: "split", x: "images", text: (d: { images: number }) => d.images.toLocaleString("en"), dx: 6, textAnchor: "start", fill: palette.ink }),
+      Plot.text(classes.map((label, k) => ({ label, k })), { fy: "k", text: (d: { label: string }) => (d.label.length > room / 7 ? `${d.label.slice(0, Math.floor(room / 7) - 2)}…` : d.label), frameAnchor: "left", textAnchor: "end", dx: -8, fill: palette.ink }),
+    ],
+  }) as SVGSVGElement;
+  if (splits.length > 1) legend(svg, splits.map((split) => ({ name: split, colour: colour(split) })), Math.max(3, Math.floor(width / 110)), width, palette);
+  return svg;
+}
+
+function Leakage({ data }: { data: DatasetData }) {
+  const found = data.findings;
+  const errors = found.items?.filter((item) => item.level === "error") ?? [];
+  return (
+    <section class="card">
+      <h2>Leakage and other findings</h2>
+      {!found.checked ? (
+        <Notice>Not checked: {found.why}.</Notice>
+      ) : found.total === 0 ? (
+        <p>
+          <b class="right">✓</b> {count(found.images!, "image")} looked at: no image and no patient is in two splits, no image is there twice.
+        </p>
+      ) : (
+        <>
+          <Notice kind={errors.length ? "problem" : "warning"}>
+            {errors.length ? `${count(errors.length, "finding")} that make the results doubtful` : count(found.total!, "finding")}
+          </Notice>
+          <ul class="findings">
+            {found.items!.map((item) => (
+              <li>
+                <b class={item.level === "error" ? "wrong" : undefined}>{item.kind}</b> {item.message}
+              </li>
+            ))}
+          </ul>
+          {found.total! > found.items!.length && <p class="fine">and {found.total! - found.items!.length} more; `histobench data check` lists all.</p>}
+        </>
+      )}
+    </section>
+  );
+}
+
+function Examples({ site, data }: { site: Site; data: DatasetData }) {
+  const { value: images } = useData<Images>(data.images ? `images/${data.images}` : null);
+  const thumbs = useThumbs(site, data.images ?? undefined);
+  if (!images || !thumbs) return null;
+  const counts = data.classes.map(() => 0);
+  for (const label of unpack(images.labels)) counts[label]++;
+  return (
+    <section class="card">
+      <h2>Examples</h2>
+      <div class="examples">
+        {data.classes.map((label, k) => (
+          <div key={k}>
+            <h3>
+              {label} <small>{count(counts[k], "test image")}</small>
+            </h3>
+            <div class="strip">
+              {data.examples[k].map((image) => (
+                <Thumb thumbs={thumbs} image={image} name={images.names[image]} />
+              ))}
+            </div>
+          </div>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+const FIRST = 6;
+
+function Curves({ site, points, title, name, kind }: { site: Site; points: LearningPoint[]; title: string; name: string; kind: "few" | "share" }) {
+  const ways = [...new Set(points.map((p) => p.way))].sort((a, b) => Number(b) - Number(a));
+  const presets = [...new Set(points.map((p) => p.preset))];
+  const metrics = site.metrics.filter((m) => points.some((p) => m.name in p.values));
+  const [way, setWay] = useState(ways[0]);
+  const [preset, setPreset] = useState(presets[0]);
+  const [metricName, setMetric] = useState(metrics[0].name);
+  const metric = metrics.find((m) => m.name === metricName)!;
+  const chosen = points.filter((p) => p.way === way && p.preset === preset && metricName in p.values);
+  const last = (encoder: string) => chosen.filter((p) => runName(site, p.run) === encoder).sort((a, b) => b.x - a.x)[0]?.values[metricName][0] ?? -Infinity;
+  const names = [...new Set(chosen.map((p) => runName(site, p.run)))].sort((a, b) => (metric.lower ? last(a) - last(b) : last(b) - last(a)));
+  const [hidden, setHidden] = useState<Set<string>>(() => new Set(names.slice(FIRST)));
+  const shown = names.filter((encoder) => !hidden.has(encoder));
+  const spread = chosen.some((p) => metricName in p.spread);
+  const drawn = useMemo<CurvePoint[]>(
+    () =>
+      chosen
+        .filter((p) => !hidden.has(runName(site, p.run)))
+        .map((p) => {
+          const [y, low, high] = p.values[metricName];
+          const sd = p.spread[metricName];
+          return { name: runName(site, p.run), x: p.x, y, low: sd === undefined ? low : y - sd, high: sd === undefined ? high : y + sd };
+        }),
+    [way, preset, metricName, hidden],
+  );
+  const toggle = (encoder: string) => setHidden((old) => new Set(old.has(encoder) ? [...old].filter((n) => n !== encoder) : [...old, encoder]));
+  return (
+    <Chart
+      title={title}
+      name={name}
+      depends={[drawn]}
+      paperWidth={720}
+      draw={(width, palette) =>
+        learningCurve(drawn, names, { xLabel: kind === "few" ? "labelled images per class" : "share of the training labels", yLabel: metric.label, format: kind === "few" ? (x) => String(x) : (x) => `${x}%` }, width, palette)
+      }
+      controls={
+        <>
+          {ways.length > 1 && <Select label="Ways" value={way} options={ways.map((w) => ({ value: w, label: `${w}-way` }))} onChange={setWay} />}
+          {presets.length > 1 && <Select label="Preset" value={preset} options={presets.map((p) => ({ value: p, label: p }))} onChange={setPreset} />}
+          <Select label="Metric" value={metricName} options={metrics.map((m) => ({ value: m.name, label: m.label }))} onChange={setMetric} />
+        </>
+      }
+      caption={
+        <>
+          <span class="chips" role="group" aria-label="Encoders shown">
+            {names.map((encoder) => (
+              <button type="button" key={encoder} aria-pressed={!hidden.has(encoder)} onClick={() => toggle(encoder)}>
+                {encoder}
+              </button>
+            ))}
+          </span>
+          {kind === "few" && spread ? "Lines: mean over episodes. Bands: one standard deviation over episodes, which is how much the choice of the labelled images matters." : "Bands: 95% intervals."}
+          {shown.length > 0 && ` Best at the right end: ${shown[0]}, ${decimals(last(shown[0]))}.`}
+        </>
+      }
+    />
+  );
+}

@@ -1,0 +1,135 @@
+"""Runs of language-model agents: finished episodes, grouped by agent, expert and budget."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.envs.action import classify
+from histobench.mint.replay.recording import SUFFIX, Recording, read_recordings
+from histobench.mint.results.leaderboard import FAMILIES
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
+from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_episodes
+
+log = logging.getLogger(__name__)
+_FEEDBACK_MARK = "\nExpert feedback:\n"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the agent wrote and what came back."""
+
+    text: str
+    kind: str
+    observation: str | None = None
+    feedback: str = ""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One conversation and how it ended."""
+
+    outcome: EpisodeOutcome
+    prompt: str
+    turns: tuple[Turn, ...]
+    reference: str = ""
+    error: str = ""
+    tokens: int | None = None
+
+
+@dataclass
+class AgentRun:
+    """All episodes of an agent with one expert (or none) and one budget."""
+
+    agent: str
+    feedback_model: str
+    feedback_type: str
+    k: int
+    episodes: list[Episode] = field(default_factory=list)
+
+    @property
+    def feedback(self) -> str:
+        """The expert in words; empty without one."""
+        if self.feedback_model == NO_FEEDBACK:
+            return ""
+        return f"{self.feedback_model} ({self.feedback_type})"
+
+    @property
+    def name(self) -> str:
+        """What the run is called on the pages."""
+        return f"{self.agent}{f' + {self.feedback}' if self.feedback else ''}, k = {self.k}"
+
+
+def find_agent_runs(results_dir: Path) -> tuple[list[AgentRun], list[str]]:
+    """Every run below a folder (`results.jsonl`, or recordings `*.k5.jsonl.gz`), and what cannot be read."""
+    runs: dict[tuple[str, str, str, int], AgentRun] = {}
+    problems: list[str] = []
+    files = [*sorted(results_dir.rglob(FILE)), *sorted(results_dir.rglob(f"*.k*{SUFFIX}"))]
+    for path in files:
+        try:
+            for episode in _episodes(path):
+                o = episode.outcome
+                key = (o.model, o.feedback_model, o.feedback_type, o.k)
+                runs.setdefault(key, AgentRun(*key)).episodes.append(episode)
+        except HistobenchError as error:
+            problems.append(str(error).replace(f"{results_dir.as_posix()}/", ""))
+    order = sorted(runs, key=lambda key: (key[0].lower(), key[1] != NO_FEEDBACK, key[1], key[2], key[3]))
+    return [runs[key] for key in order], problems
+
+
+def family_of(task: str) -> str:
+    """The task family of a dataset; a dataset of no known family is its own.
+
+    >>> family_of("gsm8k")
+    'reasoning'
+    """
+    return FAMILIES.get(task, task)
+
+
+def _episodes(path: Path) -> Iterator[Episode]:
+    if path.name == FILE:
+        yield from map(_from_stored, read_episodes(path))
+    else:
+        yield from map(_from_recording, read_recordings(path))
+
+
+def _from_recording(recording: Recording) -> Episode:
+    turns = tuple(
+        Turn(turn.assistant, turn.kind, turn.observation, turn.feedback) for turn in recording.turns
+    )
+    return Episode(recording.outcome, "", turns, error=recording.error or "")
+
+
+def _from_stored(episode: StoredEpisode) -> Episode:
+    state, task = episode.state, episode.task
+    history = state["history"]
+    prompt = str(history[0]["content"]) if history and history[0]["role"] == "user" else ""
+    texts = iter(episode.messages)
+    turns: list[Turn] = []
+    for entry in history[1:] if prompt else history:
+        if entry["role"] == "assistant":
+            text = next(texts)
+            turns.append(Turn(text, classify(text).kind))
+        elif turns:
+            turns[-1] = _answered(turns[-1], str(entry["content"]))
+    usage: Any = state.get("token_counter") or {}
+    return Episode(
+        episode.outcome,
+        prompt,
+        tuple(turns),
+        reference=str(task.get("reference", "")),
+        error=str(state.get("error") or ""),
+        tokens=usage.get("total_tokens") if isinstance(usage, dict) else None,
+    )
+
+
+def _answered(turn: Turn, content: str) -> Turn:
+    """The turn with the next user message taken apart."""
+    observation, _, feedback = content.partition(_FEEDBACK_MARK)
+    return Turn(
+        turn.text, turn.kind, observation.removeprefix("Observation:\n").rstrip("\n"), feedback.rstrip("\n")
+    )

@@ -1,0 +1,148 @@
+"""The data of a dataset page: classes, example images, leakage findings and learning curves."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from histobench.report.image_source import ImageSource
+from histobench.report.inventory import Inventory
+from histobench.report.table import TableResult, WrongImages
+from histobench.roi.data.check import check_dataset
+from histobench.roi.data.dataset import SPLITS
+
+_FEW_SHOT = re.compile(r"^(\d+)way_(\d+)shot$")
+_SHARE = re.compile(r"^([\d.]+)pct$")
+#: Datasets above this many images are checked only when asked for: every image is read.
+MOST_CHECKED = 5000
+_SHOWN_FINDINGS = 100
+_EXAMPLES = 8
+
+
+def dataset_payload(
+    index: int,
+    inventory: Inventory,
+    results: Sequence[TableResult],
+    source: ImageSource | None,
+    *,
+    thorough: bool = False,
+) -> dict[str, Any]:
+    """Everything about one dataset that is not a table of the leaderboard."""
+    members = [result for result in results if result.dataset_index == index]
+    reference = _largest(members)
+    images = reference.images if reference else None
+    test = [] if images is None else np.bincount(images.labels, minlength=len(images.classes)).tolist()
+    return {
+        "classes": [] if images is None else list(images.classes),
+        "images": None if images is None else images.key,
+        "counts": {"test": test} | _split_counts(source, images.classes if images else ()),
+        "numTrain": next(
+            (
+                run.info["num_train"]
+                for run, d in zip(inventory.runs, inventory.dataset_of, strict=True)
+                if d == index and isinstance(run.info.get("num_train"), int)
+            ),
+            None,
+        ),
+        "examples": [] if images is None else _examples(images.labels.tolist(), len(images.classes)),
+        "findings": _findings(source, thorough),
+        "fewShot": _curve(inventory, members, _few_shot_place),
+        "efficiency": _curve(inventory, members, _share_place),
+    }
+
+
+def _largest(members: Sequence[TableResult]) -> WrongImages | None:
+    sets = [images for result in members for images in result.image_sets.values()]
+    return max(sets, key=lambda images: len(images.images.names), default=None)
+
+
+def _split_counts(source: ImageSource | None, classes: Sequence[str]) -> dict[str, list[int]]:
+    """Images per class of the other splits; empty where labels and classes do not meet."""
+    if source is None or source.dataset is None:
+        return {}
+    data = source.dataset
+    place = {name: k for k, name in enumerate(classes)}
+    counts: dict[str, list[int]] = {}
+    for split in SPLITS:
+        if split == "test" or not data.splits.get(split):
+            continue
+        found = Counter(image.label for image in data.splits[split])
+        row = [0] * len(classes)
+        for label, number in found.items():
+            name = data.classes[label] if label < len(data.classes) else ""
+            where = place.get(name, int(name) if name.isdigit() else len(classes))
+            if where >= len(classes):
+                return {}
+            row[where] += number
+        counts[split] = row
+    return counts
+
+
+def _examples(labels: list[int], n_classes: int) -> list[list[int]]:
+    examples: list[list[int]] = [[] for _ in range(n_classes)]
+    for place, label in enumerate(labels):
+        if len(examples[label]) < _EXAMPLES:
+            examples[label].append(place)
+    return examples
+
+
+def _findings(source: ImageSource | None, thorough: bool) -> dict[str, Any]:
+    if source is None or source.reading is None:
+        return {"checked": False, "why": "the dataset was not given to the report (--images)"}
+    total = sum(map(len, source.reading.dataset.splits.values()))
+    if total > MOST_CHECKED and not thorough:
+        why = (
+            f"{total:,} images are too many for a quick report; run `histobench data check` or use --thorough"
+        )
+        return {"checked": False, "why": why}
+    findings = check_dataset(source.reading, on_bad_image="skip")
+    items = [
+        {"level": finding.level, "kind": finding.kind, "message": finding.message}
+        for finding in findings.found
+        if finding.kind not in ("missing file", "left out")
+    ]
+    return {"checked": True, "images": total, "total": len(items), "items": items[:_SHOWN_FINDINGS]}
+
+
+def _few_shot_place(setting: str) -> tuple[str, float] | None:
+    match = _FEW_SHOT.match(setting)
+    return (match[1], float(match[2])) if match else None
+
+
+def _share_place(setting: str) -> tuple[str, float] | None:
+    match = _SHARE.match(setting)
+    return ("", float(match[1])) if match else None
+
+
+def _curve(inventory: Inventory, members: Sequence[TableResult], place: Any) -> list[dict[str, Any]]:
+    """One point per run whose setting has a place on the curve."""
+    points: list[dict[str, Any]] = []
+    for result in members:
+        board = inventory.boards[result.board]
+        where = place(board.setting)
+        if where is None:
+            continue
+        way, x = where
+        for number in next(iter(result.cells.values()), {}):
+            summary: Mapping[str, Any] = result.episodes.get(number) or {}
+            values = {
+                metric: [cells[number].value, cells[number].low, cells[number].high]
+                for metric, cells in result.cells.items()
+                if cells[number].value is not None
+            }
+            spread = {metric: row[1] for metric, row in summary.items() if metric in values}
+            points.append(
+                {
+                    "run": number,
+                    "way": way,
+                    "x": x,
+                    "preset": board.preset,
+                    "values": values,
+                    "spread": spread,
+                }
+            )
+    return points

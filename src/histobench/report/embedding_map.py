@@ -1,0 +1,115 @@
+"""Two-dimensional maps of test images, from the feature files that are still there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.report.image_set import ImageSet
+from histobench.report.payload import packed, write_payload
+
+log = logging.getLogger(__name__)
+Floats = NDArray[np.float64]
+#: Points of one map, and bytes of feature files that a quick report reads.
+MOST_POINTS, MOST_BYTES = 4000, 2 * 2**30
+#: UMAP takes about ten seconds; more maps than this have to be asked for.
+MOST_UMAPS = 12
+
+
+def write_maps(
+    site: Path,
+    wanted: dict[int, tuple[str, ImageSet]],
+    *,
+    near: Path,
+    thorough: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[int, str]:
+    """Maps for runs, given as run -> (feature file, images); returns the key of each run's map.
+
+    Runs of several tasks on the same features share one map. Files that are gone are passed over.
+    """
+    keys: dict[int, str] = {}
+    groups: dict[tuple[Path, str], list[int]] = {}
+    sets: dict[str, ImageSet] = {}
+    for run, (file, images) in wanted.items():
+        path = _existing(file, near)
+        if path is not None:
+            groups.setdefault((path, images.key), []).append(run)
+            sets[images.key] = images
+    left = float("inf") if thorough else float(MOST_BYTES)
+    with_umap = find_spec("umap") is not None and (thorough or len(groups) <= MOST_UMAPS)
+    for number, ((path, key), runs) in enumerate(groups.items()):
+        on_progress(number + 1, len(groups))
+        left -= path.stat().st_size
+        if left < 0:
+            log.warning(
+                "maps of %d more feature files are left out; --thorough draws them", len(groups) - number
+            )
+            break
+        payload = _map_payload(path, sets[key], with_umap)
+        if payload is not None:
+            write_payload(site, f"map/{number}", payload)
+            keys |= dict.fromkeys(runs, str(number))
+    return keys
+
+
+def _existing(file: str, near: Path) -> Path | None:
+    places = [Path(file), near / file, near.parent / file] if file else []
+    return next((place.resolve() for place in places if place.is_file()), None)
+
+
+def _map_payload(path: Path, images: ImageSet, with_umap: bool) -> dict[str, Any] | None:
+    from histobench.roi.features.store import load
+
+    try:
+        features = load(path)
+    except HistobenchError as error:
+        log.warning("no map: %s", error)
+        return None
+    place = {name: k for k, name in enumerate(features.img_names)}
+    chosen = [k for k, name in enumerate(images.names) if name in place]
+    chosen = chosen[:: max(1, -(-len(chosen) // MOST_POINTS))]
+    if len(chosen) < 3:
+        return None
+    rows = features.embeddings.numpy()[[place[images.names[k]] for k in chosen]].astype(np.float64)
+    points, share = principal_components(rows)
+    maps = [
+        _drawn(
+            "pca", "PCA", points, f"The first two principal components, {100 * share:.0f}% of the variance."
+        )
+    ]
+    if with_umap:
+        maps.append(
+            _drawn("umap", "UMAP", _umap(rows), "UMAP keeps neighbours together; distances mean little.")
+        )
+    return {"image": packed(np.array(chosen)), "maps": maps}
+
+
+def principal_components(rows: Floats) -> tuple[Floats, float]:
+    """The first two principal components [n, 2] and their share of the variance."""
+    from sklearn.decomposition import PCA
+
+    model = PCA(2, svd_solver="randomized", random_state=0)
+    points = model.fit_transform(rows)
+    return points, float(model.explained_variance_ratio_.sum())
+
+
+def _umap(rows: Floats) -> Floats:
+    import umap  # type: ignore[import-not-found, unused-ignore]
+
+    neighbours = min(15, len(rows) - 1)
+    return np.asarray(umap.UMAP(n_neighbors=neighbours, random_state=0).fit_transform(rows), dtype=np.float64)
+
+
+def _drawn(kind: str, label: str, points: Floats, note: str) -> dict[str, Any]:
+    low, high = points.min(axis=0), points.max(axis=0)
+    span = np.where(high > low, high - low, 1.0)
+    codes = np.rint((points - low) / span * 65535).astype(np.uint16)
+    return {"kind": kind, "label": label, "x": packed(codes[:, 0]), "y": packed(codes[:, 1]), "note": note}

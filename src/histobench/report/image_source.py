@@ -1,0 +1,125 @@
+"""Where the images of a dataset are: found by the names that results files use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.report.inventory import Inventory
+from histobench.roi.data.dataset import SPLITS, RoiDataset
+from histobench.roi.data.load import scan_dataset
+from histobench.roi.data.problem import Reading
+
+log = logging.getLogger(__name__)
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2"})
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """The files of a dataset by image name, and the dataset itself where the source is one."""
+
+    paths: Mapping[str, Path]
+    reading: Reading | None = None
+    shown: str = ""
+
+    def path(self, name: str) -> Path | None:
+        """The file of an image, or None; a path is also tried by its file name."""
+        return self.paths.get(name) or self.paths.get(PurePosixPath(name.replace("\\", "/")).name)
+
+    @property
+    def dataset(self) -> RoiDataset | None:
+        """Images in splits with labels, where known."""
+        return None if self.reading is None else self.reading.dataset
+
+
+@dataclass(frozen=True)
+class ImageSources:
+    """A source for each dataset that has one."""
+
+    of: dict[str, ImageSource] = field(default_factory=dict)
+
+    def relevant(self, names: Mapping[str, set[str]]) -> ImageSources:
+        """Only sources that hold most of a dataset's test images: one source may be given for several."""
+        kept = {}
+        for dataset, source in self.of.items():
+            known = sum(source.path(name) is not None for name in names.get(dataset, ()))
+            if 2 * known >= len(names.get(dataset, ())) and known:
+                kept[dataset] = source
+            elif known:
+                log.warning("%s: only %d of the test images are in %s", dataset, known, source.shown)
+        return ImageSources(kept)
+
+
+def image_sources(inventory: Inventory, given: str | Path | Mapping[str, str | Path] | None) -> ImageSources:
+    """The sources that the user names, else those that the results themselves name and that still exist."""
+    named: dict[str, str | Path] = dict(given) if isinstance(given, Mapping) else {}
+    if given is not None and not isinstance(given, Mapping):
+        named[""] = given
+    for name in named:
+        if name and name not in inventory.datasets:
+            raise HistobenchError(
+                f"--images: there are no results of {name!r}; {did_you_mean(name, inventory.datasets)}"
+            )
+    found: dict[str, ImageSource] = {}
+    opened: dict[str, ImageSource] = {}
+    for index, dataset in enumerate(inventory.datasets):
+        place = named.get(dataset, named.get(""))
+        if place is not None:
+            key = str(place)
+            opened[key] = opened.get(key) or open_source(place)
+            found[dataset] = opened[key]
+            continue
+        place = _told_by_runs(inventory, index)
+        if place is None:
+            continue
+        try:
+            found[dataset] = open_source(place)
+        except HistobenchError as error:
+            log.warning("no thumbnails for %s: %s", dataset, error)
+    return ImageSources(found)
+
+
+def open_source(place: str | Path) -> ImageSource:
+    """A dataset (CSV, folder of class folders, shards), or any folder with images somewhere in it."""
+    path = Path(place)
+    try:
+        reading = scan_dataset(path)
+        paths: dict[str, Path] = {}
+        for split in SPLITS:
+            for image in reading.dataset.splits.get(split, ()):
+                paths.setdefault(image.name, image.path)
+                # A file name that two images share leads to neither.
+        if paths:
+            return ImageSource(_with_file_names(paths), reading, path.name)
+    except HistobenchError:
+        if not path.is_dir():
+            raise
+    files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if _is_image(file)}
+    if not files:
+        raise HistobenchError(f"no images in {path}")
+    return ImageSource(_with_file_names(files), None, path.name)
+
+
+def _with_file_names(paths: Mapping[str, Path]) -> dict[str, Path]:
+    """Also known by the file name alone, unless several images have it."""
+    by_file: dict[str, Path | None] = {}
+    for name, path in paths.items():
+        file = PurePosixPath(name.replace("\\", "/")).name
+        by_file[file] = path if file not in by_file or by_file[file] == path else None
+    return {name: path for name, path in by_file.items() if path is not None} | dict(paths)
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in _SUFFIXES and path.is_file()
+
+
+def _told_by_runs(inventory: Inventory, dataset: int) -> Path | None:
+    for run, index in zip(inventory.runs, inventory.dataset_of, strict=True):
+        place: Any = run.info.get("dataset_source") if index == dataset else None
+        if isinstance(place, str) and place and Path(place).exists():
+            return Path(place)
+    return None

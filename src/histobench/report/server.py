@@ -1,0 +1,177 @@
+"""The site of a results folder, live: built again whenever results change, for this machine only."""
+
+from __future__ import annotations
+
+import html
+import ipaddress
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from histobench.core.errors import HistobenchError
+from histobench.report.page import POLICY
+from histobench.report.site_folder import site_folder
+
+CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".webp": "image/webp",
+    ".txt": "text/plain; charset=utf-8",
+}
+#: What results consist of; other files in the folder do not matter to the site.
+_WATCHED = (
+    "_complete_results.json",
+    "_detailed_results.csv",
+    "_bootstrap_ci.json",
+    "_per_episode_metrics.json",
+)
+_WAITING = """<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="3">
+<title>histobench: waiting for results</title>
+<body style="font:16px system-ui;max-width:40rem;margin:20vh auto;padding:0 1rem;text-align:center">
+<h1>No results yet</h1><p>{text}</p><p>This page looks again every few seconds.</p></body></html>
+"""
+
+Snapshot = dict[str, tuple[int, int]]
+
+
+def file_of(root: Path, address: str) -> Path | None:
+    """The file below `root` that an address asks for; None for anything outside it, hidden, or not known.
+
+    >>> file_of(Path("/site"), "/../etc/passwd") is None
+    True
+    """
+    path = unquote(urlsplit(address).path)
+    if "\\" in path or "\0" in path or not path.startswith("/"):
+        return None
+    parts = [part for part in path.split("/") if part]
+    if any(part.startswith(".") for part in parts):
+        return None
+    place = root.joinpath(*parts) if parts else root / "index.html"
+    try:
+        found = place.resolve(strict=True)
+    except (OSError, ValueError):
+        return None
+    inside = found.is_relative_to(root.resolve()) and found.is_file()
+    return found if inside and found.suffix in CONTENT_TYPES else None
+
+
+class SiteServer(ThreadingHTTPServer):
+    """Serves the files of one site and nothing else."""
+
+    daemon_threads = True
+
+    def __init__(self, site: Path, *, host: str = "127.0.0.1", port: int = 8000) -> None:
+        self.site = site
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise HistobenchError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port (0: any)"
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds it."""
+        host, port = self.server_address[:2]
+        return f"http://{str(host)}:{port}/"
+
+    def knows(self, host: str | None) -> bool:
+        """Whether a request names this machine; a stranger's name that leads here is refused (DNS rebinding)."""
+        bound = str(self.server_address[0])
+        if not ipaddress.ip_address(bound).is_loopback:
+            return True
+        name = (host or "").rpartition(":")[0] if (host or "").count(":") == 1 else host
+        return name in ("localhost", "127.0.0.1", "[::1]", bound)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: SiteServer
+    server_version = "histobench"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:  # noqa: N802 (the name is the library's)
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:  # noqa: N802
+        self._answer(with_body=False)
+
+    def _answer(self, *, with_body: bool) -> None:
+        if not self.server.knows(self.headers.get("Host")):
+            self._send(HTTPStatus.FORBIDDEN, b"unknown host\n", "text/plain", with_body)
+            return
+        path = file_of(self.server.site, self.path)
+        try:
+            content = None if path is None else path.read_bytes()
+        except OSError:  # the site was replaced meanwhile
+            content = None
+        if path is None or content is None:
+            self._send(HTTPStatus.NOT_FOUND, b"not found\n", "text/plain", with_body)
+        else:
+            self._send(HTTPStatus.OK, content, CONTENT_TYPES[path.suffix], with_body)
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str, with_body: bool) -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(content)),
+            "Cache-Control": "no-cache",
+            "Content-Security-Policy": POLICY,
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Referrer-Policy": "no-referrer",
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are nobody's business."""
+
+
+def snapshot(results_dir: Path) -> Snapshot:
+    """Size and time of every file that results consist of."""
+    found: Snapshot = {}
+    for path in results_dir.rglob("*"):
+        if path.name.endswith(_WATCHED) or path.name == "results.jsonl" or path.name.endswith(".jsonl.gz"):
+            try:
+                status = path.stat()
+            except OSError:  # gone again
+                continue
+            found[str(path)] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def follow(
+    results_dir: Path,
+    build: Callable[[], object],
+    stop: threading.Event,
+    *,
+    seen: Snapshot,
+    interval: float = 2.0,
+    on_problem: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Build again whenever results have changed and then kept still for one interval; until `stop`."""
+    built = last = seen
+    while not stop.wait(interval):
+        now = snapshot(results_dir)
+        if now != built and now == last:
+            try:
+                build()
+            except HistobenchError as error:
+                on_problem(str(error))
+            built = now
+        last = now
+
+
+def write_waiting_page(out: Path, text: str) -> None:
+    """A page for a folder without results: it looks again by itself."""
+    with site_folder(out) as site:
+        (site / "index.html").write_text(_WAITING.format(text=html.escape(text)), encoding="utf-8")

@@ -1,0 +1,105 @@
+"""Small pictures of the test images: those that some run gets wrong first, then some of every class."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.report.image_set import ImageSet
+from histobench.report.image_source import ImageSource
+from histobench.report.payload import packed, write_payload
+from histobench.report.table import WrongImages
+
+log = logging.getLogger(__name__)
+SIDE = 128
+#: Most thumbnails of one dataset.
+LIMIT = 4000
+#: (path, size, time of change) -> WebP; kept between the builds of a server.
+Cache = dict[tuple[str, int, int], bytes]
+
+
+def write_thumbnails(
+    site: Path,
+    folder: str,
+    sets: Mapping[str, WrongImages],
+    source: ImageSource,
+    *,
+    cache: Cache,
+    workers: int = 2,
+    limit: int = LIMIT,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[str]:
+    """Write `thumbs/<folder>/<number>.webp` and which image has which; returns the sets that have any."""
+    wanted: dict[str, int] = {}
+    for images in sets.values():
+        for place in priority(images.images, images.wrong)[:limit]:
+            name = images.images.names[place]
+            if len(wanted) < limit and source.path(name) is not None:
+                wanted.setdefault(name, len(wanted))
+    (site / "thumbs" / folder).mkdir(parents=True, exist_ok=True)
+    written: set[str] = set()
+
+    def make(name: str) -> bool:
+        path = source.path(name)
+        assert path is not None
+        content = thumbnail(path, cache)
+        if content is not None:
+            (site / "thumbs" / folder / f"{wanted[name]}.webp").write_bytes(content)
+        return content is not None
+
+    # Threads are enough: Pillow releases the interpreter lock while it decodes, scales and encodes.
+    with ThreadPoolExecutor(max(workers, 1)) as pool:
+        for done, (name, made) in enumerate(zip(wanted, pool.map(make, wanted), strict=True), start=1):
+            if made:
+                written.add(name)
+            on_progress(done, len(wanted))
+    if len(written) < len(wanted):
+        log.warning("%d of %d images of %s cannot be read", len(wanted) - len(written), len(wanted), folder)
+    shown = []
+    for key, images in sets.items():
+        numbers = np.array([wanted[n] if n in written else -1 for n in images.images.names], dtype=np.int64)
+        if (numbers >= 0).any():
+            write_payload(site, f"thumbs/{key}", {"folder": folder, "numbers": packed(numbers)})
+            shown.append(key)
+    return shown
+
+
+def thumbnail(path: Path, cache: Cache) -> bytes | None:
+    """The image at `path`, its middle square in `SIDE` pixels as WebP; None where it cannot be read."""
+    from histobench.roi.data.image import open_rgb
+    from histobench.roi.features.image_ref import locate
+
+    try:
+        reference = locate(path)
+        status = Path(reference.file).stat()
+        key = (str(path), status.st_size, status.st_mtime_ns)
+        if key in cache:
+            return cache[key]
+        image = open_rgb(reference.read(), name=str(path))
+    except (HistobenchError, OSError):
+        return None
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    small = image.resize((SIDE, SIDE), box=(left, top, left + side, top + side), reducing_gap=3.0)
+    buffer = io.BytesIO()
+    small.save(buffer, "WEBP", quality=72, method=3)
+    cache[key] = buffer.getvalue()
+    return cache[key]
+
+
+def priority(images: ImageSet, wrong: NDArray[np.bool_]) -> list[int]:
+    """All places: a few of every class first, then the images that are wrong, then class by class in turn."""
+    labels = images.labels
+    turn = np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        turn[members] = np.arange(len(members))
+    examples = turn < 8
+    return np.lexsort((labels, turn, ~wrong, ~examples)).tolist()
