@@ -214,6 +214,7 @@ def measure_pipeline(
         "wall_s": wall,
         "hash_s": hashed,
         "images_s": len(inventory.refs) / wall,
+        "images_s_with_hashing": len(inventory.refs) / (wall + hashed),
         "forward_share": stage.forwards[0].seconds / wall,
         "tflop_per_image": flops,
         "least_cosine": (track.record.get("exactness") or {}).get("least_cosine_to_plain_fp32"),
