@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
@@ -18,7 +19,7 @@ from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.batch_size import cpu_batch, largest_batch
 from histobench.roi.features.extract import extract
 from histobench.roi.features.folding import folded
-from histobench.roi.features.forward import Forward, is_cnn, is_out_of_memory
+from histobench.roi.features.forward import Forward, Pending, is_cnn, is_out_of_memory
 from histobench.roi.features.precision import resolve_precision
 from histobench.roi.features.store import load
 
@@ -204,3 +205,28 @@ def test_a_network_that_cannot_be_compiled_runs_as_it_is(
     assert len(forward.finish(forward.start(PIXELS, 11))) == 11
     assert "hungry cannot be compiled (no such compiler)" in caplog.text
     assert not forward.compiled
+
+
+class Late(Pending):
+    """Features of a device that takes its time: ready only when somebody waits for them."""
+
+    @property
+    def is_ready(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("kind", [Pending, Late])
+def test_a_device_that_is_behind_changes_nothing(
+    make_dataset: Callable[..., RoiDataset],
+    encoder_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Pending],
+) -> None:
+    whole = Forward.start
+    monkeypatch.setattr(Forward, "start", lambda self, *args: kind(whole(self, *args).parts))
+    dataset, tiny = make_dataset(60, 21), create_encoder(f"{encoder_file}:Tiny")
+    train, _ = extract(dataset, tiny, tmp_path / "out", device="cpu", batch_size=8, num_workers=0)
+    pixels = [tiny.eval_transforms(Image.open(image.path)) for image in dataset.splits["train"]]
+    expected = tiny(torch.stack(pixels))
+    torch.testing.assert_close(load(train.path).embeddings, expected, rtol=1e-4, atol=1e-5)

@@ -71,7 +71,8 @@ def compute(
             pending = [] if work.decode_only else _start(work, batch, lanes)
             bad.update({batch.request.keys[row]: item.reason for row, item in batch.failures.items()})
             flying.append((work, batch, pending))
-            if len(flying) > IN_FLIGHT:
+            # What is finished lands at once: its memory is needed for loading.
+            while flying and (len(flying) > IN_FLIGHT or all(item.is_ready for item in flying[0][2])):
                 _land(*flying.popleft(), lanes, loader, writer, progress)
         while flying:
             _land(*flying.popleft(), lanes, loader, writer, progress)

@@ -58,6 +58,11 @@ class Pending:
     ready: Any = None  # a CUDA event
     timed: tuple[Any, Any] | None = None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the features are there without waiting."""
+        return self.ready is None or bool(self.ready.query())
+
     def result(self) -> Tensor:
         """The features [count, d] in host memory."""
         if self.ready is not None:
@@ -111,6 +116,8 @@ class Forward:
 
     def compile(self, backend: str = "inductor") -> None:
         """Let the first batch compile the network for this batch size; if that fails, go on without."""
+        # It reports at length that a machine without a GPU has none.
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
         # On a CPU weights become constants of the program, laid out as its convolutions want them.
         options: dict[str, Any] | None = (
             {"freezing": True} if backend == "inductor" and not self._cuda else None
