@@ -9,7 +9,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.protocols import neighbours
 from histobench.roi.protocols.centring import Centring
 from histobench.roi.protocols.knn import knn
-from histobench.roi.protocols.neighbours import best_of, nearest
+from histobench.roi.protocols.neighbours import Products, nearest
 
 
 def slow_knn(train: np.ndarray, labels: np.ndarray, test: np.ndarray, k: int, c: int) -> np.ndarray:
@@ -133,10 +133,30 @@ def test_ranked_neighbours_come_nearest_first() -> None:
 
 @pytest.mark.parametrize("shift", [0, -9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("m", [40, 1400, 4001])
-def test_grouped_selection_is_a_top_k(m: int, dtype: torch.dtype, shift: int) -> None:
-    scores = torch.randn(30, m, generator=torch.Generator().manual_seed(m)).add(shift).to(dtype)
-    value, place = best_of(scores, 21)
-    assert torch.equal(value, torch.topk(scores.float(), 21, dim=1).values)
-    assert torch.equal(scores.gather(1, place).float(), value.float())
+@pytest.mark.parametrize("n", [22, 300, 4001])
+def test_blocks_and_groups_give_a_top_k(
+    n: int, dtype: torch.dtype, shift: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "_BLOCK", 900)
+    g = torch.Generator().manual_seed(n)
+    keys = torch.zeros(Products.padded(n), 8, dtype=dtype)
+    keys[:n] = torch.randn(n, 8, generator=g).add(shift)
+    queries = torch.rand(30, 8, generator=g).to(dtype)
+    products = Products(40, n, dtype, keys.device)
+    products.fill(queries, keys)
+    expected = (queries @ keys[:n].T).float()
+    value, place = products.best(21)
+    assert torch.equal(value, torch.topk(expected, 21, dim=1).values)
+    assert torch.equal(expected.gather(1, place), value)
     assert all(len(set(row)) == 21 for row in place.tolist())
+    assert torch.equal(products.row(7).float(), expected[7])
+
+
+def test_rows_close_to_a_far_mean_keep_their_direction() -> None:
+    # Centring in float32 alone would leave noise of these rows.
+    g = torch.Generator().manual_seed(3)
+    train = 1e-4 * torch.randn(400, 8, generator=g) + 100
+    labels = torch.randint(3, (400,), generator=g)
+    outcome = knn(train, labels, train[:40], n_classes=3, n_neighbors=5)
+    expected = slow_knn(train.numpy(), labels.numpy(), train[:40].numpy(), 5, 3)
+    np.testing.assert_array_equal(outcome.probabilities, expected)

@@ -18,6 +18,8 @@ from histobench.roi.metrics.tally import (
     calibration_bin,
 )
 
+_CACHE = 2**22  # bytes that one thread works on at a time, so that they stay in the processor's cache
+
 
 @dataclass(frozen=True)
 class _Ranking:
@@ -156,7 +158,7 @@ def tally_resamples(
     largest = max(
         [r.groups * (r.m + 1) * (1 if r.ties is None else 2) for r in [*columns, *([micro] if micro else [])]]
     )
-    chunk = max(1, memory // (8 * (n + 2 * largest) * threads))
+    chunk = max(1, min(memory // threads, _CACHE) // (8 * (n + 2 * largest)))
     chunk = min(chunk, max(1, -(-len(counts) // threads)))
     parts = [slice(k, k + chunk) for k in range(0, len(counts), chunk)]
     if threads > 1 and len(parts) > 1:

@@ -15,7 +15,7 @@ from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunk
 from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler
 from histobench.roi.protocols.outcome import Outcome
 
-MEMORY = 2**28
+MEMORY = 2**26
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,11 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunks
 
 MEMORY = 2**28
-_GROUP = 32  # scores per group; the k best scores lie in the k groups with the best maxima
-_CACHE = 2**20  # bytes of a block that stays in the processor's cache
+_BLOCK = 8192  # training rows multiplied at a time; their products stay in the processor's cache
+_GROUP = 32  # products per group; the k best lie in the k groups with the best maxima
+_CACHE = 2**20  # bytes of other work at a time
 _WORTH_TRYING = 2e10  # multiplications from which bfloat16 pays for its second look
+_STEEP = 64  # a row this much shorter than the mean loses digits to float32 when it is centred
 
 
 @dataclass(frozen=True)
@@ -52,51 +54,59 @@ class _Search:
     def __init__(self, train: Tensor, centring: Centring, dtype: torch.dtype, memory: int) -> None:
         n, d = train.shape
         self.train, self.centring, self.dtype, self.memory = train, centring, dtype, memory
-        self.norms = torch.empty(n, dtype=torch.float64, device=train.device)
-        self.keys = torch.empty(n, d, dtype=dtype, device=train.device)
-        residual = torch.zeros((), dtype=torch.float64, device=train.device)
-        for part in row_chunks(n, 8 * d, _CACHE if train.device.type == "cpu" else memory // 4):
-            unit = train[part].double()
-            unit -= centring.mean
-            self.norms[part] = torch.linalg.vector_norm(unit, dim=1).clamp_min_(SMALLEST_NORM)
-            unit /= self.norms[part, None]
-            self.keys[part] = unit.to(dtype)
+        self.keys = torch.zeros(Products.padded(n), d, dtype=dtype, device=train.device)
+        self.lost = 0.0  # length of what rounding to the format takes from the worst key
+        mean = centring.mean.float()
+        length = float(centring.mean.norm())
+        for part in row_chunks(n, 4 * d, self._step):
+            unit = train[part].float() - mean
+            norms = torch.linalg.vector_norm(unit, dim=1).clamp_min_(SMALLEST_NORM)
+            unit /= norms[:, None]
+            if bool((norms * _STEEP < length).any()):
+                steep = norms * _STEEP < length
+                unit[steep] = centring.apply(train[part][steep], dtype=torch.float32)
+            self.keys[part] = unit
             unit -= self.keys[part]
-            residual = torch.maximum(residual, torch.linalg.vector_norm(unit, dim=1).max())
-        self.residual = float(residual)  # of the worst key, by rounding it to dtype
+            self.lost = max(self.lost, float(torch.linalg.vector_norm(unit, dim=1).max()))
+
+    @property
+    def _step(self) -> int:
+        return _CACHE if self.train.device.type == "cpu" else self.memory // 4
+
+    def _doubt(self, queries: Tensor, rounded: Tensor, edge: Tensor) -> Tensor:
+        """How far products near `edge` can be from their float64 values, [q, 1]."""
+        lost = torch.linalg.vector_norm(queries - rounded, dim=1, keepdim=True)
+        single = torch.finfo(torch.float32).eps
+        # Rows rounded to the format; rows centred in float32 and a sum in float32; the product rounded.
+        rows = lost + self.lost + lost * self.lost
+        arithmetic = single * (8 + 2 * _STEEP + 2 * self.keys.shape[1] ** 0.5)
+        return rows + arithmetic + torch.finfo(self.dtype).eps / 2 * (edge.abs() + 0.02)
 
     def run(self, test: Tensor, k: int, ranked: bool) -> Neighbours:
         """Neighbours of every query."""
-        n, d = self.keys.shape
+        n, d = self.train.shape
         kept = min(n, k + (64 if self.dtype == torch.bfloat16 else 8))
         index = torch.empty(len(test), k, dtype=torch.long, device=self.keys.device)
-        width = self.keys.element_size()
-        rows = max(1, min(len(test), self.memory // (width * n + 40 * d)))
+        rows = max(1, min(len(test), self.memory // (self.keys.element_size() * n + 40 * d)))
         # One buffer for all products: fresh pages cost more than writing to used ones.
-        buffer = torch.empty(rows, n, dtype=self.dtype, device=self.keys.device)
+        products = Products(rows, n, self.dtype, self.keys.device)
         rechecked = 0
         for start in range(0, len(test), rows):
             part = slice(start, start + rows)
             queries = self.centring.apply(test[part])
             rounded = queries.to(self.dtype)
-            products = torch.mm(rounded, self.keys.T, out=buffer[: len(queries)])
-            lost = torch.linalg.vector_norm(queries - rounded, dim=1)
-            doubt = self._doubt(lost)[:, None]
-            value, place = best_of(products, kept)
-            index[part], pairs = self._settle(queries, products, value.double(), place, k, doubt, ranked)
+            products.fill(rounded, self.keys)
+            value, place = products.best(kept)
+            value = value.double()
+            doubt = self._doubt(queries, rounded, value[:, k - 1 : k])
+            index[part], pairs = self._settle(queries, products, value, place, k, doubt, ranked)
             rechecked += pairs
         return Neighbours(index, rechecked)
-
-    def _doubt(self, lost: Tensor) -> Tensor:
-        """How far a product can be from its float64 value: rounded rows, a float32 sum, the format."""
-        rows = lost + self.residual + lost * self.residual
-        summing = (4 + self.keys.shape[1] ** 0.5) * torch.finfo(torch.float32).eps
-        return rows + summing + torch.finfo(self.dtype).eps / 2
 
     def _settle(
         self,
         queries: Tensor,
-        products: Tensor,
+        products: Products,
         value: Tensor,
         place: Tensor,
         k: int,
@@ -109,8 +119,9 @@ class _Search:
         the doubt is certainly in, what is below it by twice the doubt is certainly out.
         """
         edge = value[:, k - 1 : k]
-        possible = value >= edge - 2 * doubt
-        certain = torch.zeros_like(possible) if ranked else value > edge + 2 * doubt
+        margin = 2 * doubt
+        possible = value >= edge - margin
+        certain = torch.zeros_like(possible) if ranked else value > edge + margin
         settled = torch.full_like(value, -torch.inf)
         settled[possible] = torch.inf
         unsure = possible & ~certain
@@ -124,55 +135,79 @@ class _Search:
         by_row = place.argsort(1)
         by_value = settled.gather(1, by_row).argsort(dim=1, descending=True, stable=True)
         chosen = place.gather(1, by_row.gather(1, by_value[:, :k]))
-        if place.shape[1] < products.shape[1]:
+        if place.shape[1] < len(self.train):
             for q in torch.nonzero(possible[:, -1]).flatten().tolist():
                 # More candidates than were kept: take every row that could be among the nearest.
-                rows = torch.nonzero(products[q].double() >= edge[q] - 2 * doubt[q]).flatten()
+                rows = torch.nonzero(products.row(q).double() >= edge[q] - margin[q]).flatten()
                 exact = self._exact(queries, torch.full_like(rows, q), rows)
                 chosen[q] = rows[exact.argsort(descending=True, stable=True)[:k]]
         return chosen, len(pairs)
 
     def _exact(self, queries: Tensor, query: Tensor, row: Tensor) -> Tensor:
         """Products in float64 of pairs (query, training row)."""
-        d = queries.shape[1]
         out = torch.empty(len(row), dtype=torch.float64, device=queries.device)
-        offset = queries @ self.centring.mean
-        for part in row_chunks(
-            len(row), 16 * d, _CACHE if queries.device.type == "cpu" else self.memory // 4
-        ):
+        for part in row_chunks(len(row), 16 * queries.shape[1], self._step):
             x = self.train[row[part]].double()
+            x -= self.centring.mean
+            norms = torch.linalg.vector_norm(x, dim=1).clamp_min_(SMALLEST_NORM)
             # A sum per row, not a matrix product: equal rows must give equal bits.
-            out[part] = (x.mul_(queries[query[part]]).sum(1) - offset[query[part]]) / self.norms[row[part]]
+            out[part] = x.mul_(queries[query[part]]).sum(1) / norms
         return out
 
 
-def best_of(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of every row, largest first: a pass for the maxima of groups, then a small selection."""
-    n, m = scores.shape
-    groups = m // _GROUP
-    if groups < 2 * k:
-        return torch.topk(scores, k, dim=1)
-    # Group j holds the columns j, j + groups, j + 2 groups, ...: maxima of contiguous slices are fast.
-    grouped = scores[:, : groups * _GROUP].view(n, _GROUP, groups)
-    best_groups = _best_groups(grouped, k)[:, None]
-    candidates = grouped.gather(2, best_groups.expand(-1, _GROUP, -1)).flatten(1)
-    places = (best_groups + groups * torch.arange(_GROUP, device=scores.device)[:, None]).flatten(1)
-    rest = torch.arange(groups * _GROUP, m, device=scores.device)
-    candidates = torch.cat([candidates, scores[:, groups * _GROUP :]], 1)
-    places = torch.cat([places, rest.expand(n, -1)], 1)
-    value, at = torch.topk(candidates.float(), k, dim=1)
-    return value, places.gather(1, at)
+class Products:
+    """Products of some queries with all keys, block by block, and the best of them."""
+
+    def __init__(self, rows: int, n: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.n = n
+        count = -(-n // _BLOCK)
+        self.groups = -(-n // (count * _GROUP))  # per block
+        self.block = self.groups * _GROUP
+        self.blocks = torch.empty(count, rows, self.block, dtype=dtype, device=device)
+        self.maxima = torch.empty(rows, count, self.groups, dtype=dtype, device=device)
+        self.filled = 0
+
+    @staticmethod
+    def padded(n: int) -> int:
+        """Rows that the keys need so that all blocks are alike; the last ones are never chosen."""
+        blocks = -(-n // _BLOCK)
+        return blocks * _GROUP * -(-n // (blocks * _GROUP))
+
+    def fill(self, queries: Tensor, keys: Tensor) -> None:
+        """Multiply queries [q, d] with the padded keys; take the maxima of groups while they are at hand."""
+        self.filled = len(queries)
+        for b, block in enumerate(self.blocks[:, : self.filled]):
+            torch.mm(queries, keys[b * self.block : (b + 1) * self.block].T, out=block)
+            block[:, max(0, self.n - b * self.block) :] = -torch.inf
+            # Group j holds the columns j, j + groups, j + 2 groups, ...
+            self.maxima[: self.filled, b] = _maxima(block.view(self.filled, _GROUP, self.groups))
+
+    def best(self, k: int) -> tuple[Tensor, Tensor]:
+        """The k largest products of every query, largest first, and their keys."""
+        maxima = self.maxima[: self.filled].flatten(1)
+        rows = self.blocks.shape[1]
+        query = torch.arange(self.filled, device=maxima.device)[:, None]
+        best_groups = torch.topk(maxima.float(), min(k, maxima.shape[1]), dim=1, sorted=False).indices
+        block, group = best_groups // self.groups, best_groups % self.groups
+        member = self.groups * torch.arange(_GROUP, device=maxima.device)
+        column = (group[..., None] + member).flatten(1)
+        block = block.repeat_interleave(_GROUP, dim=1)
+        values = self.blocks.view(-1).take((block * rows + query) * self.block + column)
+        value, at = torch.topk(values.float(), k, dim=1)
+        return value, (block * self.block + column).gather(1, at)
+
+    def row(self, q: int) -> Tensor:
+        """All products of one query, in the order of the keys."""
+        return self.blocks[:, q].flatten()[: self.n]
 
 
-def _best_groups(grouped: Tensor, k: int) -> Tensor:
-    """Indices [n, k] of the groups with the largest maxima."""
+def _maxima(grouped: Tensor) -> Tensor:
     if grouped.dtype == torch.bfloat16:
-        # Positive floats order as the integers with their bits, whose maxima are faster.
+        # Positive floats order as the integers with their bits, whose maxima are faster to find.
         maxima = grouped.view(torch.int16).amax(1).view(torch.bfloat16)
-        value, best = torch.topk(maxima.float(), k, dim=1, sorted=False)
-        if bool((value > 0).all()):
-            return best
-    return torch.topk(grouped.amax(1).float(), k, dim=1, sorted=False).indices
+        if bool((maxima > 0).all()):
+            return maxima
+    return grouped.amax(1)
 
 
 def _format(train: Tensor, queries: int) -> torch.dtype:
