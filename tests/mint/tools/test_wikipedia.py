@@ -16,6 +16,7 @@ from histobench.mint.tools import check_unique_names, get_toolset_description
 from histobench.mint.tools.wikipedia.article import MAX_TEXT, NOTHING_FOUND
 from histobench.mint.tools.wikipedia.folder_index import FolderIndex
 from histobench.mint.tools.wikipedia.live import LiveWikipedia, WikipediaError
+from histobench.mint.tools.wikipedia.source import live_wikipedia, open_encyclopedia
 from histobench.mint.tools.wikipedia.tape import Tape, TapeMissError
 from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
 
@@ -145,3 +146,21 @@ def test_two_tools_of_one_name_are_refused_and_the_list_is_numbered(tmp_path: Pa
     assert get_toolset_description([]) == ""
     with pytest.raises(HistobenchError, match="two tools are called"):
         check_unique_names([tool, tool])
+
+
+def test_a_run_names_its_encyclopedia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    live_wikipedia.cache_clear()
+    open_encyclopedia.cache_clear()
+    (tmp_path / "articles").mkdir()
+    (tmp_path / "articles" / "Cell.txt").write_text("The unit of life.", encoding="utf-8")
+    (tmp_path / "tape.json").write_text('{"cell": "recorded"}', encoding="utf-8")
+    assert "The unit of life." in open_encyclopedia(f"folder:{tmp_path / 'articles'}").search("cell")
+    assert open_encyclopedia(f"tape:{tmp_path / 'tape.json'}").search("cell") == "recorded"
+    assert open_encyclopedia("live") is open_encyclopedia("live") is live_wikipedia()
+    assert (tmp_path / "cache" / "wikipedia.sqlite").is_file()
+    for source in ("tape:", "book", "folder"):
+        with pytest.raises(HistobenchError, match="known: live, tape:FILE, folder:DIR"):
+            open_encyclopedia(source)
+    live_wikipedia.cache_clear()
+    open_encyclopedia.cache_clear()

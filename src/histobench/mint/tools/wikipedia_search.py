@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from histobench.mint.tools.base import Tool
-from histobench.mint.tools.wikipedia.live import LiveWikipedia
-
-
-class Encyclopedia(Protocol):
-    """Anything that answers a search."""
-
-    def search(self, query: str) -> str:
-        """The text of the search result."""
+from histobench.mint.tools.wikipedia.source import Encyclopedia, live_wikipedia
 
 
 class WikipediaQueryRun(Tool):
@@ -26,8 +17,8 @@ class WikipediaQueryRun(Tool):
     )
 
     def __init__(self, encyclopedia: Encyclopedia | None = None) -> None:
-        self._encyclopedia = encyclopedia or LiveWikipedia()
+        self._encyclopedia = encyclopedia
 
     def __call__(self, query: str) -> str:
         """The summaries of the best pages."""
-        return self._encyclopedia.search(str(query))
+        return (self._encyclopedia or live_wikipedia()).search(str(query))
