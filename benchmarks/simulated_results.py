@@ -111,7 +111,8 @@ def write_run(
     )
     if episodes:
         generator = np.random.default_rng(number)
-        shots = int(setting.partition("_")[2].removesuffix("shot") or 1)
+        written = setting.partition("_")[2].removesuffix("shot")
+        shots = int(written) if written.isdigit() else 1
         columns = {
             name: np.clip(value - 0.03 / shots**0.5 + generator.normal(0, 0.08 / shots**0.5, episodes), 0, 1)
             for name, value in result.values.items()

@@ -2,6 +2,7 @@
 import { build } from "esbuild";
 import subsetFont from "subset-font";
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync, readdirSync, existsSync } from "node:fs";
+import { createHash } from "node:crypto";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -39,6 +40,20 @@ const pdf = await build({
 await build({ ...shared, entryPoints: ["src/app.css"], outfile: join(out, "app.css"), metafile: false });
 copyFileSync(join(here, "src", "icon.svg"), join(out, "icon.svg"));
 writeFileSync(join(out, "LICENSES.txt"), licences([app.metafile, pdf.metafile]));
+
+writeFileSync(join(out, "SOURCE"), sourceDigest() + "\n");
+
+/** What the program was built from; a test compares it, so that source and program cannot part. */
+function sourceDigest() {
+  const sources = readdirSync(join(here, "src"), { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => join(entry.parentPath ?? entry.path, entry.name).slice(here.length + 1).replaceAll("\\", "/"));
+  const digest = createHash("sha256");
+  for (const path of [...sources, "build.mjs", "package-lock.json"].sort((a, b) => (a < b ? -1 : 1))) {
+    digest.update(path + "\0").update(readFileSync(join(here, path))).update("\0");
+  }
+  return digest.digest("hex");
+}
 
 function licences(metafiles) {
   const names = new Set(["dejavu-fonts-ttf"]);

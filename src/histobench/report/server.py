@@ -78,10 +78,10 @@ class SiteServer(ThreadingHTTPServer):
     def address(self) -> str:
         """Where a browser finds it."""
         host, port = self.server_address[:2]
-        return f"http://{str(host)}:{port}/"
+        return f"http://{host!s}:{port}/"
 
     def knows(self, host: str | None) -> bool:
-        """Whether a request names this machine; a stranger's name that leads here is refused (DNS rebinding)."""
+        """Whether a request names this machine: another name that leads here is refused (DNS rebinding)."""
         bound = str(self.server_address[0])
         if not ipaddress.ip_address(bound).is_loopback:
             return True
@@ -95,10 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:  # noqa: N802 (the name is the library's)
+    def do_GET(self) -> None:
         self._answer(with_body=True)
 
-    def do_HEAD(self) -> None:  # noqa: N802
+    def do_HEAD(self) -> None:
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:

@@ -1,0 +1,233 @@
+"""Simulated results folders, the sites built from them, and a real browser."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Would run if any page treated names as markup.
+HOSTILE = "</script><script>window.hacked=1</script>\"'><img src=x onerror=window.hacked=2>"
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def simulated() -> Iterator[ModuleType]:
+    """Writes results folders with simulated predictions."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Simulated results need not survive a power cut, and flushing hundreds of files takes its time.
+        patch.setattr("histobench.core.atomic._flush", lambda path: None)
+        patch.setattr("histobench.core.atomic._flush_folder", lambda path: None)
+        yield _load(ROOT / "benchmarks" / "simulated_results.py")
+
+
+@pytest.fixture(scope="session")
+def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small synthetic dataset with image files; the path of its CSV."""
+    from histobench.roi.data.demo import write_demo_dataset
+
+    return write_demo_dataset(
+        tmp_path_factory.mktemp("tiles") / "data", train_per_class=2, test_per_class=12, size=64
+    )
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory, simulated: ModuleType, tiles: Path) -> Path:
+    """Five encoders on two datasets, one of which has images, features and patients."""
+    from histobench.roi.data.load import load_dataset
+
+    out = tmp_path_factory.mktemp("results") / "lab"
+    data = load_dataset(tiles, classes_file=tiles.with_suffix(".txt"))
+    images = data.splits["test"]
+    with_images = simulated.SimulatedSet(
+        "tissue",
+        data.classes,
+        tuple(image.name for image in images),
+        np.array([image.label for image in images]),
+    )
+    plain = simulated.SimulatedSet.of_size("clinic", 200, classes=("benign", "malignant"), patients=50)
+    encoders = {"uni_v1": 3.4, "phikon": 3.3, "plip": 2.4, "resnet50": 1.6, "my-encoder": 2.0}
+    for data_set in (with_images, plain):
+        for name, skill in encoders.items():
+            folder = out / data_set.name / name
+            c = len(data_set.classes)
+            for task in ("Linear-Probe", "KNN"):
+                simulated.write_run(folder, data_set, task, encoder=name, skill=skill)
+            if name in ("uni_v1", "plip"):
+                for shot in (1, 8):
+                    simulated.write_run(
+                        folder, data_set, "Few-shot", encoder=name, skill=skill + shot / 8,
+                        setting=f"{c}way_{shot}shot", episodes=20,
+                    )  # fmt: skip
+                for share in (10, 100):
+                    simulated.write_run(
+                        folder, data_set, "Label-efficiency", encoder=name, skill=skill + share / 100,
+                        setting=f"{share}pct",
+                    )  # fmt: skip
+    for name in ("uni_v1", "plip"):
+        simulated.write_features(out, with_images, encoder=name, skill=encoders[name])
+    write_agent_run(out / "agents")
+    return out
+
+
+def write_agent_run(folder: Path, text: str = "x") -> None:
+    """Two runs of an agent, one with an expert, in the published folders."""
+    for expert, successes in (("F=None", (1, 0, 0)), ("F=judge/PHF=no_GT-textual", (1, 1, 0))):
+        place = folder / "agent-x" / expert / "max5_p2+tool+cd" / "reasoning" / "gsm8k"
+        place.mkdir(parents=True)
+        lines = [
+            json.dumps(_episode(k, bool(won), "judge" in expert, text)) for k, won in enumerate(successes)
+        ]
+        (place / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _episode(number: int, won: bool, helped: bool, text: str) -> dict[str, Any]:
+    answer = f"Observation:\nOut[1]: {number}\n" + (
+        f"\nExpert feedback:\nLook again {text}\n" if helped else ""
+    )
+    history = [
+        {"role": "user", "content": f"How many cells? {text}"},
+        {
+            "role": "assistant",
+            "content": f"Assistant:\n<thought>count {text}</thought><execute>print({number})</execute>\n",
+        },
+        {"role": "user", "content": answer},
+        {"role": "assistant", "content": f"Assistant:\nSo it is <solution>{number} {text}</solution>\n"},
+    ]
+    return {
+        "state": {
+            "history": history,
+            "finished": True,
+            "success": won,
+            "latest_output": {},
+            "agent_action_count": {"propose_solution": 1, "use_tool": 1, "invalid_action": 0},
+            "token_counter": {"total_tokens": 100},
+            "terminate_reason": "task_success" if won else "max_steps",
+            "error": None,
+        },
+        "task": {
+            "task_name": "reasoning",
+            "task_id": number,
+            "prompt": "",
+            "reference": text,
+            "metadata": {},
+        },
+    }
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, results: Path, tiles: Path) -> Path:
+    """The site of `results`, with thumbnails."""
+    from histobench.report.site import build_site
+
+    return build_site(
+        results, tmp_path_factory.mktemp("site") / "out", images={"tissue": tiles}, title="Our lab"
+    )
+
+
+@pytest.fixture(scope="session")
+def data_of() -> Callable[[Path, str], Any]:
+    """Reads the value of a data file of a site."""
+
+    def read(site: Path, key: str) -> Any:
+        text = (site.parent / "data" / f"{key}.js").read_text(encoding="ascii")
+        arguments = text.removeprefix("histobench.receive(").removesuffix(");\n")
+        return json.loads(f"[{arguments}]")[1]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def hostile_site(tmp_path_factory: pytest.TempPathFactory, simulated: ModuleType) -> Path:
+    """A site in which every name and text is an attack."""
+    from histobench.report.site import build_site
+
+    folder = tmp_path_factory.mktemp("hostile")
+    data = simulated.SimulatedSet.of_size(
+        f"data {HOSTILE}", 60, classes=(f"a {HOSTILE}", f"b {HOSTILE}", "c")
+    )
+    data = replace(
+        data,
+        img_names=tuple(f"{k} {HOSTILE}.png" for k in range(60)),
+        groups=tuple(f"{k % 30} {HOSTILE}" for k in range(60)),
+    )
+    for name, skill in ((f"first {HOSTILE}", 3.0), (f"second {HOSTILE}", 1.0)):
+        simulated.write_run(
+            folder / "results" / name[:5], data, "KNN", encoder=name, skill=skill, preset=f"uni {HOSTILE}",
+            info={"prompts": [[HOSTILE]], f"key {HOSTILE}": HOSTILE, "test_features": f"{HOSTILE}.pt"},
+        )  # fmt: skip
+        simulated.write_run(
+            folder / "results" / name[:5], data, "Few-shot", encoder=name, skill=skill,
+            setting=f"odd {HOSTILE}".replace("/", "_"), episodes=5, preset=f"uni {HOSTILE}",
+        )  # fmt: skip
+    write_agent_run(folder / "results" / "agents", text=HOSTILE)
+    return build_site(folder / "results", folder / "site", title=f"Lab {HOSTILE}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium; tests that need it skip where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+    program = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=program, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Any]:
+    """Opens pages; a message of the browser's console at warning level or above fails the test."""
+    contexts = []
+    complaints: list[str] = []
+
+    def open_at(site: Path | str, place: str = "", **options: Any) -> Any:
+        settings = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce"} | options
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on(
+            "console",
+            lambda message: message.type in ("error", "warning") and complaints.append(message.text),
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.goto((site.as_uri() if isinstance(site, Path) else site) + place)
+        return page
+
+    yield open_at
+    for context in contexts:
+        context.close()
+    assert complaints == []

@@ -1,0 +1,108 @@
+"""Agent runs: counted as the results files say, and shown turn by turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histobench.report.agent_payload import write_agents
+from histobench.report.agent_runs import find_agent_runs
+
+DataOf = Callable[[Path, str], Any]
+
+
+def test_runs_are_grouped_by_agent_expert_and_budget(results: Path) -> None:
+    runs, problems = find_agent_runs(results)
+    assert problems == []
+    assert [(run.agent, run.feedback, run.k, len(run.episodes)) for run in runs] == [
+        ("agent-x", "", 5, 3),
+        ("agent-x", "judge (no_GT-textual)", 5, 3),
+    ]
+
+
+def test_a_conversation_is_taken_apart_into_turns(results: Path) -> None:
+    runs, _ = find_agent_runs(results)
+    episode = runs[1].episodes[1]
+    assert episode.prompt == "How many cells? x"
+    assert [turn.kind for turn in episode.turns] == ["execute", "proposal"]
+    assert episode.turns[0].text == "<thought>count x</thought><execute>print(1)</execute>"
+    assert episode.turns[0].observation == "Out[1]: 1"
+    assert episode.turns[0].feedback == "Look again x"
+    assert episode.turns[1].observation is None
+
+
+def test_rates_gain_and_turns(site: Path, data_of: DataOf) -> None:
+    agents = data_of(site, "agents")
+    alone, helped = agents["runs"]
+    assert alone["all"]["value"] == pytest.approx(1 / 3, abs=1e-5)
+    assert helped["families"]["reasoning"]["value"] == pytest.approx(2 / 3, abs=1e-5)
+    assert alone["solvedBy"] == [0.0, *[pytest.approx(1 / 3, abs=1e-5)] * 4]
+    gain = agents["gains"][0]
+    assert (gain["n"], gain["difference"]) == (3, pytest.approx(1 / 3, abs=1e-5))
+    assert gain["low"] <= gain["difference"] <= gain["high"]
+    assert (alone["turns"], alone["invalid"], alone["tokens"]) == (2.0, 0.0, 100.0)
+
+
+def test_every_episode_can_be_read(site: Path, data_of: DataOf) -> None:
+    rows = data_of(site, "agent/0")["episodes"]
+    talks = data_of(site, "talk/0-0")
+    assert [row[:3] for row in rows] == [["gsm8k", "0", 1], ["gsm8k", "1", 0], ["gsm8k", "2", 0]]
+    assert len(talks) == 3
+    assert talks[2]["turns"][0][0].startswith("<thought>")
+
+
+def test_a_broken_results_file_is_told_and_passed_over(results: Path, tmp_path: Path) -> None:
+    place = tmp_path / "bad" / "F=None" / "max5_p2+tool+cd" / "reasoning" / "math"
+    place.mkdir(parents=True)
+    (place / "results.jsonl").write_text('{"state": 1}\n{}\n')
+    (tmp_path / "stray").mkdir()
+    (tmp_path / "stray" / "results.jsonl").write_text("{}\n")
+    runs, problems = find_agent_runs(tmp_path)
+    assert runs == []
+    assert len(problems) == 2
+    assert not [text for text in problems if str(tmp_path) in text and "stray" not in text]
+
+
+def test_long_output_is_cut_and_says_so(tmp_path: Path, results: Path, data_of: DataOf) -> None:
+    source = next((results / "agents").rglob("results.jsonl"))
+    place = tmp_path / source.parent.relative_to(results)
+    place.mkdir(parents=True)
+    record = json.loads(source.read_text().splitlines()[0])
+    record["state"]["history"][2]["content"] = "Observation:\n" + "y" * 50_000
+    (place / "results.jsonl").write_text(json.dumps(record) + "\n")
+    runs, _ = find_agent_runs(tmp_path)
+    write_agents(tmp_path, runs)
+    shown = data_of(tmp_path / "index.html", "talk/0-0")[0]["turns"][0][2]
+    assert len(shown) < 21_000
+    assert "30,000 more characters" in shown
+
+
+def test_published_recordings_give_the_published_rates(
+    shared_dir: Path, tmp_path: Path, data_of: DataOf
+) -> None:
+    name = "gpt-3.5-turbo-0613.k5.jsonl.gz"
+    (tmp_path / name).write_bytes((shared_dir / "mint" / "replay" / name).read_bytes())
+    runs, problems = find_agent_runs(tmp_path)
+    assert problems == []
+    write_agents(tmp_path, runs)
+    found = data_of(tmp_path / "index.html", "agents")["runs"][0]
+    expected = json.loads((shared_dir / "mint" / "replay" / "expected_metrics.json").read_text())
+    published = _find(expected, "gpt-3.5-turbo-0613")["SR"]["5"]
+    assert 100 * found["all"]["value"] == pytest.approx(published, abs=0.01)
+    assert found["all"]["n"] == 586
+
+
+def _find(content: Any, model: str) -> Any:
+    """The entry of a model, wherever the file keeps it."""
+    if isinstance(content, dict):
+        if isinstance(content.get(model), dict) and "SR" in content[model]:
+            return content[model]
+        for value in content.values():
+            found = _find(value, model)
+            if found is not None:
+                return found
+    return None

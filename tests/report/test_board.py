@@ -1,0 +1,60 @@
+"""Ranks and critical differences agree with `histobench compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histobench.report.board import ranking
+from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.selection import select_runs
+from histobench.roi.results.reader import load_runs
+
+
+def test_the_ranking_is_that_of_compare(
+    results: Path, site: Path, data_of: Callable[[Path, str], Any]
+) -> None:
+    runs = select_runs(load_runs(results), task="Linear-Probe")
+    expected = compare_runs(runs, CompareSettings(n_bootstrap=50)).ranking
+    assert expected is not None
+    board = data_of(site, "board/0")
+    found = board["metrics"]["balanced_accuracy"]["ranking"]
+    names = [board["rows"][row] for row in found["rows"]]
+    assert dict(zip(names, found["ranks"], strict=True)) == pytest.approx(
+        dict(zip(expected.names, expected.mean_ranks, strict=True))
+    )
+    assert found["criticalDifference"] == pytest.approx(expected.critical_difference, rel=1e-4)
+    assert found["friedmanP"] == pytest.approx(expected.friedman.p_value, rel=1e-3)
+    assert {frozenset(names[k] for k in group) for group in found["groups"]} == {
+        frozenset(group) for group in expected.groups
+    }
+
+
+def test_lower_is_better_turns_the_ranks() -> None:
+    values: list[list[float | None]] = [[0.1, 0.2], [0.3, 0.4], [0.5, None]]
+    up = ranking(["a", "b", "c"], values, lower_is_better=False)
+    down = ranking(["a", "b", "c"], values, lower_is_better=True)
+    assert up is not None
+    assert down is not None
+    assert (up["rows"], down["rows"]) == ([1, 0], [0, 1])
+    assert up["leftOut"] == ["c"]
+
+
+def test_one_dataset_gives_no_ranking() -> None:
+    assert ranking(["a", "b"], [[0.1], [0.2]], lower_is_better=False) is None
+
+
+def test_cells_hold_what_the_results_files_say(
+    results: Path, site: Path, data_of: Callable[[Path, str], Any]
+) -> None:
+    overview, board = data_of(site, "site"), data_of(site, "board/0")
+    for run in select_runs(load_runs(results), task="Linear-Probe"):
+        row = board["rows"].index(run.identity.encoder)
+        column = [overview["datasets"][d]["name"] for d in board["datasets"]].index(run.identity.dataset)
+        for metric in ("accuracy", "auroc", "log_loss", "ece"):
+            assert board["metrics"][metric]["value"][row][column] == pytest.approx(
+                run.metrics[metric], rel=1e-5
+            )

@@ -1,0 +1,192 @@
+"""Thumbnails, where images are found, and maps of embeddings."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histobench.core.errors import HistobenchError
+from histobench.report import embedding_map
+from histobench.report.embedding_map import principal_components, write_maps
+from histobench.report.image_set import ImageSet
+from histobench.report.image_source import ImageSources, open_source
+from histobench.report.payload import unpacked
+from histobench.report.thumbnails import SIDE, Cache, priority, thumbnail
+
+DataOf = Callable[[Path, str], Any]
+
+
+def images(n: int, classes: int = 3) -> ImageSet:
+    names = tuple(f"{k}.png" for k in range(n))
+    labels = np.arange(n, dtype=np.int64) % classes
+    return ImageSet("d", names, labels, None, tuple("abc"[:classes]))
+
+
+def test_every_test_image_has_the_right_thumbnail(site: Path, tiles: Path, data_of: DataOf) -> None:
+    overview = data_of(site, "site")
+    assert len(overview["thumbs"]) == 1
+    key = overview["thumbs"][0]
+    names, thumbs = data_of(site, f"images/{key}")["names"], data_of(site, f"thumbs/{key}")
+    numbers = unpacked(thumbs["numbers"])
+    assert sorted(numbers.tolist()) == list(range(len(names)))
+    files = {path.name: path for path in tiles.parent.rglob("*.jpg")}
+    for place in (0, len(names) // 2, len(names) - 1):
+        small = Image.open(site.parent / "thumbs" / thumbs["folder"] / f"{numbers[place]}.webp").convert(
+            "RGB"
+        )
+        assert small.size == (SIDE, SIDE)
+        original = Image.open(files[names[place]]).resize((SIDE, SIDE))
+        assert np.abs(np.asarray(small, dtype=float) - np.asarray(original, dtype=float)).mean() < 20
+
+
+def test_thumbnails_are_small(site: Path) -> None:
+    sizes = [path.stat().st_size for path in (site.parent / "thumbs").rglob("*.webp")]
+    assert np.mean(sizes) < 8000
+
+
+def test_the_middle_of_an_oblong_image_is_shown(tmp_path: Path) -> None:
+    wide = Image.new("RGB", (300, 100), "white")
+    wide.paste((200, 0, 0), (100, 0, 200, 100))
+    wide.save(tmp_path / "wide.png")
+    cache: Cache = {}
+    content = thumbnail(tmp_path / "wide.png", cache)
+    assert content is not None
+    assert np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))[..., 1].mean() < 20
+    assert thumbnail(tmp_path / "wide.png", cache) is content
+
+
+def test_what_cannot_be_read_has_no_thumbnail(tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"not an image")
+    assert thumbnail(tmp_path / "broken.png", {}) is None
+    assert thumbnail(tmp_path / "nowhere.png", {}) is None
+
+
+def test_examples_of_every_class_and_mistakes_come_first() -> None:
+    wrong = np.zeros(300, dtype=bool)
+    wrong[[250, 299]] = True
+    order = priority(images(300), wrong)
+    assert sorted(order) == list(range(300))
+    assert set(order[:24]) == set(range(24))
+    assert set(order[24:26]) == {250, 299}
+
+
+def test_any_folder_of_images_is_a_source(tmp_path: Path) -> None:
+    for name in ("deep/er/1.png", "2.PNG", "notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name, format="PNG")
+    source = open_source(tmp_path)
+    assert source.path("1.png") == source.path("deep/er/1.png") == tmp_path / "deep/er/1.png"
+    assert source.path("2.PNG") == tmp_path / "2.PNG"
+    assert source.path("notes.txt") is None
+
+
+def test_a_file_name_of_two_images_leads_to_neither(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / folder / "same.png")
+    (tmp_path / "top.png").write_bytes((tmp_path / "a" / "same.png").read_bytes())
+    source = open_source(tmp_path)
+    assert source.path("same.png") is None
+    assert source.path("a/same.png") == tmp_path / "a" / "same.png"
+
+
+def test_a_source_without_images_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(HistobenchError, match="no images"):
+        open_source(tmp_path)
+    with pytest.raises(HistobenchError, match="nowhere"):
+        open_source(tmp_path / "nowhere.csv")
+
+
+def test_a_source_for_all_serves_only_the_datasets_it_holds(tiles: Path) -> None:
+    source = open_source(tiles)
+    sources = ImageSources({"here": source, "elsewhere": source})
+    names = {image.name for image in source.dataset.splits["test"]}  # type: ignore[union-attr]
+    assert set(sources.relevant({"here": names, "elsewhere": {"x.png"}}).of) == {"here"}
+
+
+def test_training_images_and_findings_come_from_the_dataset(site: Path, data_of: DataOf) -> None:
+    data = data_of(site, "dataset/1")
+    assert data["counts"] == {"train": [2] * 9, "test": [12] * 9}
+    assert data["findings"]["checked"]
+    assert data["findings"]["images"] == 9 * 14
+    assert [len(places) for places in data["examples"]] == [8] * 9
+    assert not data_of(site, "dataset/0")["findings"]["checked"]
+
+
+def test_an_image_in_train_and_test_is_told(tmp_path: Path, simulated: ModuleType, data_of: DataOf) -> None:
+    from histobench.report.site import build_site
+
+    generator = np.random.default_rng(0)
+    rows = ["image_path,label,split"]
+    names = []
+    for k in range(8):
+        pixels = generator.integers(0, 255, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{k}.png")
+        rows.append(f"{k}.png,{k % 2},{'test' if k < 6 else 'train'}")
+        names.append(f"{k}.png")
+    Image.open(tmp_path / "0.png").save(tmp_path / "copy.png", optimize=True)
+    rows.append("copy.png,0,train")
+    (tmp_path / "d.csv").write_text("\n".join(rows) + "\n")
+    data = simulated.SimulatedSet("d", ("0", "1"), tuple(names[:6]), np.arange(6) % 2)
+    simulated.write_run(tmp_path / "r", data, "KNN", encoder="e", skill=3.0)
+    site = build_site(tmp_path / "r", tmp_path / "site", images=tmp_path / "d.csv")
+    findings = data_of(site, "dataset/0")["findings"]
+    assert ("error", "image in two splits") in [(item["level"], item["kind"]) for item in findings["items"]]
+    assert data_of(site, "dataset/0")["counts"]["train"] == [2, 1]
+
+
+def test_principal_components_agree_with_the_definition() -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 12)) * np.linspace(5, 1, 12)
+    points, share = principal_components(rows)
+    centred = rows - rows.mean(axis=0)
+    u, s, _ = np.linalg.svd(centred, full_matrices=False)
+    assert np.abs(points) == pytest.approx(np.abs(u[:, :2] * s[:2]), abs=1e-5)
+    assert share == pytest.approx((s[:2] ** 2).sum() / (s**2).sum())
+
+
+def test_runs_on_the_same_features_share_a_map(site: Path, data_of: DataOf) -> None:
+    overview = data_of(site, "site")
+    maps = {
+        (overview["encoders"][e]["name"], overview["datasets"][d]["name"]): key
+        for e, d, key in zip(
+            overview["runs"]["encoder"], overview["runs"]["dataset"], overview["maps"], strict=True
+        )
+    }
+    assert {pair for pair, key in maps.items() if key} == {("uni_v1", "tissue"), ("plip", "tissue")}
+    content = data_of(site, f"map/{maps['uni_v1', 'tissue']}")
+    assert unpacked(content["image"]).tolist() == list(range(9 * 12))
+    assert [drawn["kind"] for drawn in content["maps"]] == ["pca"]
+
+
+def test_where_umap_is_installed_it_is_drawn_too(
+    tmp_path: Path, simulated: ModuleType, data_of: DataOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Reducer:
+        def __init__(self, **settings: object) -> None:
+            assert settings == {"n_neighbors": 15, "random_state": 0}
+
+        def fit_transform(self, rows: np.ndarray) -> np.ndarray:
+            return rows[:, :2]
+
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Reducer))
+    monkeypatch.setattr(embedding_map, "find_spec", lambda name: object())
+    data = simulated.SimulatedSet.of_size("d", 30, classes=("a", "b"))
+    path = simulated.write_features(tmp_path, data, encoder="e", skill=1.0)
+    shown = ImageSet("d", data.img_names, data.labels, None, data.classes)
+    keys = write_maps(tmp_path, {4: (str(path), shown), 5: ("gone.pt", shown)}, near=tmp_path)
+    assert keys == {4: "0"}
+    content = data_of(tmp_path / "index.html", "map/0")
+    assert [drawn["kind"] for drawn in content["maps"]] == ["pca", "umap"]
+
+
+def test_a_damaged_feature_file_costs_only_its_map(tmp_path: Path) -> None:
+    (tmp_path / "bad.pt").write_bytes(b"no features")
+    assert write_maps(tmp_path, {0: (str(tmp_path / "bad.pt"), images(10))}, near=tmp_path) == {}

@@ -1,0 +1,218 @@
+"""From a results folder to a site: whole, self-contained, and silent about the machine it was built on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from histobench.cli.main import main
+from histobench.cli.report import image_sources
+from histobench.core.errors import HistobenchError
+from histobench.report.payload import unpacked
+from histobench.report.probability_code import decode
+from histobench.report.site import build_site
+from histobench.roi.comparison.run_intervals import BootstrapSettings
+from histobench.roi.comparison.stored_intervals import bootstrap_runs
+from histobench.roi.results.reader import load_runs
+
+DataOf = Callable[[Path, str], Any]
+
+
+def one_run(results: Path, folder: Path) -> Path:
+    """A results folder with a single small run."""
+    shutil.copytree(results / "clinic" / "plip" / "KNN", folder / "KNN")
+    return folder
+
+
+def test_every_page_has_its_data(site: Path, data_of: DataOf) -> None:
+    overview = data_of(site, "site")
+    assert overview["title"] == "Our lab"
+    assert [dataset["name"] for dataset in overview["datasets"]] == ["clinic", "tissue"]
+    for number in range(len(overview["runs"]["encoder"])):
+        assert set(data_of(site, f"run/{number}")) >= {"metrics", "predicted", "probabilities", "images"}
+    for number in range(len(overview["boards"])):
+        assert data_of(site, f"board/{number}")["rows"]
+    assert {board["task"] for board in overview["boards"]} == {
+        "Linear-Probe",
+        "KNN",
+        "Few-shot",
+        "Label-efficiency",
+    }
+    assert overview["agents"] == ["agent-x, k = 5", "agent-x + judge (no_GT-textual), k = 5"]
+
+
+def test_stored_predictions_arrive_whole(results: Path, site: Path, data_of: DataOf) -> None:
+    overview = data_of(site, "site")
+    by_key = {
+        (run.identity.dataset, run.identity.encoder, run.task, run.setting): run for run in load_runs(results)
+    }
+    for number, encoder in enumerate(overview["runs"]["encoder"]):
+        board = overview["boards"][overview["runs"]["board"][number]]
+        dataset = overview["datasets"][overview["runs"]["dataset"][number]]["name"]
+        run = by_key[dataset, overview["encoders"][encoder]["name"], board["task"], board["setting"]]
+        data = data_of(site, f"run/{number}")
+        images = data_of(site, f"images/{data['images']}")
+        assert tuple(images["names"]) == run.predictions.img_names
+        assert unpacked(images["labels"]).tolist() == run.predictions.labels.tolist()
+        assert unpacked(data["predicted"]).tolist() == run.predictions.predicted.tolist()
+        found = decode(unpacked(data["probabilities"]))
+        assert np.abs(found - run.predictions.probabilities).max() < 1e-4
+
+
+def test_images_are_listed_once_for_all_runs(site: Path) -> None:
+    assert len(list((site.parent / "data" / "images").iterdir())) == 2
+
+
+def test_the_site_tells_nothing_about_the_machine(results: Path, site: Path, tiles: Path) -> None:
+    secrets = [str(results.parent), str(tiles.parent), str(Path.home())]
+    for path in site.parent.rglob("*"):
+        if path.is_file() and path.suffix in (".js", ".html", ".txt"):
+            text = path.read_text(encoding="utf-8")
+            assert not [secret for secret in secrets if secret in text], path
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    page = site.read_text(encoding="utf-8")
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert addresses
+    assert all((site.parent / address).is_file() for address in addresses)
+    assert "Content-Security-Policy" in page
+
+
+def test_stored_intervals_are_used_where_they_belong_to_the_predictions(
+    results: Path, tmp_path: Path, data_of: DataOf
+) -> None:
+    folder = one_run(results, tmp_path / "r")
+    list(bootstrap_runs(load_runs(folder), BootstrapSettings(n_bootstrap=77)))
+    site = build_site(folder, tmp_path / "site")
+    data = data_of(site, "run/0")
+    assert data["boundsFrom"].startswith("77 resamples")
+    assert {"log_loss", "ece", "macro_auprc"} <= set(data["bounds"])
+    # Other predictions under the same name: the file no longer speaks for them.
+    detailed = folder / "KNN" / "KNN_detailed_results.csv"
+    detailed.write_text(detailed.read_text().replace("\n", "\n", 1).rstrip("\n") + "\n\n")
+    again = build_site(folder, tmp_path / "site")
+    assert not data_of(again, "run/0")["boundsFrom"].startswith("77")
+
+
+def test_a_damaged_run_is_listed_and_does_not_stop_the_others(
+    results: Path, tmp_path: Path, data_of: DataOf
+) -> None:
+    folder = tmp_path / "r"
+    shutil.copytree(results / "clinic", folder)
+    (folder / "plip" / "KNN" / "KNN_detailed_results.csv").write_text("img_name,true_label\n")
+    (folder / "phikon" / "KNN" / "KNN_complete_results.json").write_text("{")
+    overview = data_of(build_site(folder, tmp_path / "site"), "site")
+    assert any("column" in text for text in overview["failures"].values())
+    assert ["phikon" in text for text in overview["unreadable"]] == [True]
+    assert len(overview["runs"]["encoder"]) == len(load_runs(results / "clinic")) - 1
+
+
+def test_a_folder_of_agents_alone_is_a_site_too(results: Path, tmp_path: Path, data_of: DataOf) -> None:
+    overview = data_of(build_site(results / "agents", tmp_path / "site"), "site")
+    assert overview["boards"] == []
+    assert len(overview["agents"]) == 2
+
+
+def test_an_empty_folder_is_an_error_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(HistobenchError, match="histobench evaluate"):
+        build_site(tmp_path, tmp_path / "site")
+    with pytest.raises(HistobenchError, match="no results folder"):
+        build_site(tmp_path / "nowhere", tmp_path / "site")
+
+
+def test_only_a_site_is_ever_replaced(results: Path, tmp_path: Path) -> None:
+    folder = one_run(results, tmp_path / "r")
+    precious = tmp_path / "thesis"
+    precious.mkdir()
+    (precious / "chapter.tex").write_text("years")
+    with pytest.raises(HistobenchError, match="other files"):
+        build_site(folder, precious)
+    assert (precious / "chapter.tex").read_text() == "years"
+    site = build_site(folder, tmp_path / "site")
+    (site.parent / "data" / "stale.js").write_text("old")
+    build_site(folder, tmp_path / "site")
+    assert not (site.parent / "data" / "stale.js").exists()
+    assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name or "old" in path.name] == []
+
+
+def test_a_failed_build_leaves_the_old_site(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = one_run(results, tmp_path / "r")
+    site = build_site(folder, tmp_path / "site")
+    before = site.read_bytes()
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise HistobenchError("disk full")
+
+    monkeypatch.setattr("histobench.report.site.write_page", fail)
+    with pytest.raises(HistobenchError, match="disk full"):
+        build_site(folder, tmp_path / "site")
+    assert site.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"r", "site"}
+
+
+def test_the_verb_builds_and_says_where(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = one_run(results, tmp_path / "r")
+    assert main(["report", str(folder), "-o", str(tmp_path / "site"), "--title", "T"]) == 0
+    assert str(tmp_path / "site" / "index.html") in capsys.readouterr().out.replace("\n", "")
+    assert "T: histobench report" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_images_for_unknown_datasets_are_refused(results: Path, tmp_path: Path) -> None:
+    with pytest.raises(HistobenchError, match="did you mean clinic"):
+        build_site(results, tmp_path / "site", images={"clinick": tmp_path})
+    with pytest.raises(HistobenchError, match="twice"):
+        image_sources(["a=x", "a=y"])
+
+
+def test_methods_say_what_was_done(site: Path, data_of: DataOf) -> None:
+    methods = data_of(site, "methods")
+    paragraph = methods["paragraph"]
+    for fact in (
+        "5 frozen image encoders",
+        "2 datasets (clinic, tissue",
+        "linear probing",
+        "preset uni",
+        "seed 0",
+    ):
+        assert fact in paragraph
+    assert "@article{chen2024uni" in methods["bibtex"]
+    runs = data_of(site, "site")["runs"]["encoder"]
+    assert all(len(column) == len(runs) for column in methods["provenance"].values())
+
+
+def test_hostile_names_stay_text_in_every_file(hostile_site: Path) -> None:
+    for path in hostile_site.parent.rglob("*"):
+        if path.suffix == ".js" and path.parent.name != "assets":
+            assert "<" not in path.read_text(encoding="ascii"), path
+    page = hostile_site.read_text(encoding="utf-8")
+    assert page.count("<script") == 2
+    assert "onerror=window" not in re.sub(r"<title>.*?</title>", "", page)
+
+
+def test_few_shot_curves_carry_mean_and_spread_over_episodes(
+    results: Path, site: Path, data_of: DataOf
+) -> None:
+    overview = data_of(site, "site")
+    points = data_of(site, "dataset/0")["fewShot"]
+    assert {point["x"] for point in points} == {1.0, 8.0}
+    for point in points:
+        run = point["run"]
+        encoder = overview["encoders"][overview["runs"]["encoder"][run]]["name"]
+        setting = overview["boards"][overview["runs"]["board"][run]]["setting"]
+        file = (
+            results / "clinic" / encoder / "Few-shot" / "way_2" / f"Fewshot_{setting}_few_shot_results.json"
+        )
+        stored = json.loads(file.read_text())["metrics"]["accuracy"]
+        assert point["spread"]["accuracy"] == pytest.approx(stored["std"], rel=1e-4)

@@ -1,0 +1,131 @@
+"""The report's numbers are those of `histobench compare`; where they cannot be, it says so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
+from statsmodels.stats.multitest import multipletests
+
+from histobench.report.table_statistics import Allowance, exact_test, table_statistics
+from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.selection import distinct_names, select_runs
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.reader import load_runs
+
+PLENTY, NOTHING = Allowance(math.inf, math.inf), Allowance(0, 0)
+
+
+@pytest.fixture
+def runs(simulated: ModuleType) -> dict[str, Predictions]:
+    data = simulated.SimulatedSet.of_size("d", 150, classes=("a", "b", "c"))
+    skills = {"good": 2.6, "alike": 2.55, "weak": 0.8}
+    return {
+        name: simulated.simulated_predictions(data, skill=skill, sharpness=1, seed=k)
+        for k, (name, skill) in enumerate(skills.items())
+    }
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "f1_score"])
+def test_with_allowance_the_numbers_are_those_of_compare(results: Path, metric: str) -> None:
+    chosen = select_runs(load_runs(results), task="KNN", dataset="clinic")
+    table = compare_runs(chosen, CompareSettings(metric=metric)).tables[0]
+    named = {name: run.predictions for name, run in distinct_names(chosen).items()}
+    found = table_statistics(named, PLENTY)
+    statistics = found.metrics[metric]
+    assert found.n_resamples == table.n_resamples
+    assert list(statistics.order) == [entry.name for entry in table.entries]
+    assert [statistics.intervals[entry.name] for entry in table.entries] == [
+        e.interval for e in table.entries
+    ]
+    for mine, theirs in zip(statistics.pairs, table.pairs, strict=True):
+        assert (mine.first, mine.second, mine.holds) == (theirs.first, theirs.second, theirs.holds)
+        assert (mine.difference, mine.p_adjusted) == (theirs.difference, theirs.p_adjusted)
+
+
+def test_auroc_goes_by_the_same_delong_test_as_compare(results: Path) -> None:
+    chosen = select_runs(load_runs(results), task="KNN", dataset="tissue")
+    table = compare_runs(chosen, CompareSettings(metric="auroc", n_bootstrap=10)).tables[0]
+    named = {name: run.predictions for name, run in distinct_names(chosen).items()}
+    statistics = table_statistics(named, PLENTY).metrics["auroc"]
+    assert statistics.test == table.test == "delong"
+    assert [p.p_adjusted for p in statistics.pairs] == pytest.approx([p.p_adjusted for p in table.pairs])
+
+
+def test_who_stands_how(runs: dict[str, Predictions]) -> None:
+    statistics = table_statistics(runs, PLENTY).metrics["accuracy"]
+    standings = {name: statistics.standing(name) for name in runs}
+    assert standings["weak"] == "behind"
+    assert sorted(standings[name] for name in ("good", "alike")) == ["best", "tie"]
+
+
+def test_without_allowance_mcnemar_decides(simulated: ModuleType) -> None:
+    # 45 pairs cannot survive the correction with 1000 resamples.
+    data = simulated.SimulatedSet.of_size("d", 150, classes=("a", "b", "c"))
+    runs = {
+        f"e{k}": simulated.simulated_predictions(data, skill=0.5 + 0.25 * k, sharpness=1, seed=k)
+        for k in range(10)
+    }
+    statistics = table_statistics(runs, NOTHING).metrics["balanced_accuracy"]
+    assert statistics.test == "mcnemar"
+    assert "--thorough" in statistics.note
+    right = {name: run.predicted == run.labels for name, run in runs.items()}
+    expected = []
+    for pair in statistics.pairs:
+        a, b = right[pair.first], right[pair.second]
+        table = [[(a & b).sum(), (a & ~b).sum()], [(~a & b).sum(), (~a & ~b).sum()]]
+        exact = table[0][1] + table[1][0] < 25
+        # With equal counts the reference corrects past zero; there is no evidence at all, so p is 1.
+        equal = table[0][1] == table[1][0]
+        found = 1.0 if equal else float(reference_mcnemar(table, exact=exact, correction=True).pvalue)
+        expected.append(found)
+        assert exact_test(pair).p_value == pytest.approx(expected[-1])
+    assert [pair.p_value for pair in statistics.pairs] == pytest.approx(expected)
+    adjusted = multipletests(expected, method="holm")[1]
+    assert [pair.p_adjusted for pair in statistics.pairs] == pytest.approx(adjusted.tolist())
+    assert {statistics.standing(name) for name in runs} >= {"best", "behind"}
+
+
+def test_too_few_groups_mark_no_ties(runs: dict[str, Predictions]) -> None:
+    grouped = {
+        name: replace(run, groups=tuple(f"p{k % 3}" for k in range(len(run)))) for name, run in runs.items()
+    }
+    found = table_statistics(grouped, PLENTY)
+    assert found.n_groups == 3
+    statistics = found.metrics["accuracy"]
+    assert statistics.test == ""
+    assert "3 groups are too few" in statistics.note
+    assert {statistics.standing(name) for name in grouped} == {"untested"}
+
+
+def test_runs_on_other_images_are_not_compared(runs: dict[str, Predictions]) -> None:
+    runs["weak"] = replace(runs["weak"], img_names=tuple(f"other-{k}" for k in range(150)))
+    found = table_statistics(runs, PLENTY)
+    assert "different images" in found.problem
+    assert found.metrics == {}
+
+
+def test_probabilities_that_miss_a_class_have_no_auroc(runs: dict[str, Predictions]) -> None:
+    probabilities = runs["weak"].probabilities.copy()
+    probabilities[:, 2] = np.nan
+    runs["weak"] = replace(runs["weak"], probabilities=probabilities)
+    statistics = table_statistics(runs, PLENTY).metrics["auroc"]
+    assert statistics.intervals["weak"].low is None
+    assert {pair.first for pair in statistics.pairs} | {pair.second for pair in statistics.pairs} == {
+        "good",
+        "alike",
+    }
+
+
+def test_one_run_alone_has_intervals_and_no_ties(runs: dict[str, Predictions]) -> None:
+    statistics = table_statistics({"good": runs["good"]}, PLENTY).metrics["accuracy"]
+    low, high = statistics.intervals["good"].low, statistics.intervals["good"].high
+    assert low is not None
+    assert high is not None
+    assert low < high
+    assert statistics.standing("good") == "untested"
