@@ -23,9 +23,9 @@ def compare_tasks(results_dir: Path, *, metric: str = METRIC) -> tuple[list[Comp
     """The comparison of every task and preset in a results folder, and why some could not be made."""
     comparisons: list[Comparison] = []
     problems: list[str] = []
-    for (task, preset), runs in _by_task(load_runs(results_dir)).items():
+    for (task, preset, _), runs in _by_task(load_runs(results_dir)).items():
         try:
-            comparison = compare_runs(_one_setting(runs), CompareSettings(metric))
+            comparison = compare_runs(runs, CompareSettings(metric))
         except HistobenchError as error:
             problems.append(f"{task} ({preset}): {error}")
             continue
@@ -50,20 +50,20 @@ def write_summary(results_dir: Path, comparisons: Sequence[Comparison], *, headi
     return path
 
 
-def _by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str], list[StoredRun]]:
-    groups: dict[tuple[str, str], list[StoredRun]] = {}
+def _by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str], list[StoredRun]]:
+    """The runs that stand in one table: one task, preset and setting.
+
+    Of several settings each dataset shows one: for few-shot all of its classes and, where there are, 16 shots.
+    """
+    settings: dict[tuple[str, str, str], set[str]] = {}
     for run in runs:
-        groups.setdefault((run.task, run.identity.preset), []).append(run)
+        settings.setdefault((run.task, run.identity.preset, run.identity.dataset), set()).add(run.setting)
+    groups: dict[tuple[str, str, str], list[StoredRun]] = {}
+    for run in runs:
+        shown = max(settings[run.task, run.identity.preset, run.identity.dataset], key=_preference)
+        if run.setting == shown:
+            groups.setdefault((run.task, run.identity.preset, shown), []).append(run)
     return groups
-
-
-def _one_setting(runs: list[StoredRun]) -> list[StoredRun]:
-    """The runs of the setting that is shown: for few-shot all classes and, where there is one, 16 shots."""
-    settings = {run.setting for run in runs}
-    if len(settings) < 2:
-        return runs
-    shown = max(settings, key=_preference)
-    return [run for run in runs if run.setting == shown]
 
 
 def _preference(setting: str) -> tuple[int, int, str]:
