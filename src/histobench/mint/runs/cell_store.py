@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class CellStore:
 
     def __init__(self, folder: str | Path, settings: dict[str, Any], record: dict[str, Any]) -> None:
         self.folder = Path(folder)
+        self._lock = threading.Lock()
         self._results = LineJournal(self.folder / FILE)
         self._details: LineJournal | None = None
         self._failures: LineJournal | None = None
@@ -42,15 +44,17 @@ class CellStore:
 
     def add(self, episode: dict[str, Any], details: dict[str, Any]) -> None:
         """Keep a finished episode, at once."""
-        if self._details is None:
-            self._details = LineJournal(self.folder / DETAILS)
+        with self._lock:
+            if self._details is None:
+                self._details = LineJournal(self.folder / DETAILS)
         self._details.append(details)
         self._results.append(episode)
 
     def add_failure(self, failure: dict[str, Any]) -> None:
         """Keep a note of an episode that could not be played to its end through no fault of the model."""
-        if self._failures is None:
-            self._failures = LineJournal(self.folder / FAILURES)
+        with self._lock:
+            if self._failures is None:
+                self._failures = LineJournal(self.folder / FAILURES)
         self._failures.append(failure)
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class Run:
             for thread in threads:
                 while thread.is_alive():
                     thread.join(0.2)  # in short pieces, so that an interruption is noticed
-                    if stage.stopping.is_set():
+                    if state.broken_off:
                         self._stop_players()
         except BaseException:
             stage.stopping.set()
@@ -189,6 +189,7 @@ class _Progress:
         self._lock = threading.Lock()
         self._in_a_row = 0
         self.stopped: str | None = None
+        self.broken_off = False
         self.problems: list[str] = []
         self.defect: BaseException | None = None
 
@@ -213,13 +214,17 @@ class _Progress:
                 self.problems.append(message)
             self._in_a_row += 1
             if isinstance(error, ProviderError) and error.hopeless:
-                self.stop(str(error))
+                self.stop(str(error), broken_off=True)
             elif self._in_a_row >= self._give_up_after:
-                self.stop(f"{self._in_a_row} episodes in a row could not be played: {message}")
+                self.stop(
+                    f"{self._in_a_row} episodes in a row could not be played: {message}", broken_off=True
+                )
         self._watch(self.standing())
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str, *, broken_off: bool = False) -> None:
+        """Start no more turns; answers that are under way are waited for unless the run is broken off."""
         self.stopped = self.stopped or why
+        self.broken_off = self.broken_off or broken_off
         self._stopping.set()
 
 
@@ -233,7 +238,7 @@ def _work(work: queue.SimpleQueue[Job], stage: Stage, state: _Progress) -> None:
             _play(job, stage, state)
         except BaseException as error:  # a defect or a full disk: the whole run ends with it
             state.defect = state.defect or error
-            state.stop(str(error))
+            state.stop(str(error), broken_off=True)
 
 
 def _play(job: Job, stage: Stage, state: _Progress) -> None:

@@ -1,0 +1,187 @@
+"""A whole run against a server that fails at every turn: nothing is lost, nothing is counted twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histobench.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("one_sandbox")
+EPISODES = 24
+FAULTS = ("429", "500", "hang", "truncated", "empty text", "html", "drop")
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("histobench.mint.agents.patience.Patience.pause", lambda self, failures: 0.01)
+
+
+def faulty(server: Any, replies: Any, script: Any) -> Counter[str]:
+    """Every conversation fails twice, in two ways that depend on it, before it is answered."""
+    seen: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def answer(body: dict[str, Any], number: int) -> Any:
+        key = hashlib.sha256(json.dumps(body["messages"]).encode()).hexdigest()
+        with lock:
+            seen[key] += 1
+            attempt = seen[key]
+        if attempt > 2:
+            return replies.chat(script.answer(body))
+        fault = FAULTS[(int(key[:8], 16) + 3 * attempt) % len(FAULTS)]
+        with lock:
+            used[fault] += 1
+        return {
+            "429": lambda: replies.Reply({}, status=429, headers={"Retry-After": "0"}),
+            "500": lambda: replies.Reply({}, status=500),
+            "hang": lambda: replies.Reply({}, delay=60),
+            "truncated": lambda: replies.Reply(b'{"choices": [{"message": {"content": "<solution>'),
+            "empty text": lambda: replies.chat(""),
+            "html": lambda: replies.Reply(b"<html></html>", content_type="text/html"),
+            "drop": lambda: replies.Reply({"choices": []}, cut=3),
+        }[fault]()
+
+    server.answer = answer
+    return used
+
+
+def run(server: Any, data: Path, output: Path, *more: str) -> int:
+    agent = f"openai:some-model@{server.url}"
+    arguments = ["--agent", agent, "--tasks", "gsm8k", "--data", str(data), "-o", str(output), *more]
+    return main(["mint", "run", *arguments, "--attempts", "6"])
+
+
+def test_faults_change_nothing_in_the_results(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any, no_pause: None
+) -> None:
+    data = make_data(EPISODES)
+    server.answer = lambda body, number: replies.chat(script.answer(body))
+    assert run(server, data, tmp_path / "clean") == 0
+    expected = script.totals(tmp_path / "clean")
+    assert len(expected[0]) == EPISODES
+    used = faulty(server, replies, script)
+    assert run(server, data, tmp_path / "faulty", "--timeout", "4", "--concurrency", "24") == 0
+    assert script.totals(tmp_path / "faulty") == expected
+    assert set(used) == set(FAULTS)
+    assert not list((tmp_path / "faulty").rglob("provider_failures.jsonl"))
+
+
+def test_a_provider_failure_is_kept_apart_and_made_up_for(
+    tmp_path: Path,
+    make_data: Callable[[int], Path],
+    server: Any,
+    replies: Any,
+    script: Any,
+    no_pause: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = make_data(12)
+
+    def answer(body: dict[str, Any], number: int) -> Any:
+        broken = "What is 4 + 1?" in body["messages"][0]["content"]
+        return replies.Reply({}, status=503) if broken else replies.chat(script.answer(body))
+
+    server.answer = answer
+    assert run(server, data, tmp_path / "out") == 1
+    said = capsys.readouterr().out
+    assert "11 of 12 episodes" in said
+    assert "not the model's failure" in said
+    assert "1 episodes are missing" in said
+    ids, _ = script.totals(tmp_path / "out")
+    assert "4" not in ids
+    assert len(ids) == 11
+    kept = next((tmp_path / "out").rglob("provider_failures.jsonl")).read_text()
+    failures = [json.loads(line) for line in kept.splitlines()]
+    assert [failure["task_id"] for failure in failures] == [4]
+    before = len(server.requests)
+    server.answer = lambda body, number: replies.chat(script.answer(body))
+    assert run(server, data, tmp_path / "out") == 0
+    ids, _ = script.totals(tmp_path / "out")
+    assert len(ids) == len(set(ids)) == 12
+    asked = server.requests[before:]
+    assert all("What is 4 + 1?" in body["messages"][0]["content"] for body in asked)
+
+
+def test_a_wrong_key_stops_the_run_at_once(
+    tmp_path: Path,
+    make_data: Callable[[int], Path],
+    server: Any,
+    replies: Any,
+    script: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server.answer = lambda body, number: replies.Reply({"error": "invalid api key"}, status=401)
+    assert run(server, make_data(50), tmp_path / "out", "--concurrency", "2") == 1
+    assert len(server.requests) <= 4
+    assert "stopped: " in capsys.readouterr().out
+
+
+def test_a_provider_that_is_down_does_not_cost_hours(
+    tmp_path: Path,
+    make_data: Callable[[int], Path],
+    server: Any,
+    replies: Any,
+    script: Any,
+    no_pause: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server.answer = lambda body, number: replies.Reply({}, status=503)
+    assert run(server, make_data(100), tmp_path / "out", "--concurrency", "2") == 1
+    assert "in a row could not be played" in capsys.readouterr().out
+    assert len(server.requests) < 100
+
+
+def test_a_conversation_that_is_too_long_is_the_models_error(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
+) -> None:
+    def answer(body: dict[str, Any], number: int) -> Any:
+        if len(body["messages"]) > 1:
+            return replies.Reply({"error": {"code": "context_length_exceeded"}}, status=400)
+        return replies.chat("Hm.")
+
+    server.answer = answer
+    assert run(server, make_data(3), tmp_path / "out") == 0
+    for line in script.lines(tmp_path / "out"):
+        assert (line["state"]["terminate_reason"], line["state"]["success"]) == ("error", False)
+        assert "context_length_exceeded" in line["state"]["error"]
+
+
+def test_the_cost_limit_holds_and_a_higher_one_goes_on(
+    tmp_path: Path,
+    make_data: Callable[[int], Path],
+    server: Any,
+    replies: Any,
+    script: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("some-model: [1000, 1000]\n")  # 15 tokens a call: 0.015 dollars
+    server.answer = lambda body, number: replies.chat(script.answer(body))
+    data, out = make_data(40), tmp_path / "out"
+    limited = ("--prices", str(prices), "--concurrency", "2", "--max-cost")
+    assert run(server, data, out, *limited, "0.15") == 1
+    assert "a higher --max-cost" in capsys.readouterr().out
+    assert 10 <= len(server.requests) <= 12
+    assert run(server, data, out, *limited, "0.15") == 1
+    assert len(server.requests) <= 12
+    assert run(server, data, out, *limited, "10") == 0
+    assert len(script.totals(out)[0]) == 40
+    calls = sum(len(script.turns(number)) for number in range(40))
+    assert len(server.requests) == calls  # no answer was paid for twice
+    assert f"${0.015 * calls:.4f}" in capsys.readouterr().out
+
+
+def test_a_limit_without_a_price_is_refused(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(server, make_data(1), tmp_path / "out", "--max-cost", "1") == 2
+    assert "--prices" in capsys.readouterr().err

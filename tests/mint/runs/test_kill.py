@@ -1,0 +1,59 @@
+"""`kill -9` at random moments: after restarts every episode is there once, and the sums are the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EPISODES = 200
+KILLS = 4
+
+
+def command(recording: Path, data: Path, output: Path) -> list[str]:
+    program = "import sys; from histobench.cli.main import main; sys.exit(main())"
+    arguments = ["--agent", f"replay:{recording}", "--tasks", "gsm8k", "--data", str(data), "-o", str(output)]
+    return [sys.executable, "-c", program, "mint", "run", *arguments, "--concurrency", "4"]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_was(
+    tmp_path: Path, make_data: Callable[[int], Path], make_recording: Callable[[int], Path], script: Any
+) -> None:
+    data, recording = make_data(EPISODES), make_recording(EPISODES)
+    subprocess.run(command(recording, data, tmp_path / "whole"), check=True, capture_output=True)
+    expected = script.totals(tmp_path / "whole")
+    assert len(expected[0]) == EPISODES
+    killed = tmp_path / "killed"
+    for moment in sorted(random.Random(20).sample(range(1, EPISODES - 10), KILLS)):
+        kill_after(moment, command(recording, data, killed), killed)
+    with next(killed.rglob("results.jsonl")).open("ab") as file:  # what a kill inside a write would leave
+        file.write(b'{"state": {"history": [{"role"')
+    subprocess.run(command(recording, data, killed), check=True, capture_output=True)
+    assert script.totals(killed) == expected
+
+
+def kill_after(episodes: int, arguments: list[str], output: Path) -> None:
+    """Start a run and kill it with all its processes once so many episodes are on disk."""
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    deadline = time.monotonic() + 240
+    while process.poll() is None and lines_in(output) < episodes:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    assert process.poll() is None, process.communicate()[1].decode()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def lines_in(output: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in output.rglob("results.jsonl"))
