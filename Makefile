@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test check bench lock alfworld clean
+.PHONY: report-assets setup demo test check bench lock alfworld clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,10 @@ lock: $(STAMP)
 # Optional: the simulator of the household tasks; compiles a planner, 2-3 minutes.
 alfworld: $(STAMP)
 	@sh scripts/alfworld/install.sh $(BIN)/python
+
+# The pages of the report, after a change in report-frontend; needs Node. The result is part of the package.
+report-assets:
+	@cd report-frontend && npm ci --silent --ignore-scripts && npm run --silent check && npm run --silent build
 
 clean:
 	rm -rf $(VENV) demo-results .mypy_cache .ruff_cache .pytest_cache .hypothesis

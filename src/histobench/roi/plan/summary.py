@@ -53,7 +53,7 @@ def write_summary(results_dir: Path, comparisons: Sequence[Comparison], *, headi
 def _by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str], list[StoredRun]]:
     """The runs that stand in one table: one task, preset and setting.
 
-    Of several settings each dataset shows one: for few-shot all of its classes and, where there are, 16 shots.
+    Of several settings each dataset shows one: for few-shot all its classes and, where there are, 16 shots.
     """
     settings: dict[tuple[str, str, str], set[str]] = {}
     for run in runs:
