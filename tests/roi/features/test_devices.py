@@ -21,7 +21,7 @@ Make = Callable[..., RoiDataset]
 def test_two_devices_give_the_files_of_one_bit_for_bit(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "SHARD_IMAGES", 16)
+    monkeypatch.setattr(units, "CPU_SHARD_IMAGES", 16)
     dataset = make_dataset(60, 20)
     bad = dataset.splits["train"][20].path  # in the share of the second process
     bad.write_text("no image")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of 16 images, so that a small job has several."""
-    monkeypatch.setattr(units, "SHARD_IMAGES", 16)
+    monkeypatch.setattr(units, "CPU_SHARD_IMAGES", 16)
 
 
 def in_a_child(work: Callable[[], None]) -> int:

@@ -19,7 +19,7 @@ from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, file_name
-from histobench.roi.features.batch_size import LARGEST
+from histobench.roi.features.batch_size import LARGEST, cpu_batch
 from histobench.roi.features.device_process import DeviceProcess, Share, share_units
 from histobench.roi.features.feature_index import record_set
 from histobench.roi.features.fingerprint import describe_encoder, feature_set_fingerprint, fingerprint
@@ -165,7 +165,9 @@ class _Run:
         active = [tracks[position] for position in lacking]
         lists = [missing[position] for position in lacking]
         asked = self.settings.batch_size
-        units = plan_units(lists, shard_size(asked if isinstance(asked, int) else LARGEST))
+        on_cpu = torch.device(self.device).type == "cpu"
+        batch = asked if isinstance(asked, int) else cpu_batch() if on_cpu else LARGEST
+        units = plan_units(lists, shard_size(batch, on_cpu=on_cpu))
         total = sum(len(unit.keys) for unit in units)
         known = len(inventory.refs) - len(set().union(*lists))
         if known:

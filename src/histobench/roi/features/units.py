@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Images per shard, about: what a kill can cost at most, and what is held in memory at a time.
+#: Images per shard, about: what a kill can cost at most, and what is held in memory at a time. Either is
+#: a few seconds of work.
 SHARD_IMAGES = 1024
+CPU_SHARD_IMAGES = 256
 
 
 @dataclass(frozen=True)
@@ -17,13 +19,13 @@ class Unit:
     encoders: tuple[int, ...]
 
 
-def shard_size(batch: int) -> int:
-    """Whole batches, about `SHARD_IMAGES` images.
+def shard_size(batch: int, *, on_cpu: bool = False) -> int:
+    """Whole batches, about `SHARD_IMAGES` images, or fewer where they take longer.
 
-    >>> shard_size(256), shard_size(100), shard_size(5000)
-    (1024, 1100, 5000)
+    >>> shard_size(256), shard_size(100), shard_size(5000), shard_size(32, on_cpu=True)
+    (1024, 1100, 5000, 256)
     """
-    return -(-SHARD_IMAGES // batch) * batch
+    return -(-(CPU_SHARD_IMAGES if on_cpu else SHARD_IMAGES) // batch) * batch
 
 
 def plan_units(missing: Sequence[Sequence[bytes]], size: int) -> list[Unit]:
