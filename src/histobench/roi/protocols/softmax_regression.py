@@ -63,9 +63,13 @@ class Solution:
     evaluations: int  # passes over all rows
     converged: bool
 
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits [n, c] in float64."""
+        return features.double() @ self.weight.T + self.bias
+
     def probabilities(self, features: Tensor) -> Tensor:
         """Class probabilities [n, c] in float64."""
-        return torch.softmax(features.double() @ self.weight.T + self.bias, dim=1)
+        return torch.softmax(self.logits(features), dim=1)
 
 
 class SoftmaxLoss:
@@ -122,8 +126,8 @@ def fit_softmax(
     """
     x = features.double() if features.numel() <= _SMALL else features
     n, d = x.shape
-    if n < d and start is None:
-        return _fit_in_row_space(x, labels, n_classes, penalty, max_iterations, tolerance)
+    if n < d:
+        return _fit_in_row_space(x, labels, n_classes, penalty, max_iterations, tolerance, start)
     mean = Centring.of(x).mean
     # A fixed order: the result depends on the data alone.
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(x.device)
@@ -154,11 +158,19 @@ def fit_softmax(
 
 
 def _fit_in_row_space(
-    x: Tensor, labels: Tensor, n_classes: int, penalty: Penalty, max_iterations: int, tolerance: float
+    x: Tensor,
+    labels: Tensor,
+    n_classes: int,
+    penalty: Penalty,
+    max_iterations: int,
+    tolerance: float,
+    start: Solution | None,
 ) -> Solution:
     """Fewer rows than dimensions: the minimiser lies in the span of the rows, and so does the work."""
     mean = Centring.of(x).mean
     basis, coordinates = torch.linalg.qr((x.double() - mean).T)  # [d, n], [n, n]
+    if start is not None:
+        start = replace(start, weight=start.weight @ basis, bias=start.bias + start.weight @ mean)
     inside = fit_softmax(
         coordinates.T.contiguous(),
         labels,
@@ -166,6 +178,7 @@ def _fit_in_row_space(
         penalty=penalty,
         max_iterations=max_iterations,
         tolerance=tolerance,
+        start=start,
     )
     weight = inside.weight @ basis.T
     return replace(inside, weight=weight, bias=inside.bias - weight @ mean)
