@@ -45,7 +45,7 @@ export function Select({ label, value, options, onChange }: SelectProps) {
   return (
     <label class="control">
       <span>{label}</span>
-      <select value={value} onChange={(event) => onChange(event.currentTarget.value)}>
+      <select aria-label={label} value={value} onChange={(event) => onChange(event.currentTarget.value)}>
         {groups.map((group) => {
           const members = options.filter((option) => (option.group ?? "") === group).map((option) => (
             <option key={option.value} value={option.value} selected={option.value === value}>

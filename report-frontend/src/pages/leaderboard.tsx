@@ -1,10 +1,11 @@
 // Encoders x datasets: values with intervals, ties with the best, ranks, and what an encoder costs.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { boardName, type Board, type BoardMetric, type Encoder, type Metric, type Site } from "../data";
 import { decimals, interval, pValue, count } from "../format";
 import { Loading, Notice, Segments, Select, TableDownloads, termsLabel, useData } from "../parts";
 import { href, replaceQuery, runHref, type Route } from "../route";
 import { Chart, useMedia } from "../chart";
+import { useGrid } from "../grid";
 import { criticalDifference } from "../charts/critical-difference";
 import { pareto, type CostPoint } from "../charts/pareto";
 
@@ -238,37 +239,6 @@ function ValueCell({ site, run, name, dataset, value, low, high, standing, domai
       </a>
     </td>
   );
-}
-
-/** Arrow keys move through the values; Tab leaves the table. */
-function useGrid() {
-  const table = useRef<HTMLTableElement>(null);
-  useEffect(() => {
-    const element = table.current!;
-    const rows = () => [...element.tBodies[0].rows].map((row) => [...row.querySelectorAll<HTMLAnchorElement>("[data-cell]")]);
-    const enter = () => {
-      const first = element.querySelector<HTMLAnchorElement>("[data-cell]");
-      if (first && !element.querySelector("[data-cell][tabindex='0']")) first.tabIndex = 0;
-    };
-    const move = (event: KeyboardEvent) => {
-      const steps: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-      const step = steps[event.key];
-      const cells = rows();
-      const r = cells.findIndex((row) => row.includes(document.activeElement as HTMLAnchorElement));
-      if (!step || r < 0) return;
-      const c = cells[r].indexOf(document.activeElement as HTMLAnchorElement);
-      const next = cells[r + step[0]]?.[Math.min(c + step[1], (cells[r + step[0]]?.length ?? 1) - 1)];
-      if (!next) return;
-      event.preventDefault();
-      element.querySelectorAll<HTMLAnchorElement>("[data-cell][tabindex='0']").forEach((cell) => (cell.tabIndex = -1));
-      next.tabIndex = 0;
-      next.focus();
-    };
-    enter();
-    element.addEventListener("keydown", move);
-    return () => element.removeEventListener("keydown", move);
-  });
-  return table;
 }
 
 function sortRows(rows: Row[], data: BoardMetric, sort: { key: SortKey; up: boolean }): Row[] {

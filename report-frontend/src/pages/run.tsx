@@ -4,6 +4,7 @@ import { boardName, decodeProbabilities, runName, unpack, type Images, type RunD
 import { calibration, confusion, precisionRecall, roc, topProbability, type Predictions } from "../curves";
 import { count, decimals, interval, metricLabel, percent } from "../format";
 import { Chart } from "../chart";
+import { useGrid } from "../grid";
 import { classCurves, type ClassCurve } from "../charts/class-curves";
 import { reliability } from "../charts/reliability";
 import { Gallery, ImageDialog, useThumbs, type Tile, type Thumbs } from "../gallery";
@@ -232,6 +233,7 @@ function Confusion({ view, name, cell, onChoose }: { view: View; name: string; c
   const [shares, setShares] = useState("counts");
   const table = useMemo(() => confusion(p), [p]);
   const totals = table.map((row) => row.reduce((a, b) => a + b, 0));
+  const grid = useGrid();
   return (
     <section class="card">
       <header class="figure-head">
@@ -240,9 +242,9 @@ function Confusion({ view, name, cell, onChoose }: { view: View; name: string; c
         <TableDownloads table={() => ({ name: `confusion_${name}`, caption: "Confusion matrix; rows are true classes, columns predicted ones.", header: ["true \\ predicted", ...data.classes], rows: table.map((row, k) => [data.classes[k], ...(shares === "rows" ? row.map((v) => (totals[k] ? Number((v / totals[k]).toFixed(4)) : null)) : row)]) })} />
       </header>
       <div class="scroll">
-        <table class="confusion" style={{ "--classes": p.c }}>
+        <table class="confusion" ref={grid} style={{ "--classes": p.c }}>
           <caption>
-            Rows: true class. Columns: predicted class. Choose a cell to see its images.
+            Rows: true class. Columns: predicted class. Choose a cell to see its images; arrow keys move between cells.
           </caption>
           <thead>
             <tr>
@@ -265,6 +267,8 @@ function Confusion({ view, name, cell, onChoose }: { view: View; name: string; c
                     <td class={t === q ? "diagonal" : undefined}>
                       <button
                         type="button"
+                        data-cell
+                        tabIndex={-1}
                         disabled={value === 0}
                         aria-pressed={chosen}
                         class={share > 0.5 ? "strong" : undefined}

@@ -1,0 +1,390 @@
+"""The pages in a real browser: what a reader does, with the mouse and without it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.selection import select_runs
+from histobench.roi.results.reader import load_runs
+from histobench.roi.results.stored_run import StoredRun
+
+Open = Callable[..., Any]
+TABLE = "table.leaderboard tbody tr"
+
+
+def stored(results: Path, **wanted: str) -> StoredRun:
+    """The one run of a dataset, encoder and task."""
+    runs = select_runs(
+        load_runs(results), task=wanted["task"], dataset=wanted["dataset"], encoders=[wanted["encoder"]]
+    )
+    assert len(runs) == 1
+    return runs[0]
+
+
+def rows(page: Any) -> list[str]:
+    return [text.strip() for text in page.locator("table.leaderboard tbody th .encoder").all_inner_texts()]
+
+
+def run_address(dataset: str, encoder: str, task: str) -> str:
+    return f"#/run/{dataset}/{encoder}/{task}/-/uni"
+
+
+def test_the_leaderboard_shows_every_encoder_with_interval_and_ties(
+    site: Path, results: Path, open_page: Open
+) -> None:
+    page = open_page(site)
+    page.wait_for_selector(TABLE)
+    assert page.title() == "Our lab: histobench report"
+    assert len(rows(page)) == 5
+    assert page.locator("td.value .range, td.value .outside").count() == 10
+    runs = select_runs(load_runs(results), task="Linear-Probe", dataset="tissue")
+    table = compare_runs(runs, CompareSettings()).tables[0]
+    for entry in table.entries:
+        pair = None if entry is table.entries[0] else table.pair(entry.name, table.entries[0].name)
+        cell = page.get_by_label(re.compile(f"^{entry.name} on tissue:"))
+        assert f"{entry.value:.3f}" in cell.inner_text()
+        mark = cell.locator(".mark").inner_text()
+        assert mark == ("●" if pair is None else "" if pair.holds else "○")
+
+
+def test_columns_sort_both_ways(site: Path, open_page: Open) -> None:
+    page = open_page(site)
+    page.wait_for_selector(TABLE)
+    header = page.get_by_role("columnheader", name=re.compile("tissue"))
+    header.get_by_role("button").click()
+    assert header.get_attribute("aria-sort") == "descending"
+
+    def values() -> list[float]:
+        cells = page.locator(f"{TABLE} td.value:last-child .figures").all_inner_texts()
+        return [float(re.findall(r"[\d.]+", text)[0]) for text in cells]
+
+    best_first = values()
+    assert best_first == sorted(best_first, reverse=True)
+    header.get_by_role("button").click()
+    assert values() == best_first[::-1]
+    page.get_by_role("columnheader", name="Encoder").get_by_role("button").click()
+    assert rows(page) == sorted(rows(page))
+
+
+def test_task_metric_licence_and_name_filter(site: Path, results: Path, open_page: Open) -> None:
+    page = open_page(site)
+    page.wait_for_selector(TABLE)
+    page.get_by_label("Task").select_option("KNN")
+    page.get_by_label("Metric").select_option("log_loss")
+    page.get_by_role("heading", name=re.compile("KNN: log loss")).wait_for()
+    value = stored(results, dataset="tissue", encoder="plip", task="KNN").metrics["log_loss"]
+    assert f"{value:.3f}" in page.get_by_label(re.compile("^plip on tissue:")).inner_text()
+    page.get_by_label("Licence").select_option("open")
+    assert set(rows(page)) == {"plip", "resnet50"}
+    assert "3 of 5 encoders hidden" in page.inner_text("main")
+    page.get_by_label("Find").fill("res")
+    assert rows(page) == ["resnet50"]
+    page.reload()  # the address holds the choices
+    page.wait_for_selector(TABLE)
+    assert rows(page) == ["resnet50"]
+
+
+def test_a_cell_of_the_confusion_matrix_shows_exactly_its_images(
+    site: Path, results: Path, open_page: Open
+) -> None:
+    run = stored(results, dataset="tissue", encoder="resnet50", task="KNN")
+    truth, guess = run.predictions.labels, run.predictions.predicted
+    table = np.zeros((9, 9), dtype=int)
+    np.add.at(table, (truth, guess), 1)
+    t, q = max(((t, q) for t in range(9) for q in range(9) if t != q), key=lambda cell: table[cell])
+    page = open_page(site)
+    page.wait_for_selector(TABLE)
+    page.get_by_label("Task").select_option("KNN")
+    page.get_by_label(re.compile("^resnet50 on tissue:")).click()
+    page.get_by_role("heading", name="resnet50 on tissue").wait_for()
+    for true in range(9):
+        for predicted in range(9):
+            shown = page.locator(f"[data-true='{true}'][data-predicted='{predicted}']").inner_text()
+            assert shown == (str(table[true, predicted]) if table[true, predicted] else "·")
+    page.locator(f"[data-true='{t}'][data-predicted='{q}']").click()
+    names = page.locator(".pictures [data-image]").evaluate_all("items => items.map(i => i.dataset.image)")
+    expected = {run.predictions.img_names[k] for k in np.flatnonzero((truth == t) & (guess == q))}
+    assert len(names) == len(expected) == table[t, q]
+    assert set(names) == expected
+    page.wait_for_function(
+        "[...document.querySelectorAll('.pictures img')].every(i => i.complete && i.naturalWidth)"
+    )
+    confidences = [
+        float(text.rstrip("%"))
+        for text in page.locator(".pictures .caption span:last-child").all_inner_texts()
+    ]
+    assert confidences == sorted(confidences, reverse=True)
+    page.get_by_role("button", name="Row %").click()
+    share = page.locator(f"[data-true='{t}'][data-predicted='{q}']").inner_text()
+    assert share == f"{100 * table[t, q] / table[t].sum():.0f}%"
+
+
+def test_an_image_opens_with_its_probabilities(site: Path, results: Path, open_page: Open) -> None:
+    run = stored(results, dataset="tissue", encoder="plip", task="KNN")
+    page = open_page(site, run_address("tissue", "plip", "KNN"))
+    first = page.locator(".pictures [data-image]").first
+    name = first.get_attribute("data-image")
+    first.click()
+    dialog = page.get_by_role("dialog")
+    k = run.predictions.img_names.index(name)
+    probabilities = np.sort(run.predictions.probabilities[k])[::-1]
+    shown = [float(text) for text in dialog.locator(".bars em").all_inner_texts()]
+    assert shown == pytest.approx(probabilities.tolist(), abs=6e-4)
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
+
+
+def test_curves_and_metrics_of_a_run_are_those_of_its_predictions(
+    site: Path, results: Path, open_page: Open
+) -> None:
+    run = stored(results, dataset="tissue", encoder="plip", task="Linear-Probe")
+    page = open_page(site, run_address("tissue", "plip", "Linear-Probe"))
+    page.get_by_role("heading", name="ROC of each class").wait_for()
+    text = page.locator("table.metrics").inner_text()
+    for metric in ("balanced_accuracy", "auroc", "ece"):
+        assert f"{run.metrics[metric]:.3f}" in text
+    figure = page.locator("figure", has=page.get_by_role("heading", name="ROC of each class"))
+    texts = [text for text in figure.locator("svg text").all_text_contents() if text.startswith("AUROC")]
+    truth, p = run.predictions.labels, run.predictions.probabilities
+    expected = sorted(roc_auc_score(truth == k, p[:, k]) for k in range(9))
+    assert sorted(texts) == [f"AUROC {area:.3f}" for area in expected]
+    # The drawn lines themselves enclose these areas; the lines of chance have two points.
+    paths = figure.locator("svg g[aria-label='line'] path").evaluate_all(
+        "ps => ps.map(p => p.getAttribute('d'))"
+    )
+    drawn = [area_under(path) for path in paths if path.count("L") > 1]
+    assert sorted(drawn) == pytest.approx(expected, abs=2e-3)
+
+
+def area_under(path: str) -> float:
+    """The area under a line from the lower left to the upper right corner of its panel."""
+    x, y = np.array([point.split(",") for point in path[1:].split("L")], dtype=float).T
+    return float(np.trapezoid(y[0] - y, x) / ((x[-1] - x[0]) * (y[0] - y[-1])))
+
+
+def test_two_encoders_are_compared(site: Path, results: Path, open_page: Open) -> None:
+    page = open_page(site, run_address("tissue", "plip", "KNN"))
+    page.get_by_role("link", name="Compare with another encoder").click()
+    page.get_by_label("Second", exact=True).select_option("resnet50")
+    page.get_by_role("heading", name="plip is better than resnet50 in balanced accuracy").wait_for()
+    runs = select_runs(load_runs(results), task="KNN", dataset="tissue")
+    pair = compare_runs(runs, CompareSettings()).tables[0].pair("plip", "resnet50")
+    assert pair is not None
+    text = page.locator(".verdict").inner_text()
+    assert f"+{pair.difference:.3f}" in text
+    assert f"+{pair.interval.low:.3f} to +{pair.interval.high:.3f}" in text
+    first, second = (
+        stored(results, dataset="tissue", encoder=e, task="KNN").predictions for e in ("plip", "resnet50")
+    )
+    right, other = first.predicted == first.labels, second.predicted == second.labels
+    assert f"only one right: {(right & ~other).sum()} against {(~right & other).sum()}" in text
+    page.get_by_role("button", name=re.compile("Only resnet50 right")).click()
+    names = page.locator(".gallery [data-image]").evaluate_all("items => items.map(i => i.dataset.image)")
+    assert set(names) == {first.img_names[k] for k in np.flatnonzero(~right & other)}
+    page.get_by_role("button", name="Swap").click()
+    page.get_by_role("heading", name="plip is better than resnet50").wait_for()
+    assert f"−{pair.difference:.3f}" in page.locator(".verdict").inner_text()
+
+
+def test_alike_encoders_are_not_told_apart(site: Path, open_page: Open) -> None:
+    page = open_page(site, "#/compare?dataset=tissue&a=uni_v1&b=phikon")
+    page.get_by_role("heading", name="uni_v1 and phikon cannot be told apart in balanced accuracy").wait_for()
+    assert "is not “equal”" in page.locator(".verdict").inner_text()
+
+
+def test_dark_and_light_are_kept(site: Path, open_page: Open) -> None:
+    page = open_page(site, color_scheme="light")
+    page.wait_for_selector(TABLE)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.get_by_role("button", name="Switch to dark colours").click()
+    assert page.evaluate(ground) != light
+    page.reload()
+    page.wait_for_selector(TABLE)
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.get_by_role("button", name="Switch to light colours").click()
+    assert page.evaluate(ground) == light
+
+
+def test_the_system_decides_until_the_reader_does(site: Path, open_page: Open) -> None:
+    page = open_page(site, color_scheme="dark")
+    page.wait_for_selector(TABLE)
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_everything_works_without_a_mouse(site: Path, open_page: Open) -> None:
+    page = open_page(site)
+    page.wait_for_selector(TABLE)
+    press = page.keyboard.press
+    press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(40):  # to the first value of the table
+        press("Tab")
+        if page.evaluate("document.activeElement.hasAttribute('data-cell')"):
+            break
+    start = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    press("ArrowDown")
+    press("ArrowRight")
+    moved = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert " on clinic" in start
+    assert " on tissue" in moved
+    assert start.split(" on ")[0] != moved.split(" on ")[0]
+    press("Enter")
+    page.get_by_role("heading", name=moved.split(":")[0]).wait_for()
+    page.wait_for_selector("table.confusion")
+    assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(30):
+        press("Tab")
+        if page.evaluate("document.activeElement.hasAttribute('data-true')"):
+            break
+    press("ArrowDown")
+    press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    assert page.evaluate("document.activeElement.dataset.true") != "0"
+    for _ in range(20):
+        press("Tab")
+        if page.evaluate("document.activeElement.hasAttribute('data-image')"):
+            break
+    press("Enter")
+    page.get_by_role("dialog").wait_for()
+    press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+
+
+def test_a_dataset_shows_classes_examples_checks_and_curves(site: Path, open_page: Open) -> None:
+    page = open_page(site, "#/datasets")
+    page.get_by_role("link", name=re.compile("^tissue")).click()
+    page.get_by_role("heading", name="Few-shot").wait_for()
+    page.get_by_role("heading", name="Label efficiency").wait_for()
+    assert page.locator(".examples img").count() == 72
+    assert "126 images looked at: no image and no patient is in two splits" in page.inner_text("main")
+    chips = page.get_by_role("group", name="Encoders shown").first
+    chips.get_by_role("button", name="plip").click()
+    assert chips.get_by_role("button", name="plip").get_attribute("aria-pressed") == "false"
+
+
+def test_agents_and_their_conversations(site: Path, open_page: Open) -> None:
+    page = open_page(site, "#/agents")
+    page.get_by_role("heading", name="What feedback is worth").wait_for()
+    page.get_by_role("link", name="agent-x").first.click()
+    page.get_by_role("link", name=re.compile("gsm8k 1")).click()
+    page.get_by_role("heading", name="gsm8k 1").wait_for()
+    text = page.inner_text("main")
+    assert "Look again x" in text
+    assert "print(1)" in text
+    assert "Out[1]: 1" in text
+    page.get_by_role("link", name="next →").click()
+    page.get_by_role("heading", name="gsm8k 2").wait_for()
+
+
+def test_figures_and_tables_are_saved(site: Path, open_page: Open, tmp_path: Path) -> None:
+    page = open_page(site, run_address("tissue", "plip", "KNN"))
+    page.get_by_role("heading", name="Reliability").wait_for()
+
+    def saved(label: str) -> bytes:
+        with page.expect_download() as found:
+            page.get_by_role("button", name=label).click()
+        path = tmp_path / found.value.suggested_filename
+        found.value.save_as(path)
+        return path.read_bytes()
+
+    svg = saved("Reliability: save as SVG").decode()
+    assert svg.startswith("<?xml")
+    assert "stated confidence" in svg
+    assert "var(--" not in svg
+    pdf = saved("Reliability: save as PDF")
+    assert pdf.startswith(b"%PDF-1")
+    assert b"/FontFile2" in pdf
+    section = page.locator("section", has=page.get_by_role("heading", name="Confusion matrix"))
+    with page.expect_download() as found:
+        section.get_by_role("button", name="Save the table as LaTeX").click()
+    text = Path(found.value.path()).read_text(encoding="utf-8")
+    assert r"\begin{tabular}{lrrrrrrrrr}" in text
+    assert text.count(r"\\") == 10
+    with page.expect_download() as found:
+        section.get_by_role("button", name="Save the table as CSV").click()
+    lines = Path(found.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "true \\ predicted,NORM,STR,TUM,MUS,MUC,LYM,DEB,BACK,ADI"
+    assert sum(int(cell) for line in lines[1:] for cell in line.split(",")[1:]) == 108
+
+
+def test_methods_can_be_copied(site: Path, open_page: Open) -> None:
+    page = open_page(site, "#/methods")
+    page.get_by_role("heading", name="How to read the numbers").wait_for()
+    page.get_by_role("button", name="Copy: BibTeX").click()
+    page.get_by_role("button", name="Copy: BibTeX").get_by_text("Copied").wait_for()
+    page.get_by_label("Find").fill("clinic")
+    assert (
+        "tissue"
+        not in page.locator("section", has=page.get_by_role("heading", name="Every run"))
+        .locator("tbody")
+        .inner_text()
+    )
+
+
+def test_an_unknown_address_is_told_and_leads_home(site: Path, open_page: Open) -> None:
+    page = open_page(site, "#/run/no/such/run/-/uni")
+    page.get_by_text("This report has no such run").wait_for()
+    page.get_by_role("link", name="Go to the leaderboard").click()
+    page.wait_for_selector(TABLE)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "",
+        "#/datasets",
+        "#/dataset/tissue",
+        "#/run/tissue/uni_v1/KNN/-/uni",
+        "#/compare?dataset=tissue",
+        "#/methods",
+        "#/agents",
+    ],
+)
+def test_no_page_is_wider_than_the_screen(site: Path, open_page: Open, place: str, width: int) -> None:
+    page = open_page(site, place, viewport={"width": width, "height": 800})
+    page.wait_for_selector("main h1")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_attacks_in_names_and_texts_are_shown_as_text(
+    hostile_site: Path, open_page: Open, data_of: Callable[[Path, str], Any]
+) -> None:
+    overview = data_of(hostile_site, "site")
+    dataset = quote(overview["datasets"][0]["name"], safe="")
+    board = next(b for b in overview["boards"] if b["task"] == "KNN")
+    encoder = quote(overview["encoders"][0]["name"], safe="")
+    agent = quote(overview["agents"][1], safe="")
+    places = {
+        "": "table.leaderboard",
+        "#/datasets": ".tiles",
+        f"#/dataset/{dataset}": "figure svg",
+        f"#/run/{dataset}/{encoder}/KNN/-/{quote(board['preset'], safe='')}": "table.confusion",
+        "#/compare": ".verdict",
+        "#/methods": "pre",
+        "#/agents": "table.agents",
+        f"#/agent/{agent}": ".episodes",
+        f"#/episode/{agent}/0": ".talk",
+    }
+    page = open_page(hostile_site)
+    for place, proof in places.items():
+        page.goto(hostile_site.as_uri() + place)
+        page.wait_for_selector(proof)
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("window.hacked") is None, place
+        assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0, place
+        assert page.evaluate("[...document.scripts].every(s => s.src.startsWith('file:'))"), place
+        assert "window.hacked" in page.inner_text("body"), place
