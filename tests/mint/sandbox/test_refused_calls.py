@@ -172,6 +172,7 @@ def test_only_the_wanted_environment_is_there(bare_pool: SandboxPool, treasure) 
                 "PWD",
             ),
             *("PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"),
+            *("PIP_NO_INDEX", "PIP_NO_INPUT", "PIP_CONFIG_FILE", "PIP_DISABLE_PIP_VERSION_CHECK"),
             *("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
         }
 

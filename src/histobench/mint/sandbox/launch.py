@@ -60,7 +60,8 @@ def _zygote_command(parent: str, descriptor: int) -> list[str]:
 def _guest_environment(scratch: str, hash_seed: int) -> dict[str, str]:
     """The whole environment of model code; nothing of the user's own."""
     return {
-        "PATH": os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin")),
+        # `!python` and `!pip` are those of the session.
+        "PATH": os.pathsep.join((os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin")),
         "HOME": scratch,
         "TMPDIR": scratch,
         "IPYTHONDIR": f"{scratch}/.ipython",
@@ -71,6 +72,11 @@ def _guest_environment(scratch: str, hash_seed: int) -> dict[str, str]:
         "USER": "nobody",
         "PYTHONHASHSEED": str(hash_seed),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # Without a network `!pip install` is told so at once, instead of trying for minutes.
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_INPUT": "1",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
