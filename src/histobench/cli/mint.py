@@ -19,6 +19,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "replay": ("histobench.cli.mint_replay", "prove loop, sandbox, tools and checkers on recorded episodes"),
     "rescore": ("histobench.cli.mint_rescore", "apply a scoring rule to finished runs"),
     "table": ("histobench.cli.mint_table", "the leaderboard of result folders and outcome tables"),
+    "compare": ("histobench.cli.mint_compare", "two agents on the same tasks, with a paired test"),
     "configs": ("histobench.cli.mint_configs", "write the experiment matrix as JSON files"),
 }
 

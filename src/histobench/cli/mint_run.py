@@ -57,9 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--max-tokens", type=int, default=512, help="of one message (default: 512)")
     how.add_argument("--prompts", choices=("own", "official"), default="own", help="whose words")
     how.add_argument("--prompts-dir", help="a clone of the published benchmark, for --prompts official")
-    how.add_argument(
-        "--wikipedia", help="live, a tape (.json, .json.gz) or a folder of articles (default: live)"
-    )
+    how.add_argument("--wikipedia", default="live", help="live, tape:FILE or folder:DIR (default: live)")
     how.add_argument("--sandbox", default="auto", help="auto, bubblewrap, landlock or unsafe")
     expert = parser.add_argument_group("expert feedback")
     expert.add_argument("--feedback", default="none", help="none, placebo, or an agent (default: none)")
@@ -88,8 +86,9 @@ def run(args: argparse.Namespace) -> int:
     from histobench.mint.agents.opening import open_player
     from histobench.mint.runs.episode_run import Stage
     from histobench.mint.runs.run import Run
-    from histobench.mint.runs.task_source import load_tasks, open_encyclopedia
+    from histobench.mint.runs.task_source import load_tasks
     from histobench.mint.sandbox import open_sandbox
+    from histobench.mint.tools.wikipedia.source import open_encyclopedia
 
     if args.concurrency < 1 or args.repeat < 1:
         raise HistobenchError("--concurrency and --repeat must be at least 1")
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     cells, output = _cells(args)
     loaded = [(cell, load_tasks(cell.dataset, args.data or cell.data, args.limit)) for cell in cells]
     terms = _terms(args, output, cells)
-    encyclopedia = open_encyclopedia(args.wikipedia, cache=output / "wikipedia.sqlite")
+    encyclopedia = open_encyclopedia(args.wikipedia)
     with Run(
         loaded,
         output,
@@ -116,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
                 outcome = work.carry_out(stage, concurrency=args.concurrency, watch=watch)
     if terms.cache is not None:
         terms.cache.close()
-    print_summary(Console(), output, [cell.cell for cell in cells], outcome)
+    print_summary(output, [cell.cell for cell in cells], outcome)
     return 0 if outcome.complete else INCOMPLETE
 
 

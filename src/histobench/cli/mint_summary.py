@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 from histobench.cli.mint_progress import cost_text, duration
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from histobench.mint.configs.cell import Cell
     from histobench.mint.runs.run import Outcome
 
 
-def print_summary(console: Console, output: Path, cells: Sequence[Cell], outcome: Outcome) -> None:
+def print_summary(output: Path, cells: Sequence[Cell], outcome: Outcome) -> None:
     """A line for each cell, then what is missing and how to go on."""
+    from rich.console import Console
     from rich.table import Table
 
     from histobench.mint.results.episode_summary import summarise_cell
 
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)  # in a file or a pipe the lines stay whole
     table = Table(box=None, pad_edge=False)
     for title in ("model", "feedback", "dataset"):
         table.add_column(title)

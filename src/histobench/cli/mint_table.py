@@ -1,26 +1,33 @@
 """The leaderboard: success for every budget k, improvement per turn, gain from an expert's feedback.
 
-Takes any mix of outcome tables (.csv, .csv.gz) and folders of finished runs (results.jsonl in the published
-folders).
+Takes any mix of outcome tables (.csv, .csv.gz), recordings (*.k5.jsonl.gz) and folders of finished runs
+(results.jsonl in the published folders). --by family or --by dataset shows where a model is good, --intervals
+how sure its numbers are: tasks are drawn anew 2,000 times, each with all its episodes.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from histobench.core.statistics.intervals import Interval
     from histobench.mint.results.leaderboard import Standing
     from histobench.mint.results.outcome import EpisodeOutcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to tabulate."""
-    parser.add_argument("results", nargs="+", help="outcome tables or folders of runs")
+    parser.add_argument("results", nargs="+", help="outcome tables, recordings or folders of runs")
     parser.add_argument("--feedback-model", default="gpt-4-0613", help="expert of the feedback column")
     parser.add_argument("--feedback-type", default="no_GT-textual", help="its kind of feedback")
+    parser.add_argument(
+        "--by", choices=("all", "family", "dataset"), default="all", help="rows for each of these"
+    )
+    parser.add_argument("--intervals", action="store_true", help="95 %% intervals and what the agents did")
     parser.add_argument("--json", help="also write the table to this file, in the published shape")
 
 
@@ -28,38 +35,27 @@ def run(args: argparse.Namespace) -> None:
     """Print the table, best first."""
     from histobench.core.atomic import write_json
     from histobench.mint.results.leaderboard import leaderboard
+    from histobench.mint.results.outcome import NO_FEEDBACK
+    from histobench.mint.results.reading import read_outcomes
 
-    outcomes = (outcome for path in args.results for outcome in _outcomes(Path(path)))
+    outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
     standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
     standings.sort(key=lambda standing: -standing.rates.get(5, max(standing.rates.values(), default=0.0)))
-    _print(standings)
+    _print(_leaderboard(standings))
+    if args.intervals or args.by != "all":
+        _print(_groups(outcomes, args.by))
+    if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
+        _print(_feedback(outcomes))
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
 
 
-def _outcomes(path: Path) -> Iterator[EpisodeOutcome]:
-    from histobench.mint.results.outcome import read_outcome_table
-    from histobench.mint.results.stored_episode import find_result_files, read_episodes
-
-    if path.name.endswith((".csv", ".csv.gz")):
-        yield from read_outcome_table(path)
-        return
-    for file in find_result_files(path):
-        for episode in read_episodes(file):
-            yield episode.outcome
-
-
-def _print(standings: Sequence[Standing]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def _leaderboard(standings: Sequence[Standing]) -> Table:
     from histobench.mint.results.leaderboard import AVERAGE, display_name
 
     budgets = sorted({k for standing in standings for k in standing.rates})
-    table = Table(box=None, pad_edge=False)
-    table.add_column("model")
-    for title in [*(f"SR{k}" for k in budgets), "slope", "R²", "SR5+expert", "gain", "episodes"]:
-        table.add_column(title, justify="right")
+    titles = [*(f"SR{k}" for k in budgets), "slope", "R²", "SR5+expert", "gain", "episodes"]
+    table = _table(["model"], titles)
     for standing in standings:
         line = standing.trend
         helped = standing.with_feedback.get(AVERAGE)
@@ -72,7 +68,74 @@ def _print(standings: Sequence[Standing]) -> None:
             _number(standing.feedback_gain, 1, sign=True),
             str(standing.episodes),
         )
-    Console().print(table)
+    return table
+
+
+def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
+    from histobench.mint.results.group_table import group_rows
+    from histobench.mint.results.leaderboard import display_name
+
+    rows = group_rows(outcomes, by)
+    budgets = sorted({k for row in rows for k in row.rates})
+    repeated = any(row.pass_hat is not None for row in rows)
+    titles = [*(f"SR{k}" for k in budgets), "95 % interval", "of the slope", "actions", "invalid", "episodes"]
+    table = _table(["model", "tasks"], titles + ["all tries"] * repeated)
+    for row in rows:
+        cells = [
+            *(_number(row.rates.get(k)) for k in budgets),
+            _range(row.interval, 100),
+            _range(row.slope, 1),
+            _number(row.actions, 1),
+            f"{100 * row.invalid_rate:.1f} %",
+            str(row.episodes),
+        ]
+        if repeated:
+            cells.append("" if row.pass_hat is None else f"{100 * row.pass_hat:.1f} % (of {row.tries})")
+        table.add_row(display_name(row.model), row.group, *cells)
+    return table
+
+
+def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
+    from histobench.mint.results.feedback_table import feedback_rows
+    from histobench.mint.results.leaderboard import display_name
+
+    table = _table(
+        ["model", "expert", "feedback"], ["k", "success", "gain", "95 % interval", "p", "episodes"]
+    )
+    for row in feedback_rows(outcomes):
+        cells = ["", "", ""]
+        if row.gain is not None:
+            difference = _number(100 * row.gain.difference, 1, sign=True)
+            cells = [difference, _range(row.gain.interval, 100, sign="+"), f"{row.gain.p_value:.3g}"]
+        rate = _number(row.rate)
+        table.add_row(
+            display_name(row.model), row.expert, row.kind, str(row.k), rate, *cells, str(row.episodes)
+        )
+    return table
+
+
+def _table(names: Sequence[str], numbers: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in names:
+        table.add_column(title)
+    for title in numbers:
+        table.add_column(title, justify="right")
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    console = Console()
+    (console if console.is_terminal else Console(width=140)).print(table)
+
+
+def _range(interval: Interval | None, scale: float, *, sign: str = "") -> str:
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f"{scale * interval.low:{sign}.1f} to {scale * interval.high:{sign}.1f}"
 
 
 def _number(value: float | None, decimals: int = 2, *, sign: bool = False) -> str:

@@ -75,6 +75,30 @@ def gain(
     )
 
 
+def slope_interval(
+    outcomes: Sequence[EpisodeOutcome], *, n_resamples: int = RESAMPLES, seed: int = 0, level: float = LEVEL
+) -> Interval | None:
+    """The interval of the improvement rate in points per turn; `None` with fewer than two budgets.
+
+    A resampled task brings its episodes of all budgets along. Unlike the published slope, rates are not
+    rounded first.
+    """
+    budgets = sorted({outcome.k for outcome in outcomes})
+    design = task_design(outcomes)
+    if len(budgets) < 2 or design.n_units < 2:
+        return None
+    successes = np.array([outcome.success for outcome in outcomes], dtype=np.float64)
+    of_budget = [np.array([outcome.k == k for outcome in outcomes]) for k in budgets]
+    distance = np.array(budgets, dtype=np.float64) - np.mean(budgets)
+
+    def slope(counts: NDArray[np.int32]) -> Floats:
+        with np.errstate(invalid="ignore", divide="ignore"):  # a budget may be absent from a resample
+            rates = np.stack([_share(counts[:, mask], successes[mask]) for mask in of_budget], axis=1)
+        return np.asarray(100 * (rates @ distance) / (distance @ distance), dtype=np.float64)
+
+    return percentile_interval(replicates(slope, design, n_resamples=n_resamples, seed=seed), level=level)
+
+
 def _key(outcome: EpisodeOutcome) -> tuple[str, str]:
     return outcome.task, outcome.task_id
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.mint.results.details import DETAILS
 from histobench.mint.results.stored_episode import FILE
 from histobench.mint.runs.journal import LineJournal
 
-DETAILS = "details.jsonl"
 FAILURES = "provider_failures.jsonl"
 SETTINGS = "settings.json"
 
@@ -93,18 +93,3 @@ class CellStore:
             raise HistobenchError(
                 f"{self.folder} was made with other settings ({said}); give another --output"
             )
-
-
-def read_details(results: Path) -> dict[str, dict[str, Any]]:
-    """Task id -> details of the episodes of a `results.jsonl`; empty for runs of other programs."""
-    path = results.with_name(DETAILS)
-    if not path.is_file():
-        return {}
-    details: dict[str, dict[str, Any]] = {}
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            record = json.loads(line)
-            details[str(record["task_id"])] = record  # of two, the later belongs to the result
-        except (ValueError, KeyError, TypeError):
-            continue  # the last line of a killed run
-    return details

@@ -20,7 +20,7 @@ from histobench.mint.runs.task_source import episode_tools
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import CodeGenTask
-from histobench.mint.tools.wikipedia_search import Encyclopedia
+from histobench.mint.tools.wikipedia.source import Encyclopedia
 
 
 class StoppedError(Exception):

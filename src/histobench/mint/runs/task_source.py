@@ -11,7 +11,8 @@ from histobench.mint.configs.dataset import Dataset, select_datasets
 from histobench.mint.runs.starter import NAME, starter_dataset
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import Tool
-from histobench.mint.tools.wikipedia_search import Encyclopedia, WikipediaQueryRun
+from histobench.mint.tools.wikipedia.source import Encyclopedia
+from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
 
 
 def choose_datasets(names: Iterable[str]) -> list[Dataset]:
@@ -52,19 +53,3 @@ def episode_tools(dataset: Dataset, encyclopedia: Encyclopedia | None) -> Sequen
     return [
         WikipediaQueryRun(encyclopedia) if isinstance(tool, WikipediaQueryRun) else tool for tool in tools
     ]
-
-
-def open_encyclopedia(where: str | None, *, cache: Path) -> Encyclopedia:
-    """What the search tool asks: the live site (default), a tape (.json[.gz]) or a folder of articles."""
-    if where is None or where == "live":
-        from histobench.mint.tools.wikipedia.live import LiveWikipedia
-
-        return LiveWikipedia(cache)
-    path = Path(where)
-    if path.is_dir():
-        from histobench.mint.tools.wikipedia.folder_index import FolderIndex
-
-        return FolderIndex(path)
-    from histobench.mint.tools.wikipedia.tape import Tape
-
-    return Tape(path)

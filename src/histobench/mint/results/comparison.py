@@ -1,0 +1,71 @@
+"""Two agents on the same tasks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from histobench.core.statistics.mcnemar import McNemar, mcnemar
+from histobench.core.statistics.paired import PairedDifference
+from histobench.mint.results.leaderboard import FAMILIES
+from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.uncertainty import gain
+
+ALL = "all"
+#: More than for an interval: small p-values need them.
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class AgentComparison:
+    """First minus second on the tasks that both have played. Rates and the difference are shares."""
+
+    group: str
+    tasks: int
+    first_rate: float
+    second_rate: float
+    difference: PairedDifference
+    #: Only where each task was played once by each.
+    discordant: McNemar | None
+
+
+def compare_agents(
+    first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome], *, seed: int = 0
+) -> list[AgentComparison]:
+    """Over all tasks, for each family and for each dataset; groups with fewer than two tasks are left out."""
+    groups: dict[str, tuple[list[EpisodeOutcome], list[EpisodeOutcome]]] = defaultdict(lambda: ([], []))
+    for side, outcomes in enumerate((first, second)):
+        for outcome in outcomes:
+            family = FAMILIES.get(outcome.task, outcome.task)
+            for name in dict.fromkeys((ALL, family, outcome.task)):
+                groups[name][side].append(outcome)
+    compared = [_compare(name, *sides, seed) for name, sides in groups.items()]
+    return [comparison for comparison in compared if comparison is not None]
+
+
+def _compare(
+    name: str, first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome], seed: int
+) -> AgentComparison | None:
+    difference = gain(first, second, seed=seed, n_resamples=RESAMPLES)
+    if difference is None:
+        return None
+    results = [_by_task(first), _by_task(second)]
+    shared = sorted(results[0].keys() & results[1].keys())
+    tried = [[success for task in shared for success in side[task]] for side in results]
+    once = all(len(side) == len(shared) for side in tried)
+    return AgentComparison(
+        group=name,
+        tasks=len(shared),
+        first_rate=sum(tried[0]) / len(tried[0]),
+        second_rate=sum(tried[1]) / len(tried[1]),
+        difference=difference,
+        discordant=mcnemar(tried[0], tried[1]) if once else None,
+    )
+
+
+def _by_task(outcomes: Sequence[EpisodeOutcome]) -> dict[tuple[str, str], list[bool]]:
+    tasks: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for outcome in outcomes:
+        tasks[outcome.task, outcome.task_id].append(outcome.success)
+    return tasks

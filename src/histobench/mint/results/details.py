@@ -1,0 +1,31 @@
+"""What is known of an episode besides its text: cost, time, and whether the expert gave the answer away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+DETAILS = "details.jsonl"
+
+
+def read_details(results: Path) -> dict[str, dict[str, Any]]:
+    """Task id -> details of the episodes of a `results.jsonl`; empty for runs of other programs."""
+    path = results.with_name(DETAILS)
+    if not path.is_file():
+        return {}
+    details: dict[str, dict[str, Any]] = {}
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            record = json.loads(line)
+            details[str(record["task_id"])] = record  # of two, the later belongs to the result
+        except (ValueError, KeyError, TypeError):
+            continue  # the last line of a killed run
+    return details
+
+
+def gave_answer_away(details: dict[str, Any]) -> bool | None:
+    """Whether any feedback of the episode did; `None` where there was none to judge."""
+    leaks = (details.get("feedback") or {}).get("leaks") or []
+    judged = [leak for leak in leaks if leak is not None]
+    return any(judged) if judged else None

@@ -1,0 +1,159 @@
+"""Intervals, gains, slopes and repeated tries against slow and obvious computations."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from histobench.cli.main import main
+from histobench.mint.results.comparison import compare_agents
+from histobench.mint.results.feedback_table import feedback_rows
+from histobench.mint.results.group_table import group_rows
+from histobench.mint.results.outcome import EpisodeOutcome, write_outcome_table
+from histobench.mint.results.reliability import pass_hat, tries_per_task
+from histobench.mint.results.uncertainty import gain, rate_interval, slope_interval
+
+
+def outcome(
+    task_id: int, success: bool, *, task: str = "gsm8k", k: int = 5, model: str = "m", expert: str = "None"
+) -> EpisodeOutcome:
+    kind = "None" if expert == "None" else "no_GT-textual"
+    return EpisodeOutcome(model, expert, kind, k, task, str(task_id), success, 1, 2, 1, "")
+
+
+def slow_resamples(outcomes: list[EpisodeOutcome], n: int) -> np.ndarray:
+    """Rates of resamples: within each dataset, whole tasks are drawn, in plain loops."""
+    generator = random.Random(1)
+    tasks: dict[str, dict[str, list[bool]]] = {}
+    for entry in outcomes:
+        tasks.setdefault(entry.task, {}).setdefault(entry.task_id, []).append(entry.success)
+    rates = []
+    for _ in range(n):
+        drawn = [
+            success
+            for members in tasks.values()
+            for _ in members
+            for success in members[generator.choice(list(members))]
+        ]
+        rates.append(sum(drawn) / len(drawn))
+    return np.array(rates)
+
+
+def test_the_interval_is_that_of_tasks_drawn_with_all_their_episodes() -> None:
+    generator = random.Random(0)
+    outcomes = []
+    for task, n in (("gsm8k", 60), ("math", 30)):
+        for task_id in range(n):
+            easy = generator.random() < 0.5
+            outcomes += [outcome(task_id, easy != (generator.random() < 0.1), task=task) for _ in range(3)]
+    interval = rate_interval(outcomes, n_resamples=4000)
+    expected = np.quantile(slow_resamples(outcomes, 2000), [0.025, 0.975])
+    assert [interval.low, interval.high] == pytest.approx(expected, abs=0.012)
+    alone = rate_interval(outcomes[::3], n_resamples=4000)
+    # Three tries of one task are hardly more than one: the interval must not shrink by the root of three.
+    assert interval.high - interval.low > 0.85 * (alone.high - alone.low)
+
+
+def test_a_rate_of_zero_still_has_an_interval() -> None:
+    interval = rate_interval([outcome(number, False) for number in range(10)])
+    assert interval.low == pytest.approx(0.0)
+    assert interval.high == pytest.approx(0.2775, abs=1e-4)  # Wilson's
+    assert rate_interval([outcome(1, True)]).low is None
+
+
+def test_the_gain_is_paired_by_task() -> None:
+    without = [outcome(number, number < 40) for number in range(100)]
+    with_expert = [outcome(number, number < 50, expert="e") for number in range(100)]
+    difference = gain(with_expert, without)
+    assert difference is not None
+    assert difference.difference == pytest.approx(0.1)
+    assert difference.interval.low > 0.04  # the same tasks are hard for both
+    assert difference.p_value < 0.01
+    row = feedback_rows([*without, *with_expert])[0]
+    assert (row.expert, row.rate, row.gain.difference) == ("e", 50.0, pytest.approx(0.1))
+
+
+def test_tasks_that_only_one_has_played_are_left_out() -> None:
+    first = [outcome(number, True) for number in range(10)]
+    second = [outcome(number, number != 7) for number in range(5, 20)]
+    row = compare_agents(first, second)[0]
+    assert (row.group, row.tasks, row.first_rate, row.second_rate) == ("all", 5, 1.0, 0.8)
+    assert (row.discordant.only_first, row.discordant.only_second) == (1, 0)
+    assert gain(first, [outcome(99, True)]) is None
+    assert compare_agents(first, [outcome(99, True)]) == []
+
+
+def test_comparisons_are_made_for_families_and_datasets_too() -> None:
+    outcomes = [
+        outcome(number, number % 2 == 0, task=task) for task in ("gsm8k", "mbpp") for number in range(8)
+    ]
+    rows = {row.group: row for row in compare_agents(outcomes, outcomes)}
+    assert set(rows) == {"all", "reasoning", "gsm8k", "code_generation", "mbpp"}
+    assert all(row.difference.difference == 0 and row.difference.p_value == 1 for row in rows.values())
+
+
+def test_the_slope_interval_surrounds_the_slope() -> None:
+    outcomes = [outcome(task, task % 100 < 15 * k, k=k) for k in range(1, 6) for task in range(100)]
+    interval = slope_interval(outcomes)
+    assert interval.low < 15.0 < interval.high
+    assert slope_interval([entry for entry in outcomes if entry.k == 5]) is None
+
+
+def test_pass_hat_is_the_share_of_choices_of_tries_that_all_succeed() -> None:
+    generator = random.Random(3)
+    results = {task: [generator.random() < 0.7 for _ in range(5)] for task in range(20)}
+    outcomes = [outcome(task, success) for task, tries in results.items() for success in tries]
+    for tries in (1, 2, 3, 5):
+        shares = [
+            np.mean([all(chosen) for chosen in itertools.combinations(results[task], tries)])
+            for task in results
+        ]
+        assert pass_hat(outcomes, tries) == pytest.approx(np.mean(shares))
+    assert pass_hat(outcomes, 6) is None
+    assert tries_per_task(outcomes) == 5
+    assert tries_per_task([]) == 0
+
+
+def test_rows_say_what_the_agents_did() -> None:
+    outcomes = [
+        outcome(task, task < 3, k=k, task=name)
+        for name in ("gsm8k", "math")
+        for k in (1, 5)
+        for task in range(4)
+    ]
+    by_dataset = group_rows([*outcomes, outcome(0, True, expert="e")], "dataset")
+    assert [(row.group, row.rates, row.episodes) for row in by_dataset] == [
+        ("gsm8k", {1: 75.0, 5: 75.0}, 4),
+        ("math", {1: 75.0, 5: 75.0}, 4),
+    ]
+    assert (by_dataset[0].actions, by_dataset[0].invalid_rate, by_dataset[0].pass_hat) == (4.0, 0.25, None)
+    assert [row.group for row in group_rows(outcomes, "family")] == ["reasoning"]
+
+
+def test_the_table_and_the_comparison_can_be_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "outcomes.csv"
+    write_outcome_table(
+        path,
+        [
+            outcome(task, task < limit, model=model)
+            for model, limit in (("good", 8), ("bad", 2))
+            for task in range(10)
+        ]
+        + [outcome(task, task < 5, model="bad", expert="e") for task in range(10)],
+    )
+    assert main(["mint", "table", str(path), "--intervals", "--by", "dataset"]) == 0
+    said = capsys.readouterr().out
+    assert "80.00" in said
+    assert "+30.0" in said
+    assert main(["mint", "compare", str(path), "--first", "good", "--second", "bad"]) == 0
+    assert "+60.0" in capsys.readouterr().out
+    assert main(["mint", "compare", str(path), "--first", "bad+e", "--second", "bad"]) == 0
+    assert "+30.0" in capsys.readouterr().out
+    assert main(["mint", "compare", str(path), "--first", "goof", "--second", "bad"]) == 2
+    assert "did you mean good" in capsys.readouterr().err
