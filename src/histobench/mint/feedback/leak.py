@@ -16,6 +16,7 @@ _FENCED = re.compile(r"```[a-zA-Z0-9]*\n(.*?)```", re.DOTALL)
 _OPTION = re.compile(
     r"\b(?:option|answer|choice)\s*(?:is|should be|:)?\s*\(?([A-Ja-j])\b\)?|\(([A-Ja-j])\)|\b([A-J])\)"
 )
+_ANSWER = re.compile(r"\b(?:answer|result|solution|value|should (?:be|get)|equals)\b[^.]*$", re.IGNORECASE)
 _QUOTED = re.compile(r"\"([^\"\n]{2,80})\"|'([^'\n]{2,80})'|`([^`\n]{1,80})`|\*\*([^*\n]{1,80})\*\*")
 
 
@@ -43,14 +44,22 @@ def _new_answers(task: Task, said: str, feedback: str) -> list[str]:
     if isinstance(task, MultipleChoiceTask):
         # The options stand in the prompt: naming one is news unless the agent has named it.
         spoken = said.replace(task.prompt, "")
-        return sorted(_options(feedback) - _options(spoken))
-    found = {match.group() for match in _NUMBER.finditer(feedback)}
+        named = _options(feedback) - _options(spoken)
+        return sorted(named) if len(named) == 1 else []  # who discusses several has not chosen one
+    found = {match.group() for match in _NUMBER.finditer(feedback) if _is_stated(match)}
     found = {number for number in found if not _contains(said, number)}
     phrases = {next(filter(None, groups)) for groups in _QUOTED.findall(feedback)}
     reference = str(task.reference).strip()
     if reference and not _NUMBER.fullmatch(reference) and _contains(feedback, reference):
         phrases.add(reference)
     return sorted(found | {phrase for phrase in phrases if not _contains(said, phrase)})
+
+
+def _is_stated(number: re.Match[str]) -> bool:
+    """Digits stand in formulas and lists by chance: a single one counts only where an answer is spoken of."""
+    if len(number.group().lstrip("-")) > 1:
+        return True
+    return _ANSWER.search(number.string[max(0, number.start() - 40) : number.start()]) is not None
 
 
 def _options(text: str) -> set[str]:
