@@ -83,7 +83,23 @@ def run(setup: Setup) -> list[Row]:
     theirs, _ = clock(lambda: vote_loop(train, w.train_labels, test, w.n_classes))
     label = f"the same loop with {setup.threads} threads"
     rows.append(Row(name, label, ours, theirs, "", None, "for comparison; cdist is a matrix product here"))
-    return [*rows, growth(setup)]
+    return [*rows, structureless(setup), growth(setup)]
+
+
+def structureless(setup: Setup) -> Row:
+    """The worst case: random directions, where thousands of training images are nearly equally near."""
+    g = torch.Generator().manual_seed(0)
+    dim = setup.workload.train.shape[1]
+    n_train, n_test = (5_000, 500) if setup.quick else (100_000, 2_000)
+    train, test = (torch.randn(n, dim, generator=g) for n in (n_train, n_test))
+    labels = torch.randint(9, (n_train,), generator=g)
+    ours, _ = clock(lambda: knn(train, labels, test, n_classes=9, device=setup.device), device=setup.device)
+    centring = Centring.of(train)
+    unit, queries = (centring.apply(rows, dtype=torch.float32) for rows in (train, test))
+    theirs, _ = clock(lambda: vote_loop(unit, labels, queries, 9))
+    name = f"KNN, random features, {n_test:,} queries, D = {dim}"
+    label = f"the same loop with {setup.threads} threads"
+    return Row(name, label, ours, theirs, "", None, "the worst case of ours; centring is timed in ours only")
 
 
 def growth(setup: Setup) -> Row:

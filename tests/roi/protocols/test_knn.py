@@ -6,10 +6,11 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.protocols import neighbours
+from histobench.roi.protocols import neighbours, products
 from histobench.roi.protocols.centring import Centring
 from histobench.roi.protocols.knn import knn
-from histobench.roi.protocols.neighbours import Products, nearest
+from histobench.roi.protocols.neighbours import nearest
+from histobench.roi.protocols.products import Products
 
 
 def slow_knn(train: np.ndarray, labels: np.ndarray, test: np.ndarray, k: int, c: int) -> np.ndarray:
@@ -90,6 +91,19 @@ def test_more_near_ties_than_are_kept_are_all_looked_at() -> None:
 
 
 @pytest.mark.usefixtures("any_format")
+def test_one_query_in_a_crowd_of_near_ties_among_many_that_are_clear() -> None:
+    g = torch.Generator().manual_seed(5)
+    direction = torch.randn(16, generator=g)
+    crowd = direction + 1e-3 * torch.randn(300, 16, generator=g)
+    train = torch.cat([crowd, 3 * torch.randn(3000, 16, generator=g)])
+    labels = torch.randint(4, (3300,), generator=g)
+    test = torch.cat([3 * torch.randn(60, 16, generator=g), direction[None]])
+    outcome = knn(train, labels, test, n_classes=4, n_neighbors=9)
+    expected = slow_knn(train.numpy(), labels.numpy(), test.numpy(), 9, 4)
+    np.testing.assert_array_equal(outcome.probabilities, expected)
+
+
+@pytest.mark.usefixtures("any_format")
 def test_copies_of_one_image_vote_in_the_order_of_the_rows() -> None:
     row = torch.tensor([[1.0, 2.0, 0.5]])
     train = torch.cat([row.repeat(6, 1), -row, torch.tensor([[3.0, -1.0, 0.0]])])
@@ -137,19 +151,19 @@ def test_ranked_neighbours_come_nearest_first() -> None:
 def test_blocks_and_groups_give_a_top_k(
     n: int, dtype: torch.dtype, shift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "_BLOCK", 900)
+    monkeypatch.setattr(products, "_BLOCK", 900)
     g = torch.Generator().manual_seed(n)
     keys = torch.zeros(Products.padded(n), 8, dtype=dtype)
     keys[:n] = torch.randn(n, 8, generator=g).add(shift)
     queries = torch.rand(30, 8, generator=g).to(dtype)
-    products = Products(40, n, dtype, keys.device)
-    products.fill(queries, keys)
+    found = Products(40, n, dtype, keys.device)
+    found.fill(queries, keys)
     expected = (queries @ keys[:n].T).float()
-    value, place = products.best(21)
+    value, place = found.best(21)
     assert torch.equal(value, torch.topk(expected, 21, dim=1).values)
     assert torch.equal(expected.gather(1, place), value)
     assert all(len(set(row)) == 21 for row in place.tolist())
-    assert torch.equal(products.row(7).float(), expected[7])
+    assert torch.equal(found.row(7).float(), expected[7])
 
 
 def test_rows_close_to_a_far_mean_keep_their_direction() -> None:

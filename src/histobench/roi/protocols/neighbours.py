@@ -2,13 +2,14 @@
 
 Products of unit rows are computed in a fast format (float32, or bfloat16 where the processor multiplies it
 several times faster). Their error has a bound, so most neighbours are certain; the few that rounding could
-confuse are compared again in float64. The result is that of float64 throughout.
+confuse are compared again, in float32 and then in float64. The result is that of float64 throughout.
 """
 
 from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,12 +17,12 @@ from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunks
+from histobench.roi.protocols.products import Products
 
 MEMORY = 2**28
-_BLOCK = 8192  # training rows multiplied at a time; their products stay in the processor's cache
-_GROUP = 32  # products per group; the k best lie in the k groups with the best maxima
 _CACHE = 2**20  # bytes of other work at a time
 _WORTH_TRYING = 2e10  # multiplications from which bfloat16 pays for its second look
+_CROWDED = 0.05  # share of queries with more candidates than were kept, from which bfloat16 is given up
 _STEEP = 64  # a row this much shorter than the mean loses digits to float32 when it is centred
 
 
@@ -30,7 +31,7 @@ class Neighbours:
     """The k nearest training rows of every query, in no order unless `ranked` was asked for."""
 
     index: Tensor  # [n, k]
-    rechecked: int  # pairs that were compared again in float64
+    rechecked: int  # pairs that were compared again
 
 
 def nearest(
@@ -73,19 +74,23 @@ class _Search:
     def _step(self) -> int:
         return _CACHE if self.train.device.type == "cpu" else self.memory // 4
 
+    @property
+    def _arithmetic(self) -> float:
+        """How far a product of float32 rows, centred and summed in float32, can be from its float64 value."""
+        return torch.finfo(torch.float32).eps * (10 + 2 * _STEEP + 2 * self.keys.shape[1] ** 0.5)
+
     def _doubt(self, queries: Tensor, rounded: Tensor, edge: Tensor) -> Tensor:
         """How far products near `edge` can be from their float64 values, [q, 1]."""
         lost = torch.linalg.vector_norm(queries - rounded, dim=1, keepdim=True)
-        single = torch.finfo(torch.float32).eps
-        # Rows rounded to the format; rows centred in float32 and a sum in float32; the product rounded.
+        # Rows rounded to the format; the arithmetic; the product rounded.
         rows = lost + self.lost + lost * self.lost
-        arithmetic = single * (8 + 2 * _STEEP + 2 * self.keys.shape[1] ** 0.5)
-        return rows + arithmetic + torch.finfo(self.dtype).eps / 2 * (edge.abs() + 0.02)
+        return rows + self._arithmetic + torch.finfo(self.dtype).eps / 2 * (edge.abs() + 0.02)
 
     def run(self, test: Tensor, k: int, ranked: bool) -> Neighbours:
         """Neighbours of every query."""
         n, d = self.train.shape
-        kept = min(n, k + (64 if self.dtype == torch.bfloat16 else 8))
+        quick = self.dtype == torch.bfloat16
+        kept = min(n, k + (64 if quick else 8))
         index = torch.empty(len(test), k, dtype=torch.long, device=self.keys.device)
         rows = max(1, min(len(test), self.memory // (self.keys.element_size() * n + 40 * d)))
         # One buffer for all products: fresh pages cost more than writing to used ones.
@@ -98,50 +103,85 @@ class _Search:
             products.fill(rounded, self.keys)
             value, place = products.best(kept)
             value = value.double()
-            doubt = self._doubt(queries, rounded, value[:, k - 1 : k])
-            index[part], pairs = self._settle(queries, products, value, place, k, doubt, ranked)
+            edge = value[:, k - 1 : k]
+            margin = 2 * self._doubt(queries, rounded, edge)
+            crowded = value[:, -1] >= (edge - margin)[:, 0] if kept < n else value.new_zeros(0)
+            if quick and int(crowded.sum()) > _CROWDED * len(queries):
+                # Too many rows are nearly equally near for such coarse products to tell them apart.
+                del products
+                self.keys = self.keys[:0]
+                rest = _Search(self.train, self.centring, torch.float32, self.memory).run(
+                    test[start:], k, ranked
+                )
+                index[start:] = rest.index
+                return Neighbours(index, rechecked + rest.rechecked)
+            index[part], pairs = self._settle(queries, value, place, k, margin, ranked)
+            for q in torch.nonzero(crowded).flatten().tolist():
+                # More candidates than were kept: take every row that could be among the nearest.
+                among = torch.nonzero(products.row(q).double() >= edge[q] - margin[q]).flatten()
+                exact = self._exact(queries, torch.full_like(among, q), among)
+                index[start + q] = among[exact.argsort(descending=True, stable=True)[:k]]
+                pairs += len(among)
             rechecked += pairs
         return Neighbours(index, rechecked)
 
     def _settle(
+        self, queries: Tensor, value: Tensor, place: Tensor, k: int, margin: Tensor, ranked: bool
+    ) -> tuple[Tensor, int]:
+        """The k nearest of every query [q, k] and how many pairs were compared again."""
+        pairs = 0
+        if self.dtype == torch.bfloat16:
+            value, pairs = self._look_again(queries, value, place, k, margin, ranked, self._single)
+            margin = torch.full_like(margin, 2 * self._arithmetic)
+        value, exact = self._look_again(queries, value, place, k, margin, ranked, self._exact)
+        # The lowest row first among equals: order by row, then stably by value.
+        by_row = place.argsort(1)
+        by_value = value.gather(1, by_row).argsort(dim=1, descending=True, stable=True)
+        return place.gather(1, by_row.gather(1, by_value[:, :k])), max(pairs, exact)
+
+    def _look_again(
         self,
         queries: Tensor,
-        products: Products,
         value: Tensor,
         place: Tensor,
         k: int,
-        doubt: Tensor,
+        margin: Tensor,
         ranked: bool,
+        compare: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, int]:
-        """The k nearest of every query [q, k] and how many pairs needed float64.
+        """Better values where they matter, and how many: +inf is certainly in, -inf certainly out.
 
-        The k-th best float64 value lies within `doubt` of the k-th best product: what is above that by twice
-        the doubt is certainly in, what is below it by twice the doubt is certainly out.
+        A value is within half the margin of its float64 value, and so is the k-th best: what is above that by
+        the margin is certainly in, what is below it by the margin is certainly out.
         """
-        edge = value[:, k - 1 : k]
-        margin = 2 * doubt
+        edge = torch.topk(value, k, dim=1).values[:, -1:]
         possible = value >= edge - margin
         certain = torch.zeros_like(possible) if ranked else value > edge + margin
-        settled = torch.full_like(value, -torch.inf)
-        settled[possible] = torch.inf
+        better = torch.full_like(value, -torch.inf)
+        better[possible] = torch.inf
         unsure = possible & ~certain
         if not ranked:
             # Nothing to decide where exactly k are possible.
             unsure &= possible.sum(1, keepdim=True) > k
         pairs = torch.nonzero(unsure)
         if len(pairs):
-            settled[unsure] = self._exact(queries, pairs[:, 0], place[unsure])
-        # The lowest row first among equals: order by row, then stably by value.
-        by_row = place.argsort(1)
-        by_value = settled.gather(1, by_row).argsort(dim=1, descending=True, stable=True)
-        chosen = place.gather(1, by_row.gather(1, by_value[:, :k]))
-        if place.shape[1] < len(self.train):
-            for q in torch.nonzero(possible[:, -1]).flatten().tolist():
-                # More candidates than were kept: take every row that could be among the nearest.
-                rows = torch.nonzero(products.row(q).double() >= edge[q] - margin[q]).flatten()
-                exact = self._exact(queries, torch.full_like(rows, q), rows)
-                chosen[q] = rows[exact.argsort(descending=True, stable=True)[:k]]
-        return chosen, len(pairs)
+            better[unsure] = compare(queries, pairs[:, 0], place[unsure])
+        return better, len(pairs)
+
+    def _single(self, queries: Tensor, query: Tensor, row: Tensor) -> Tensor:
+        """Products of pairs (query, training row) in float32, in float64 where that would lose digits."""
+        out = torch.empty(len(row), dtype=torch.float64, device=queries.device)
+        mean, rounded = self.centring.mean.float(), queries.float()
+        length = float(self.centring.mean.norm())
+        for part in row_chunks(len(row), 8 * queries.shape[1], self._step):
+            x = self.train[row[part]].float()
+            x -= mean
+            norms = torch.linalg.vector_norm(x, dim=1)
+            out[part] = x.mul_(rounded[query[part]]).sum(1) / norms.clamp_min(SMALLEST_NORM)
+            steep = torch.nonzero(norms * _STEEP < length).flatten()
+            if len(steep):
+                out[part][steep] = self._exact(queries, query[part][steep], row[part][steep])
+        return out
 
     def _exact(self, queries: Tensor, query: Tensor, row: Tensor) -> Tensor:
         """Products in float64 of pairs (query, training row)."""
@@ -153,61 +193,6 @@ class _Search:
             # A sum per row, not a matrix product: equal rows must give equal bits.
             out[part] = x.mul_(queries[query[part]]).sum(1) / norms
         return out
-
-
-class Products:
-    """Products of some queries with all keys, block by block, and the best of them."""
-
-    def __init__(self, rows: int, n: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.n = n
-        count = -(-n // _BLOCK)
-        self.groups = -(-n // (count * _GROUP))  # per block
-        self.block = self.groups * _GROUP
-        self.blocks = torch.empty(count, rows, self.block, dtype=dtype, device=device)
-        self.maxima = torch.empty(rows, count, self.groups, dtype=dtype, device=device)
-        self.filled = 0
-
-    @staticmethod
-    def padded(n: int) -> int:
-        """Rows that the keys need so that all blocks are alike; the last ones are never chosen."""
-        blocks = -(-n // _BLOCK)
-        return blocks * _GROUP * -(-n // (blocks * _GROUP))
-
-    def fill(self, queries: Tensor, keys: Tensor) -> None:
-        """Multiply queries [q, d] with the padded keys; take the maxima of groups while they are at hand."""
-        self.filled = len(queries)
-        for b, block in enumerate(self.blocks[:, : self.filled]):
-            torch.mm(queries, keys[b * self.block : (b + 1) * self.block].T, out=block)
-            block[:, max(0, self.n - b * self.block) :] = -torch.inf
-            # Group j holds the columns j, j + groups, j + 2 groups, ...
-            self.maxima[: self.filled, b] = _maxima(block.view(self.filled, _GROUP, self.groups))
-
-    def best(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest products of every query, largest first, and their keys."""
-        maxima = self.maxima[: self.filled].flatten(1)
-        rows = self.blocks.shape[1]
-        query = torch.arange(self.filled, device=maxima.device)[:, None]
-        best_groups = torch.topk(maxima.float(), min(k, maxima.shape[1]), dim=1, sorted=False).indices
-        block, group = best_groups // self.groups, best_groups % self.groups
-        member = self.groups * torch.arange(_GROUP, device=maxima.device)
-        column = (group[..., None] + member).flatten(1)
-        block = block.repeat_interleave(_GROUP, dim=1)
-        values = self.blocks.view(-1).take((block * rows + query) * self.block + column)
-        value, at = torch.topk(values.float(), k, dim=1)
-        return value, (block * self.block + column).gather(1, at)
-
-    def row(self, q: int) -> Tensor:
-        """All products of one query, in the order of the keys."""
-        return self.blocks[:, q].flatten()[: self.n]
-
-
-def _maxima(grouped: Tensor) -> Tensor:
-    if grouped.dtype == torch.bfloat16:
-        # Positive floats order as the integers with their bits, whose maxima are faster to find.
-        maxima = grouped.view(torch.int16).amax(1).view(torch.bfloat16)
-        if bool((maxima > 0).all()):
-            return maxima
-    return grouped.amax(1)
 
 
 def _format(train: Tensor, queries: int) -> torch.dtype:
