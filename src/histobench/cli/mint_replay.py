@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 HOUSEHOLD = "alfworld"
 GATES = ("books", "answers", "programs", "episodes", "experts", "metrics")
+#: A recorded cell that fills its memory until its time is up takes some six gigabytes.
+LEAST_MEMORY_MB, MOST_MEMORY_MB = 2048, 8192
 EXECUTING = ("programs", "episodes", "experts")
 
 
@@ -45,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--journal", help="file of replayed episodes: a replay that was stopped goes on there"
     )
+    parser.add_argument(
+        "--memory-mb",
+        type=int,
+        help="memory of one episode (default: what the machine can spare; the recordings had no limit)",
+    )
     parser.add_argument("--sandbox", default="auto", help="auto, bubblewrap, landlock or unsafe")
 
 
@@ -55,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.mint.configs.dataset import select_datasets
     from histobench.mint.replay import proof, scoring
     from histobench.mint.replay.recording import read_recordings
-    from histobench.mint.sandbox import open_sandbox
+    from histobench.mint.sandbox import Limits, open_sandbox
 
     console = Console()
     folder = Path(args.folder)
@@ -72,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
         answers = scoring.score_reasoning(folder, tasks)
         gates.append(proof.scoring_gate("verdicts on recorded answers", answers, proof.REASONING_VERDICTS))
     if wanted & {"programs", "episodes"}:
-        with open_sandbox(args.sandbox) as pool:
+        limits = Limits(memory_mb=args.memory_mb or _spare_memory_mb(args.workers))
+        with open_sandbox(args.sandbox, limits=limits) as pool:
             if "programs" in wanted and (folder / scoring.CODE).is_file():
                 gates.append(_programs(console, folder, args, tasks, pool))
             if "episodes" in wanted:
@@ -91,6 +99,16 @@ def _wanted_gates(args: argparse.Namespace) -> set[str]:
         if name not in GATES:
             raise HistobenchError(f"unknown gate {name!r}; {did_you_mean(name, GATES)}")
     return {name for name in names if args.execute or name not in EXECUTING}
+
+
+def _spare_memory_mb(workers: int) -> int:
+    """An equal share of four fifths of the free memory, within reason."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) >> 10
+    except (OSError, StopIteration):
+        free = 0
+    return min(MOST_MEMORY_MB, max(LEAST_MEMORY_MB, free * 4 // 5 // max(1, workers)))
 
 
 def _programs(
@@ -123,6 +141,7 @@ def _execution(
     from histobench.mint.replay import proof
     from histobench.mint.replay.execution import environment_opener
     from histobench.mint.replay.journal import Journal
+    from histobench.mint.replay.recorded_python import python_of_runs
     from histobench.mint.tools.wikipedia.tape import Tape
     from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
 
@@ -137,7 +156,9 @@ def _execution(
         bar = progress.add_task("playing recorded episodes", total=len(chosen))
         replayed = proof.execute(
             chosen,
-            environment_opener(tasks, dict.fromkeys(searching, search), pool=pool),
+            environment_opener(
+                tasks, dict.fromkeys(searching, search), pool=pool, pythons=python_of_runs(recordings)
+            ),
             workers=args.workers,
             journal=Journal(args.journal),
             done=lambda _: progress.advance(bar),

@@ -20,6 +20,7 @@ from histobench.mint.replay.gate import Gate
 from histobench.mint.replay.journal import Journal
 from histobench.mint.replay.normalise import alike, same
 from histobench.mint.replay.proof import execution_gates, sample
+from histobench.mint.replay.recorded_python import python_of_runs
 from histobench.mint.replay.recording import Recording, read_recordings
 from histobench.mint.sandbox import open_sandbox
 from histobench.mint.tasks import ReasoningTask
@@ -70,6 +71,22 @@ def test_an_episode_is_played_again_and_compared(recordings: list[Recording]) ->
     assert (bad.agrees, bad.same) == (False, 0)
     assert bad.differences == ((1, "Out[1]: 6", "Out[1]: 5"),)
     assert TASKS["gsm8k", 0].rule == "strict"  # the shared task is left as it was
+
+
+@pytest.mark.parametrize(
+    ("observation", "python"),
+    [
+        ("Out[1]: 5", "python3.8"),
+        ("File /usr/local/lib/python3.8/dist-packages/sympy/core/basic.py:991", "python3.8"),
+        ("File /usr/lib/python3.10/random.py:370, in choice", "native"),
+        ("python3.10 was asked for", "python3.8"),
+    ],
+)
+def test_the_python_of_a_run_is_read_from_its_tracebacks(
+    tmp_path: Path, observation: str, python: str
+) -> None:
+    folder = _write(tmp_path, _record(0, observation), _record(1))
+    assert python_of_runs(read_recordings(folder)) == {"m": python}
 
 
 def test_the_journal_gives_back_what_was_played(recordings: list[Recording], tmp_path: Path) -> None:

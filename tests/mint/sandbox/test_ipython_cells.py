@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from histobench.mint.sandbox import SandboxPool
+from histobench.mint.sandbox import Limits, SandboxPool, open_sandbox
 from histobench.mint.tools.python_tool import PythonREPL, as_observation
 
 DASHES = "-" * 75
@@ -186,6 +186,42 @@ def test_errors_can_be_worded_as_in_the_recordings(ipython_pool: SandboxPool, co
     assert OLD_WORDS[code] in tool(code)
     assert tool("print('goes on')") == "goes on\n"
     tool.close()
+
+
+# What the Python of the recordings did not have, and how it said so.
+NOT_YET = {
+    "def f(x: list[int]): pass": "TypeError: 'type' object is not subscriptable",
+    "x: dict[str, int] = {}": "TypeError: 'type' object is not subscriptable",
+    "int[0]": "TypeError: 'type' object is not subscriptable",
+    "import math\nmath.lcm(2, 3)": "AttributeError: module 'math' has no attribute 'lcm'",
+    "from math import lcm": "ImportError: cannot import name 'lcm' from 'math' (unknown location)",
+}
+
+
+@pytest.mark.parametrize("code", NOT_YET)
+def test_what_came_later_can_be_refused_as_in_the_recordings(ipython_pool: SandboxPool, code: str) -> None:
+    old, new = PythonREPL(pool=ipython_pool, wording="python3.8"), PythonREPL(pool=ipython_pool)
+    assert NOT_YET[code] in old(code)
+    assert NOT_YET[code] not in new(code)
+    # A name that the episode gave a meaning of its own keeps it; libraries are not held to the old language.
+    assert old("list, dict = [7, 8], {'a': 9}\nprint(list[0], list[-1:], dict['a'])") == "7 [8] 9\n"
+    assert old("import dataclasses, typing\nprint(typing.List[int])") == "typing.List[int]\n"
+    old.close()
+    new.close()
+
+
+def test_a_cell_that_ran_out_of_memory_says_where_and_the_session_goes_on(ipython_pool: SandboxPool) -> None:
+    with open_sandbox(
+        ipython_pool.backend, preload=(), shell="ipython", limits=Limits(memory_mb=300)
+    ) as pool:
+        tool = PythonREPL(pool=pool)
+        tool("kept = 1")
+        text = tool("def fill():\n    x = []\n    while True:\n        x.append([0] * 1000)\nfill()")
+        assert "----> 4     x.append([0] * 1000)" in text
+        assert text.rstrip().endswith("MemoryError:")
+        # What the failed frames held is free again.
+        assert tool("y = [[0] * 1000 for _ in range(20_000)]\nprint(kept, len(y))") == "1 20000\n"
+        tool.close()
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,17 @@ def test_the_program_runs_with_empty_globals(bare_pool: SandboxPool) -> None:
     assert run_unit_tests(bare_pool, "if __name__ == '__main__':\n    1 / 0", "pass").passed
 
 
+def test_a_program_too_new_for_the_recordings_fails_where_they_are_the_measure(
+    bare_pool: SandboxPool,
+) -> None:
+    program = "def add(a: int, b: int) -> tuple[int, int]:\n    return a + b"
+    assert run_unit_tests(bare_pool, program, TESTS).passed
+    verdict = run_unit_tests(bare_pool, program, TESTS, wording="python3.8")
+    assert not verdict.passed
+    assert "not subscriptable" in verdict.reason
+    assert run_unit_tests(bare_pool, GOOD, TESTS, wording="python3.8").passed
+
+
 @pytest.mark.parametrize(
     "program",
     [

@@ -12,13 +12,13 @@ from histobench.mint.envs.opening import open_environment
 from histobench.mint.envs.state import Budget
 from histobench.mint.envs.turn_loop import HELP, WRONG, act, begin, observe, settle
 from histobench.mint.replay.normalise import alike, same
+from histobench.mint.replay.recorded_python import PYTHON38
 from histobench.mint.replay.recording import Recording
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tools.base import Tool
 
-#: How the Python of the recordings words its errors.
-RECORDED_WORDING = "python3.8"
 #: Opens the environment of a recording: it knows the task, the tools and the sandbox.
 OpenEnv = Callable[[Recording], GeneralEnv]
 
@@ -83,20 +83,24 @@ def environment_opener(
     tools: Mapping[str, Sequence[Tool]],
     *,
     pool: SandboxPool | None = None,
+    pythons: Mapping[str, str] | None = None,
 ) -> OpenEnv:
-    """Environments for recorded episodes: `tasks` by (dataset, id), `tools` by dataset."""
+    """Environments for recorded episodes: `tasks` by (dataset, id), `tools` by dataset, `pythons` by run."""
 
     def open_env(recording: Recording) -> GeneralEnv:
         task = copy.copy(
             tasks[recording.task, recording.task_id]
         )  # episodes of one task may run side by side
         task.rule = recording.rule
+        python = (pythons or {}).get(recording.run, PYTHON38)
+        if isinstance(task, CodeGenTask):
+            task.published_python = python
         return open_environment(
             task,
             tools.get(recording.task, ()),
             pool=pool,
             first_cell_number=recording.first_cell_number,
-            wording=RECORDED_WORDING,
+            wording=python,
         )
 
     return open_env

@@ -97,7 +97,8 @@ class SandboxPool:
     ) -> Episode:
         """A fresh Python session that can call `tools`, which run here, by their names.
 
-        `wording="python3.8"` words errors as the Python of the published recordings did.
+        `wording="python3.8"` words errors as the Python of the published recordings did, and refuses code
+        that needs a newer one.
         """
         return Episode(
             self.take,

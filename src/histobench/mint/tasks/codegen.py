@@ -16,6 +16,8 @@ class CodeGenTask(Task):
 
     #: Where tests run; the process-wide pool if nobody says otherwise.
     pool: SandboxPool | None = None
+    #: The Python that published submissions were tested with; the strict rule knows newer ones.
+    published_python = "python3.8"
 
     def __init__(self, id: Any, prompt: str, reference: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -31,7 +33,8 @@ class CodeGenTask(Task):
         """Whether the program passes its tests."""
         program = self.extract_answer(solution)
         pool = self.pool or shared_pool()
-        return run_unit_tests(pool, program, self._reference, timeout=TIMEOUT_S).passed
+        wording = "native" if self.rule == "strict" else self.published_python
+        return run_unit_tests(pool, program, self._reference, timeout=TIMEOUT_S, wording=wording).passed
 
 
 class HumanEvalTask(CodeGenTask):

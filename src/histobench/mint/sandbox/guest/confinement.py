@@ -8,6 +8,7 @@ import resource
 from typing import Any
 
 from . import landlock, seccomp, usage
+from .memory_reserve import RESERVE_BYTES
 from .syscalls import (
     CAP_DAC_READ_SEARCH,
     NEW_IPC,
@@ -83,7 +84,7 @@ def confine_with_landlock(
 
 def set_limits(limits: dict[str, Any], *, others: int = 0) -> None:
     """The resource limits of one process; `others` already run under the same user id and count as well."""
-    _limit(resource.RLIMIT_AS, limits["memory_mb"] * MEGABYTE)
+    _limit(resource.RLIMIT_AS, limits["memory_mb"] * MEGABYTE + RESERVE_BYTES)
     _limit(resource.RLIMIT_FSIZE, limits["file_mb"] * MEGABYTE)
     _limit(resource.RLIMIT_NOFILE, limits["open_files"])
     _limit(resource.RLIMIT_CPU, limits["cpu_seconds"])
@@ -91,6 +92,8 @@ def set_limits(limits: dict[str, Any], *, others: int = 0) -> None:
     _limit(resource.RLIMIT_MEMLOCK, MEGABYTE)
     _limit(resource.RLIMIT_MSGQUEUE, 0)
     _limit(resource.RLIMIT_NPROC, others + limits["processes"])
+    _limit(resource.RLIMIT_NICE, 0)
+    _limit(resource.RLIMIT_RTPRIO, 0)
 
 
 def _limit(which: int, value: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from .alarm import alarm_held_back, alarm_paused
 from .capture import Capture
 from .frames import Channel
+from .memory_reserve import within_memory_limit
 from .unit_tests import run_program
 
 _RECURSION_LIMIT = 3000  # what the published benchmark's cells ran under
@@ -62,6 +63,7 @@ def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
     os.register_at_fork(after_in_child=channel.close)
     own_pid = os.getpid()
     output_chars = config["limits"]["output_chars"]
+    memory = config["limits"]["memory_mb"] << 20
     channel.send({"op": "ready"})
     while True:
         order = channel.receive()
@@ -71,11 +73,13 @@ def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
             _shell.start(names, order["first_cell_number"], order["wording"])
             continue
         if kind_of_order == "cell":
-            with Capture(output_chars) as captured:
+            with Capture(output_chars) as captured, within_memory_limit(memory):
                 kind = _shell.run(order["code"], order["timeout"], order["patience"])
             answer = {"op": "done", "cell": order["cell"], "kind": kind, "text": captured.text()}
         elif kind_of_order == "unit":
-            answer = {"op": "verdict", **run_program(order)}
+            with within_memory_limit(memory):
+                verdict = run_program(order)
+            answer = {"op": "verdict", **verdict}
         else:
             continue  # a tool's answer that came after its cell had timed out
         if os.getpid() != own_pid:

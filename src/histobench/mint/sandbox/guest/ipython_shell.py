@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -17,9 +18,10 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from . import python38
+from . import python38, python38_language
 from .alarm import HIDDEN, alarm_paused, soft_limit
 from .capture import Capture
+from .memory_reserve import reserve_open
 
 _WARM_UP = (
     "def f(x):\n    return 1 / x\n[i for i in range(3)]",
@@ -51,8 +53,10 @@ class CellShell(InteractiveShell):
         error = sys.exc_info()[1]
         if error is not None:
             error.__traceback__ = _without_own_frames(error.__traceback__)
-        with alarm_paused(excused=math.inf), _remembered_sources():
+        with alarm_paused(excused=math.inf), reserve_open(), _remembered_sources():
             super().showtraceback(*args, **kwargs)
+        if isinstance(error, MemoryError):  # what filled the memory mostly hangs on the frames that failed
+            _empty_frames(error.__traceback__)
 
     def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:
         """As IPython does it, in the words of an old parser if asked for."""
@@ -104,6 +108,8 @@ class IPythonShell:
         self._shell.old_wording = wording == "python3.8"
         if self._shell.old_wording:
             python38.print_numbers_plainly()
+            python38_language.forget_newer_functions()
+            self._shell.ast_transformers.append(python38_language.PlainClasses())
         # Nothing has run in this process yet: what the zygote's trial cells left behind, it cleared itself.
         self._shell.user_ns.update(names)
         history = self._shell.history_manager
@@ -146,6 +152,13 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     for part in reversed(kept):
         rest = TracebackType(rest, part.tb_frame, part.tb_lasti, part.tb_lineno)
     return rest
+
+
+def _empty_frames(trace: TracebackType | None) -> None:
+    """Let go of the local variables of the functions that failed."""
+    traceback.clear_frames(trace)
+    for frame, _ in traceback.walk_tb(trace):
+        frame.f_locals  # noqa: B018 - looking at it again brings the copy made for the traceback up to date
 
 
 @contextmanager

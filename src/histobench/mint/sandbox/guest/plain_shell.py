@@ -9,6 +9,7 @@ import traceback
 from typing import Any
 
 from .alarm import soft_limit
+from .memory_reserve import reserve_open
 
 
 class PlainShell:
@@ -35,8 +36,9 @@ class PlainShell:
             trace = error.__traceback__
             while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
                 trace = trace.tb_next
-            lines = traceback.format_exception(type(error), error, trace, limit=depth)
-            sys.stdout.write("".join(lines))
+            with reserve_open():
+                lines = traceback.format_exception(type(error), error, trace, limit=depth)
+                sys.stdout.write("".join(lines))
             return "timeout" if limit.caused(error) else "error"
         finally:
             self._cell += 1

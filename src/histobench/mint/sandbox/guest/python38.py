@@ -1,7 +1,8 @@
 """Error messages in the words of Python 3.8, the Python of the published recordings.
 
 An agent that reads "unexpected EOF while parsing" may act differently from one that reads "was never closed";
-whoever compares with recorded episodes wants the former. Nothing but words changes.
+whoever compares with recorded episodes wants the former. What that Python could not do is in
+`python38_language`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _MESSAGES: tuple[tuple[str, str], ...] = (
     (r"^ZeroDivisionError: integer modulo by zero", "ZeroDivisionError: integer division or modulo by zero"),
     (r"^(ImportError: cannot import name .*) \([^()]*\.cpython-[^()]*\.so\)", r"\1 (unknown location)"),
     (r"^(IndentationError: expected an indented block) after .*", r"\1"),
+    (r"^TypeError: type '[\w.]+' is not subscriptable", "TypeError: 'type' object is not subscriptable"),
 )
 # `chr` and its like had a message of their own; what follows the arrow is the failing line.
 _WRONG_INTEGER = re.compile(r"^TypeError: '(\w+)' object cannot be interpreted as an integer", re.MULTILINE)

@@ -151,14 +151,14 @@ ALWAYS_REFUSED = _names(
     modify_ldt mount mount_setattr move_mount move_pages name_to_handle_at nfsservctl open_by_handle_at
     open_tree perf_event_open personality pidfd_getfd pivot_root process_madvise process_mrelease
     process_vm_readv process_vm_writev ptrace quotactl quotactl_fd reboot request_key set_mempolicy
-    set_mempolicy_home_node setdomainname sethostname setns settimeofday swapoff swapon sysfs syslog umount2
-    unshare uselib userfaultfd vhangup
+    set_mempolicy_home_node setdomainname sethostname setns setpriority settimeofday swapoff swapon sysfs
+    syslog umount2 unshare uselib userfaultfd vhangup
     """
 )
 # Without namespaces of its own an episode shares these with the rest of the machine.
 REFUSED_WITHOUT_NAMESPACES = _names(
     """
-    connect inotify_add_watch ioprio_set mq_open msgget semget setpriority shmget socket
+    connect inotify_add_watch ioprio_set mq_open msgget semget shmget socket
     """
 )
 # Where model code runs under the user's own id, the user's own files and processes need more care.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+from types import CodeType
 from typing import Any
 
+from . import python38_language
 from .alarm import soft_limit
 from .capture import Capture
 
@@ -18,11 +21,19 @@ def run_program(order: dict[str, Any]) -> dict[str, Any]:
     timeout, patience = order.pop("timeout"), order.pop("patience")
     try:
         with Capture(0), soft_limit(timeout, patience=patience):
-            # dont_inherit: this file's own future statements are not the submission's.
-            exec(compile(program, "<submission>", "exec", dont_inherit=True), {})
+            exec(_compiled(program, old=order["wording"] == "python3.8"), {})
     except BaseException as error:
         return {"token": None, "why": _one_line(error)}
     return {"token": token, "why": ""}
+
+
+def _compiled(program: str, *, old: bool) -> CodeType:
+    source: str | ast.Module = program
+    if old:
+        python38_language.forget_newer_functions()
+        source = python38_language.as_python38(ast.parse(program, "<submission>"))
+    # dont_inherit: this file's own future statements are not the submission's.
+    return compile(source, "<submission>", "exec", dont_inherit=True)
 
 
 def _one_line(error: BaseException) -> str:

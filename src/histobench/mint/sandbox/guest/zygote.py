@@ -242,6 +242,7 @@ def main() -> None:
     for standard in (0, 1):
         os.dup2(null, standard)
     os.umask(0o077)
+    _take_ordinary_priority()
     # An editable install's source tree is not there, or not readable, and its place is nobody's business.
     folders = tuple(f"{folder}/" for folder in config["packages"])
     sys.path[:] = [path for path in sys.path if f"{path}/".startswith(folders)]
@@ -256,6 +257,15 @@ def main() -> None:
     gc.collect()
     Zygote(control, config).serve()
     os._exit(0)
+
+
+def _take_ordinary_priority() -> None:
+    """Give up what a host that runs with a raised priority handed down: episodes compete as equals."""
+    with contextlib.suppress(OSError):  # some containers do not let the policy be touched
+        if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
 def _claim_uid_block() -> tuple[socket.socket, int]:

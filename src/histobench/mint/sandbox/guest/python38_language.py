@@ -1,0 +1,51 @@
+"""What Python 3.8, the Python of the published recordings, could not do yet.
+
+A model that writes `-> list[int]` or calls `math.lcm` met an error there, in cells and in submissions, and
+whoever compares with recordings wants the same. Only code of the episode is held to it, libraries are not.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import TypeVar
+
+_CLASSES = frozenset({"dict", "frozenset", "list", "set", "tuple", "type"})
+_NEWER_IN_MATH = ("cbrt", "exp2", "lcm", "nextafter", "ulp")
+_Tree = TypeVar("_Tree", bound=ast.AST)
+
+
+class PlainClasses(ast.NodeTransformer):
+    """Makes `list[int]` and its like fail as the index of a class without one; `x[0]` of a list called `list`
+    stays what it is.
+
+    >>> exec(compile(PlainClasses().visit(ast.parse("list = [7]; assert list[0] == 7")), "cell", "exec"))
+    """
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:
+        """The name is looked at when the line runs: it may mean anything by then."""
+        self.generic_visit(node)
+        name = node.value
+        if isinstance(node.ctx, ast.Load) and isinstance(name, ast.Name) and name.id in _CLASSES:
+            # If it is a class, take its metaclass's neighbour `int`, which has no index; no name is used that
+            # the cell could have changed.
+            chosen = ast.parse(
+                f"0 .__class__ if {name.id}.__class__ is ().__class__.__class__ else {name.id}", mode="eval"
+            ).body
+            for part in ast.walk(chosen):
+                ast.copy_location(part, name)
+            node.value = chosen
+        return node
+
+
+def as_python38(tree: _Tree) -> _Tree:
+    """The tree with classes that take no index."""
+    PlainClasses().visit(tree)
+    return tree
+
+
+def forget_newer_functions() -> None:
+    """Take from `math` what came later; packages that use it have it already."""
+    for name in _NEWER_IN_MATH:
+        if hasattr(math, name):
+            delattr(math, name)
