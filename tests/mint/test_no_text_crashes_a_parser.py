@@ -5,9 +5,13 @@ HISTOBENCH_EXAMPLES=10000 looks harder.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import gzip
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +22,22 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.alfworld.expert import expert_calls, expert_observations
 from histobench.mint.configs.cell import parse_cell
 from histobench.mint.envs.action import classify
+from histobench.mint.prompts.literal_source import LiteralSource
+from histobench.mint.replay.journal import Journal
 from histobench.mint.replay.normalise import alike, same
+from histobench.mint.replay.recording import read_recordings
+from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.stored_episode import read_episodes
+from histobench.mint.sandbox.guest import frames, python38
+from histobench.mint.sandbox.guest.frames import BrokenFrameError
+from histobench.mint.sandbox.guest.python38_language import as_python38
 from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
 from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
+from histobench.mint.tasks.base import read_records
 from histobench.mint.tasks.fenced_code import without_fence
 from histobench.mint.tools.python_tool import as_observation
 from histobench.mint.tools.wikipedia.article import Article, rendered
+from histobench.mint.tools.wikipedia.tape import Tape
 
 EXAMPLES = int(os.environ.get("HISTOBENCH_EXAMPLES", "200"))
 _WORDS = (
@@ -39,12 +53,79 @@ OPTIONS = st.dictionaries(st.sampled_from("abcde"), TEXTS, min_size=1).map(lambd
 REFERENCE = st.sampled_from(["5", "-108.0", "0", "yes", "no", "paris", "", "nan", "1e400"])
 
 
+LINE = st.sampled_from(
+    [
+        '{"id": 1, "prompt": "p", "reference": "r"}',
+        '{"id": 1}',
+        "[]",
+        "null",
+        '{"state": {}, "task": {}}',
+        '{"episode": "e"}',
+        '{"settings": {"max_steps": 5, "max_propose": 2}, "model": "m", "task": "t", "turns": []}',
+        '{"settings": [], "turns": [null]}',
+        'name = "x" + "y".format(a="{b}")',
+        'class A: name = "{0}".format()',
+    ]
+)
+LINES = st.lists(LINE | TEXTS, max_size=5).map("\n".join)
+
+
 def _quiet(parser: Callable[..., Any], *expected: type[Exception]) -> Callable[..., None]:
     def call(*texts: Any) -> None:
         with contextlib.suppress(*expected):
             parser(*texts)
 
     return call
+
+
+def _file(parser: Callable[[Path], Any], name: str) -> Callable[[str], None]:
+    """A parser of a file, given the file's text; what it may raise is this project's own error."""
+
+    def call(text: str) -> None:
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(HistobenchError):
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            raw = text.encode("utf-8", "surrogatepass")
+            path.write_bytes(gzip.compress(raw, 0) if name.endswith(".gz") else raw)
+            parser(path)
+
+    return call
+
+
+def _old_words(text: str) -> None:
+    python38.reword_message(text, failing_frame=text)
+    python38.reword_shell_error(text)
+    try:
+        tree = ast.parse(text, "<string>")
+    except SyntaxError as error:
+        python38.reword_syntax_error(error)
+    else:
+        compile(as_python38(tree), "cell", "exec")
+
+
+FILES: dict[str, Callable[[str], None]] = {
+    "tasks": _file(read_records, "test_prompts.json"),
+    "recorded episodes": _file(lambda path: list(read_recordings(path)), "m.k5.jsonl.gz"),
+    "finished episodes": _file(
+        lambda path: list(read_episodes(path)), "m/F=None/max5_p2+tool+cd/reasoning/gsm8k/results.jsonl"
+    ),
+    "outcomes": _file(lambda path: list(read_outcome_table(path)), "outcomes.csv"),
+    "journal": _file(Journal, "journal.jsonl"),
+    "tape": _file(Tape, "tape.json"),
+    "published prompts": _file(lambda path: LiteralSource(path).class_texts(), "prompts.py"),
+    "old words": _quiet(_old_words, ValueError, SyntaxError),
+    "message": _quiet(lambda text: frames._parse(text.encode("utf-8", "surrogatepass")), BrokenFrameError),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_may_hold_anything(name: str) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(LINES)
+    def check(text: str) -> None:
+        FILES[name](text)
+
+    check()
 
 
 ONE_TEXT = {

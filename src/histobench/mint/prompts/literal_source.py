@@ -18,7 +18,7 @@ class LiteralSource:
         self._path = path
         try:
             self._tree = ast.parse(path.read_text(encoding="utf-8"))
-        except (OSError, SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise HistobenchError(f"cannot read the published prompts from {path}: {error}") from error
         self._names = self._texts(self._tree.body, {})
 
@@ -85,8 +85,15 @@ class LiteralSource:
                 if subject is None or None in values.values():
                     return None
                 if method == "format":
-                    return subject.format(**values)
+                    return _filled_in(subject, values)
                 return str(getattr(subject, method)()) if method in _METHODS and not values else None
+        return None
+
+
+def _filled_in(template: str, values: Mapping[str, str | None]) -> str | None:
+    try:
+        return template.format(**values)
+    except (LookupError, ValueError, AttributeError):  # wants what the source does not say in place
         return None
 
 

@@ -21,11 +21,15 @@ class Journal:
         self._lock = threading.Lock()
         self._known: dict[str, dict[str, Any]] = {}
         if self._path and self._path.exists():
-            for line in self._path.read_text(encoding="utf-8").splitlines():
+            try:
+                lines = self._path.read_bytes().split(b"\n")
+            except OSError as error:
+                raise HistobenchError(f"cannot read the journal {self._path}: {error}") from error
+            for line in lines:
                 try:
                     record = json.loads(line)
                     self._known[record["episode"]] = record
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, RecursionError):
                     continue  # the last line of a killed run
 
     def find(self, recording: Recording) -> Replayed | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.tasks.rule import Rule
 
 SUFFIX = ".jsonl.gz"
+_RUN = re.compile(r"(\.k\d+)?\.jsonl\.gz$")
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,15 @@ def read_recordings(folder: str | Path) -> Iterator[Recording]:
         try:
             with gzip.open(path, "rt", encoding="utf-8") as lines:
                 for number, line in enumerate(lines, start=1):
+                    if not line.strip():
+                        continue
                     try:
-                        yield _recording(path.name.split(".k")[0], json.loads(line))
-                    except (ValueError, KeyError, TypeError) as error:
+                        yield _recording(_RUN.sub("", path.name), json.loads(line))
+                    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                         raise HistobenchError(
                             f"{path}:{number}: not a recorded episode ({error!r})"
                         ) from error
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
             raise HistobenchError(f"cannot read the recordings {path}: {error}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -87,5 +88,5 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             for line in lines:
                 yield json.loads(line)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise HistobenchError(f"cannot read the recorded answers {path}: {error}") from error

@@ -103,7 +103,8 @@ def read_records(path: str | Path) -> list[dict[str, Any]]:
     path = Path(path)
     records: list[dict[str, Any]] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: a prompt may hold one of the rarer line ends of Unicode.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise HistobenchError(f"cannot read the tasks {path}: {error}") from error
     for number, line in enumerate(lines, start=1):
@@ -111,7 +112,7 @@ def read_records(path: str | Path) -> list[dict[str, Any]]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise HistobenchError(f"{path}:{number}: not a JSON object ({error})") from error
         missing = [
             key for key in ("id", "prompt", "reference") if not isinstance(record, dict) or key not in record

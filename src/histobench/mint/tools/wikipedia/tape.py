@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
@@ -22,7 +23,7 @@ class Tape:
         try:
             raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
             answers = json.loads(raw)
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise HistobenchError(f"cannot read the Wikipedia tape {path}: {error}") from error
         if not isinstance(answers, dict) or not all(isinstance(text, str) for text in answers.values()):
             raise HistobenchError(f"{path} is not a tape: expected a JSON object of query -> text")
