@@ -35,9 +35,8 @@ class ImageSet:
     @cached_property
     def key(self) -> str:
         """A name that follows from the content alone."""
-        digest = hashlib.sha256()
-        for part in (self.dataset, *self.classes, "", *self.names, "", *(self.groups or ())):
-            digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
+        text = "\0".join((self.dataset, *self.classes, "", *self.names, "", *(self.groups or ())))
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
         digest.update(self.labels.astype("<i8").tobytes())
         return digest.hexdigest()[:12]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.delong import delong_all_pairs, delong_auroc
-from histobench.core.statistics.intervals import Interval, percentile_interval
+from histobench.core.statistics.intervals import Interval, percentile_intervals
 from histobench.core.statistics.mcnemar import McNemar, mcnemar_from_counts
 from histobench.core.statistics.multiplicity import holm
-from histobench.core.statistics.paired import paired_difference, smallest_p_value
+from histobench.core.statistics.paired import bootstrap_p_value, smallest_p_value
 from histobench.core.statistics.resampling import SamplingDesign, iterate_counts
 from histobench.report.headline import TESTED
 from histobench.roi.comparison.comparison import resamples_for
@@ -30,6 +30,8 @@ from histobench.roi.predictions import Predictions
 Floats = NDArray[np.float64]
 #: The family-wise error rate of every table, and the seed of the resamples (those of `histobench compare`).
 ALPHA, SEED = 0.05, 42
+#: Replicates of differences that are held at a time.
+_NUMBERS_AT_ONCE = 4_000_000
 TEST_NAMES = {
     "bootstrap": "paired bootstrap",
     "mcnemar": "McNemar's test of accuracy",
@@ -130,16 +132,16 @@ def table_statistics(runs: Mapping[str, Predictions], allowance: Allowance) -> T
     affordable = min(allowance.resampling / (n * m), wanted)
     n_resamples = max(int(affordable), BootstrapSettings().n_bootstrap)
     observed, replicates = _resampled(predictions, design, n_resamples)
-    discordant = _discordant(predictions)
+    exact = _exact_tests(predictions)
     metrics: dict[str, MetricStatistics] = {}
     for metric in TESTED:
         if metric in LABEL_METRICS:
             values = {name: observed[name][metric] for name in predictions}
             drawn = {name: replicates[name][metric] for name in predictions}
-            metrics[metric] = _label_metric(metric, values, drawn, design, discordant, n_resamples)
+            metrics[metric] = _label_metric(metric, values, drawn, design, exact, n_resamples)
         else:
             cost = n * reference.probabilities.shape[1] * m
-            metrics[metric] = _auroc(predictions, discordant, cost <= allowance.ranking)
+            metrics[metric] = _auroc(predictions, exact, cost <= allowance.ranking)
     return TableStatistics(
         metrics=metrics,
         n_images=n,
@@ -176,42 +178,46 @@ def _label_metric(
     values: dict[str, float],
     drawn: dict[str, Floats],
     design: SamplingDesign,
-    discordant: dict[tuple[str, str], tuple[int, int]],
+    exact: Mapping[tuple[str, str], McNemar],
     n_resamples: int,
 ) -> MetricStatistics:
     order = _order(metric, values)
-    intervals = {name: percentile_interval(drawn[name]) for name in values}
+    intervals = dict(zip(drawn, percentile_intervals(np.stack(list(drawn.values()))), strict=True))
     names = [name for name in order if not math.isnan(values[name])]
     couples = list(combinations(names, 2))
     if not couples:
         return MetricStatistics(order, intervals)
-    differences = [
-        paired_difference(values[a] - values[b], drawn[a] - drawn[b], design, level=1 - ALPHA)
-        for a, b in couples
-    ]
-    tests = [mcnemar_from_counts(*_of(discordant, a, b)) for a, b in couples]
     test, note = _choice(design, len(couples), n_resamples)
-    raw = [
-        exact.p_value if test == "mcnemar" else difference.p_value
-        for difference, exact in zip(differences, tests, strict=True)
-    ]
+    tests = [_of(exact, a, b) for a, b in couples]
+    differences, raw = [], []
+    for a, b, interval, p_value in _differences(couples, drawn, design, with_p=test != "mcnemar"):
+        differences.append((values[a] - values[b], interval))
+        raw.append(p_value)
+    if test == "mcnemar":
+        raw = [found.p_value for found in tests]
     corrected = holm(raw) if test else np.full(len(raw), np.nan)
     pairs = tuple(
-        PairStatistics(
-            a,
-            b,
-            difference.difference,
-            difference.interval,
-            p,
-            float(adjusted),
-            exact.only_first,
-            exact.only_second,
-        )
-        for (a, b), difference, exact, p, adjusted in zip(
+        PairStatistics(a, b, difference, interval, p, float(adjusted), found.only_first, found.only_second)
+        for (a, b), (difference, interval), found, p, adjusted in zip(
             couples, differences, tests, raw, corrected, strict=True
         )
     )
     return MetricStatistics(order, intervals, pairs, test, note)
+
+
+def _differences(
+    couples: list[tuple[str, str]], drawn: dict[str, Floats], design: SamplingDesign, *, with_p: bool
+) -> Iterator[tuple[str, str, Interval, float]]:
+    """Interval and p-value of every paired difference, a few pairs at a time."""
+    length = len(next(iter(drawn.values())))
+    step = max(1, _NUMBERS_AT_ONCE // length)
+    for start in range(0, len(couples), step):
+        part = couples[start : start + step]
+        rows = np.stack([drawn[a] - drawn[b] for a, b in part])
+        for (a, b), row, interval in zip(
+            part, rows, percentile_intervals(rows, level=1 - ALPHA), strict=True
+        ):
+            yield a, b, interval, bootstrap_p_value(row, design) if with_p else math.nan
 
 
 def _choice(design: SamplingDesign, n_pairs: int, n_resamples: int) -> tuple[str, str]:
@@ -237,7 +243,7 @@ def _choice(design: SamplingDesign, n_pairs: int, n_resamples: int) -> tuple[str
 
 def _auroc(
     predictions: Mapping[str, Predictions],
-    discordant: dict[tuple[str, str], tuple[int, int]],
+    exact: Mapping[tuple[str, str], McNemar],
     affordable: bool,
 ) -> MetricStatistics:
     values: dict[str, float] = {}
@@ -270,7 +276,8 @@ def _auroc(
             Interval(*test.interval(), method="delong"),
             test.p_value,
             float(adjusted),
-            *_of(discordant, a, b),
+            _of(exact, a, b).only_first,
+            _of(exact, a, b).only_second,
         )
         for (a, b), test, adjusted in zip(couples, tests, holm([t.p_value for t in tests]), strict=True)
     )
@@ -289,24 +296,29 @@ def _order(metric: str, values: dict[str, float]) -> tuple[str, ...]:
     return tuple(sorted(values, key=lambda name: (math.isnan(values[name]), sign * values[name], name)))
 
 
-def _discordant(predictions: Mapping[str, Predictions]) -> dict[tuple[str, str], tuple[int, int]]:
-    """How many images only the first, and only the second, gets right; for all pairs by one product."""
+def _exact_tests(predictions: Mapping[str, Predictions]) -> dict[tuple[str, str], McNemar]:
+    """McNemar's test of every pair; the counts of all pairs come from one product."""
     names = list(predictions)
     right = np.stack([run.predicted == run.labels for run in predictions.values()]).astype(np.float64)
     only = (right @ (1 - right).T).astype(int)
     return {
-        (names[i], names[j]): (int(only[i, j]), int(only[j, i]))
+        (names[i], names[j]): _mcnemar(int(only[i, j]), int(only[j, i]))
         for i, j in combinations(range(len(names)), 2)
     }
 
 
-def _of(discordant: dict[tuple[str, str], tuple[int, int]], a: str, b: str) -> tuple[int, int]:
-    if (a, b) in discordant:
-        return discordant[a, b]
-    only_b, only_a = discordant[b, a]
-    return only_a, only_b
+@lru_cache(maxsize=65536)
+def _mcnemar(only_first: int, only_second: int) -> McNemar:
+    return mcnemar_from_counts(only_first, only_second)
+
+
+def _of(exact: Mapping[tuple[str, str], McNemar], a: str, b: str) -> McNemar:
+    if (a, b) in exact:
+        return exact[a, b]
+    found = exact[b, a]
+    return replace(found, only_first=found.only_second, only_second=found.only_first)
 
 
 def exact_test(pair: PairStatistics) -> McNemar:
     """McNemar's test of the pair's accuracy, for the compare page."""
-    return mcnemar_from_counts(pair.only_first, pair.only_second)
+    return _mcnemar(pair.only_first, pair.only_second)

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histobench.core.statistics.intervals import Interval, acceleration_of, bca_interval, percentile_interval
+from histobench.core.statistics.intervals import (
+    Interval,
+    acceleration_of,
+    bca_interval,
+    percentile_interval,
+    percentile_intervals,
+)
 from histobench.core.statistics.resampling import (
     draw_counts,
     jackknife,
@@ -24,6 +30,13 @@ def test_percentile_interval_is_scipys() -> None:
     ours = percentile_interval(reference.bootstrap_distribution)
     assert ours.low == pytest.approx(reference.confidence_interval.low)
     assert ours.high == pytest.approx(reference.confidence_interval.high)
+
+
+@pytest.mark.parametrize("undefined", [0, 3, 198])
+def test_intervals_of_many_rows_are_those_of_each_row(undefined: int) -> None:
+    rows = np.random.default_rng(2).normal(size=(5, 200))
+    rows[1, :undefined] = np.nan
+    assert percentile_intervals(rows, level=0.9) == [percentile_interval(row, level=0.9) for row in rows]
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95])

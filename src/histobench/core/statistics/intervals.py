@@ -44,6 +44,18 @@ def percentile_interval(replicates: Floats, *, level: float = 0.95) -> Interval:
     return Interval(float(low), float(high), level, "percentile", len(valid), _partial(replicates, valid))
 
 
+def percentile_intervals(rows: Floats, *, level: float = 0.95) -> list[Interval]:
+    """`percentile_interval` of every row [m, B], in one go where all replicates are defined."""
+    if rows.shape[1] < 2 or not np.isfinite(rows).all():
+        return [percentile_interval(row, level=level) for row in rows]
+    tail = (1 - level) / 2
+    low, high = np.quantile(rows, [tail, 1 - tail], axis=1)
+    count = rows.shape[1]
+    return [
+        Interval(a, b, level, "percentile", count) for a, b in zip(low.tolist(), high.tolist(), strict=True)
+    ]
+
+
 def bca_interval(
     replicates: Floats,
     estimate: float,
