@@ -42,6 +42,8 @@ export interface Site {
   built: string;
   version: string;
   alpha: number;
+  /** What images per second were measured on; empty where they were not. */
+  speedDevice: string;
   live: boolean;
   encoders: Encoder[];
   datasets: DatasetFacts[];

@@ -47,7 +47,7 @@ export function EmbeddingMap({ site, view, onOpen, name }: { site: Site; view: V
           <Select label="Show" value={shown} options={[{ value: "all", label: "all images" }, { value: "wrong", label: "mistakes" }, ...view.data.classes.map((label, k) => ({ value: String(k), label }))]} onChange={setShown} />
         </>
       }
-      caption={<>{chosen.note} Crosses are mistakes. {view.thumbs && "Point at an image to see it, "}{view.thumbs ? "click to open it." : "Click a point to see what was predicted."}</>}
+      caption={<>{chosen.note} Crosses are mistakes. {view.thumbs && "Point at an image to see it, "}{view.thumbs ? "click to open it." : "Click a point to see what was predicted."} By keyboard: arrow keys and Enter.</>}
     />
   );
 }
@@ -88,7 +88,32 @@ function embeddingMap(all: Dot[], visible: Dot[], view: View, width: number, pal
     if (dot) onOpen(dot.image);
   });
   svg.style.cursor = "pointer";
+  walkByKeys(svg, visible, onOpen);
   return svg;
+}
+
+/** With the map in focus, arrow keys go from point to point, left to right, and Enter opens the image. */
+function walkByKeys(svg: SVGSVGElement & { scale?: (name: string) => { apply: (value: number) => number } | undefined }, visible: Dot[], onOpen: (image: number) => void): void {
+  const order = [...visible].sort((a, b) => a.x - b.x);
+  const [x, y] = [svg.scale!("x")!, svg.scale!("y")!];
+  let at = -1;
+  svg.setAttribute("tabindex", "0");
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (step !== undefined && order.length) {
+      event.preventDefault();
+      at = at < 0 && step < 0 ? order.length - 1 : (at + step + order.length) % order.length;
+      const box = svg.getBoundingClientRect();
+      const scale = box.width / Number(svg.getAttribute("width"));
+      const place = { clientX: box.left + x.apply(order[at].x) * scale, clientY: box.top + y.apply(order[at].y) * scale, bubbles: true, pointerType: "mouse" };
+      // The drawing shows what is pointed at; the keys point for the hand.
+      svg.dispatchEvent(new PointerEvent("pointerenter", place));
+      svg.dispatchEvent(new PointerEvent("pointermove", place));
+    } else if ((event.key === "Enter" || event.key === " ") && at >= 0) {
+      event.preventDefault();
+      onOpen(order[at].image);
+    }
+  });
 }
 
 /** Names of colours above the drawing, part of the SVG so that files have them too. */

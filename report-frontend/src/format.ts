@@ -48,3 +48,9 @@ export function metricLabel(name: string): string {
 export function fileName(...parts: string[]): string {
   return parts.filter(Boolean).join("_").replace(/[^\p{L}\p{N}._-]+/gu, "-").slice(0, 120);
 }
+
+/** An ISO time as `2026-11-15 05:50 UTC`; anything else as it is. */
+export function day(text: string): string {
+  const match = text.match(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?(Z|\+00:00)?$/);
+  return match ? `${match[1]} ${match[2]}${match[3] ? " UTC" : ""}` : text;
+}

@@ -41,13 +41,24 @@ def _load(path: Path) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def simulated() -> Iterator[ModuleType]:
+def simulated() -> ModuleType:
     """Writes results folders with simulated predictions."""
-    with pytest.MonkeyPatch.context() as patch:
-        # Simulated results need not survive a power cut, and flushing hundreds of files takes its time.
-        patch.setattr("histobench.core.atomic._flush", lambda path: None)
-        patch.setattr("histobench.core.atomic._flush_folder", lambda path: None)
-        yield _load(ROOT / "benchmarks" / "simulated_results.py")
+    module = _load(ROOT / "benchmarks" / "simulated_results.py")
+    for name in ("write_run", "write_features", "write_folder"):
+        setattr(module, name, _unflushed(getattr(module, name)))
+    return module
+
+
+def _unflushed(write: Callable[..., Any]) -> Callable[..., Any]:
+    """Simulated results need not survive a power cut, and flushing hundreds of files takes its time."""
+
+    def write_quickly(*args: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("histobench.core.atomic._flush", lambda path: None)
+            patch.setattr("histobench.core.atomic._flush_folder", lambda path: None)
+            return write(*args, **options)
+
+    return write_quickly
 
 
 @pytest.fixture(scope="session")

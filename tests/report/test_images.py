@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
 from histobench.report import embedding_map
 from histobench.report.embedding_map import principal_components, write_maps
 from histobench.report.image_set import ImageSet
-from histobench.report.image_source import ImageSources, open_source
+from histobench.report.image_source import ImageSources, image_sources, open_source
+from histobench.report.inventory import take_inventory
 from histobench.report.payload import unpacked
 from histobench.report.thumbnails import SIDE, Cache, priority, thumbnail
+from histobench.roi.plan.dataset_notes import FILE, DatasetNote
 
 DataOf = Callable[[Path, str], Any]
 
@@ -190,3 +194,22 @@ def test_where_umap_is_installed_it_is_drawn_too(
 def test_a_damaged_feature_file_costs_only_its_map(tmp_path: Path) -> None:
     (tmp_path / "bad.pt").write_bytes(b"no features")
     assert write_maps(tmp_path, {0: (str(tmp_path / "bad.pt"), images(10))}, near=tmp_path) == {}
+
+
+def test_images_of_a_noted_dataset_are_found_with_their_splits(
+    results: Path, tiles: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "lab"
+    shutil.copytree(results / "tissue" / "plip" / "KNN", folder / "tissue" / "plip" / "KNN")
+    note = DatasetNote(str(tiles.resolve()), classes_file=str(tiles.with_suffix(".txt")))
+    write_json(folder / FILE, {"tissue": vars(note)})
+    inventory = take_inventory(folder)
+    source = image_sources(inventory, None, results_dir=folder).of["tissue"]
+    assert source.dataset is not None
+    assert {split: len(images) for split, images in source.dataset.splits.items() if images} == {
+        "train": 18,
+        "test": 108,
+    }
+    assert image_sources(inventory, None).of == {}
+    write_json(folder / FILE, {"tissue": vars(DatasetNote(str(tmp_path / "gone.csv")))})
+    assert image_sources(inventory, None, results_dir=folder).of == {}

@@ -1,4 +1,4 @@
-// Values with intervals, one row each; the best on top.
+// Values with intervals, one row each; the best on top. Headings part the rows into groups.
 import * as Plot from "@observablehq/plot";
 import type { Palette } from "../theme";
 import { base } from "../chart";
@@ -13,27 +13,55 @@ export interface IntervalRow {
   note?: string;
 }
 
-export function intervalRows(rows: IntervalRow[], options: { label: string; zero?: boolean }, width: number, palette: Palette): SVGSVGElement {
-  const names = rows.map((row, k) => ({ ...row, k }));
-  const room = Math.min(width * 0.4, Math.max(...rows.map((row) => row.name.length), 4) * 7.2 + 18);
-  const digits = options.zero ? (x: number) => `${x > 0 ? "+" : x < 0 ? "−" : ""}${Math.abs(x).toFixed(3)}` : (x: number) => x.toFixed(3);
+export interface Heading {
+  heading: string;
+}
+
+export interface IntervalOptions {
+  label: string;
+  /** Differences: a line at zero, and signs. */
+  zero?: boolean;
+  /** Shares, shown in percent. */
+  percent?: boolean;
+}
+
+const LETTER = 7.4;
+const NARROW = 480;
+
+export function intervalRows(rows: (IntervalRow | Heading)[], options: IntervalOptions, width: number, palette: Palette): SVGSVGElement {
+  const values = rows.flatMap((row, k) => ("heading" in row ? [] : [{ ...row, k }]));
+  const headings = rows.flatMap((row, k) => ("heading" in row ? [{ ...row, k }] : []));
+  const longest = Math.max(...values.map((row) => row.name.length), 4) * LETTER + 18;
+  // On a narrow screen long names stand above their bars.
+  const above = width < NARROW && longest > width * 0.34;
+  const room = above ? 10 : Math.min(width * 0.45, longest);
+  const step = above ? 42 : 26;
+  const digits = (x: number) => {
+    const sign = options.zero ? (x > 0 ? "+" : x < 0 ? "−" : "") : "";
+    const size = options.zero ? Math.abs(x) : x;
+    return sign + (options.percent ? (100 * size).toFixed(1) + (options.zero ? "" : "%") : size.toFixed(3));
+  };
+  const tick = options.percent ? { tickFormat: (x: number) => `${Math.round(100 * x)}${options.zero ? "" : "%"}` } : {};
   return Plot.plot({
-    ...base(width, palette, rows.map((row) => `${row.name}: ${row.value.toFixed(3)} (${row.low?.toFixed(3)} to ${row.high?.toFixed(3)})`).join("; ")),
-    height: rows.length * 26 + 64,
+    ...base(width, palette, values.map((row) => `${row.name}: ${digits(row.value)} (${row.low === null ? "no interval" : `${digits(row.low)} to ${digits(row.high!)}`})`).join("; ")),
+    height: rows.length * step + 68,
     marginLeft: room,
-    marginRight: 58,
-    marginTop: 10,
-    marginBottom: 40,
-    x: { label: options.label, labelAnchor: "center", nice: true, insetLeft: 6, insetRight: 6, ticks: Math.max(3, Math.min(8, width / 90)) },
-    y: { domain: names.map((row) => row.k), axis: null, padding: 0.3 },
+    marginRight: 60,
+    marginTop: above ? 18 : 10,
+    marginBottom: 44,
+    x: { label: options.label, labelAnchor: "center", nice: true, insetLeft: 6, insetRight: 6, ticks: Math.max(3, Math.min(8, width / 90)), ...tick },
+    y: { domain: rows.map((_, k) => k), axis: null, padding: 0.3 },
     marks: [
       Plot.gridX({ stroke: palette.grid, strokeOpacity: 1 }),
       ...(options.zero ? [Plot.ruleX([0], { stroke: palette.ink, strokeWidth: 1.2 })] : []),
-      Plot.link(names.filter((row) => row.low !== null), { x1: "low", x2: "high", y1: "k", y2: "k", stroke: (row: IntervalRow) => (row.strong ? palette.accent : palette.line), strokeWidth: 4, strokeLinecap: "round", strokeOpacity: 0.55 }),
-      Plot.dot(names, { x: "value", y: "k", r: 5, fill: (row: IntervalRow) => (row.strong ? palette.accent : palette.surface), stroke: (row: IntervalRow) => (row.strong ? palette.accent : palette.line), strokeWidth: 1.8 }),
-      Plot.text(names, { y: "k", text: (row: IntervalRow) => clipped(row.name, Math.floor(room / 7)), frameAnchor: "left", textAnchor: "end", dx: -10, fill: palette.ink, title: "name" }),
-      Plot.text(names, { y: "k", text: (row: IntervalRow) => digits(row.value), frameAnchor: "right", textAnchor: "start", dx: 8, fill: palette.ink, fontVariant: "tabular-nums" }),
-      Plot.tip(names, Plot.pointerY({ x: "value", y: "k", fill: palette.surface, stroke: palette.line, title: (row: IntervalRow) => `${row.name}\n${digits(row.value)}${row.low === null ? "" : ` (${digits(row.low)} to ${digits(row.high!)})`}${row.note ? `\n${row.note}` : ""}` })),
+      Plot.link(values.filter((row) => row.low !== null), { x1: "low", x2: "high", y1: "k", y2: "k", stroke: (row: IntervalRow) => (row.strong ? palette.accent : palette.line), strokeWidth: 4, strokeLinecap: "round", strokeOpacity: 0.55 }),
+      Plot.dot(values, { x: "value", y: "k", r: 5, fill: (row: IntervalRow) => (row.strong ? palette.accent : palette.surface), stroke: (row: IntervalRow) => (row.strong ? palette.accent : palette.line), strokeWidth: 1.8 }),
+      Plot.text(headings, { y: "k", text: (row: Heading) => row.heading, frameAnchor: "left", textAnchor: "start", dx: 4 - room, dy: 2, fill: palette.ink, fontWeight: 650, fontSize: 13 }),
+      above
+        ? Plot.text(values, { y: "k", text: (row: IntervalRow) => clipped(row.name, Math.floor((width - 20) / LETTER)), frameAnchor: "left", textAnchor: "start", dx: -4, dy: -15, fill: palette.ink, stroke: palette.surface, strokeWidth: 4, title: "name" })
+        : Plot.text(values, { y: "k", text: (row: IntervalRow) => clipped(row.name, Math.floor((room - 14) / LETTER)), frameAnchor: "left", textAnchor: "end", dx: -10, fill: palette.ink, title: "name" }),
+      Plot.text(values, { y: "k", text: (row: IntervalRow) => digits(row.value), frameAnchor: "right", textAnchor: "start", dx: 8, fill: palette.ink, fontVariant: "tabular-nums" }),
+      Plot.tip(values, Plot.pointerY({ x: "value", y: "k", fill: palette.surface, stroke: palette.line, title: (row: IntervalRow) => `${row.name}\n${digits(row.value)}${row.low === null ? "" : ` (${digits(row.low)} to ${digits(row.high!)})`}${row.note ? `\n${row.note}` : ""}` })),
     ],
   }) as SVGSVGElement;
 }

@@ -2,9 +2,9 @@
 import { useMemo, useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import type { Site } from "../data";
-import { count, percent, pValue } from "../format";
+import { count, percent, pValue, signed } from "../format";
 import { Chart } from "../chart";
-import { intervalRows, type IntervalRow } from "../charts/intervals";
+import { intervalRows, type Heading, type IntervalRow } from "../charts/intervals";
 import { learningCurve, type CurvePoint } from "../charts/learning-curve";
 import { Breadcrumbs, Loading, Notice, Segments, Select, TableDownloads, useData } from "../parts";
 import { href, type Route } from "../route";
@@ -61,6 +61,30 @@ interface Talk {
 
 const PER_FILE = 25;
 
+const ENDS: Record<string, string> = { task_success: "solved", max_steps: "out of turns", max_propose_steps: "out of answers", error: "error" };
+
+/** How an episode ended, in words. */
+function ending(reason: string): string {
+  return ENDS[reason] ?? reason.replace(/_/g, " ");
+}
+
+const KNOWLEDGE: Record<string, string> = { GT: "knows the solution", no_GT: "does not know the solution" };
+const FORM: Record<string, string> = { textual: "in words", binary: "only good or bad", placebo: "empty words" };
+
+/** `gpt-4 (no_GT-textual)` in words. */
+function expert(feedback: string): string {
+  const match = feedback.match(/^(.*) \((GT|no_GT)-(\w+)\)$/);
+  return match ? `${match[1]}, ${FORM[match[3]] ?? match[3]}, ${KNOWLEDGE[match[2]]}` : feedback;
+}
+
+/** Short names that tell the runs apart. */
+function labels(runs: AgentRun[]): Map<AgentRun, string> {
+  const short = (run: AgentRun) => run.agent + (run.feedback ? ` + ${run.feedback.replace(/ \([^)]*\)$/, "")}` : "");
+  const long = (run: AgentRun) => run.agent + (run.feedback ? ` + ${run.feedback}` : "");
+  const alike = (run: AgentRun) => runs.some((other) => short(other) === short(run) && other.feedback !== run.feedback);
+  return new Map(runs.map((run) => [run, alike(run) ? long(run) : short(run)]));
+}
+
 export function AgentsPage({ site }: { site: Site }) {
   const { value: agents, error } = useData<Agents>("agents");
   if (!agents) return <Loading error={error} />;
@@ -87,6 +111,7 @@ export function AgentsPage({ site }: { site: Site }) {
 
 function RunTable({ site, agents }: { site: Site; agents: Agents }) {
   const families = [...new Set(agents.runs.flatMap((run) => Object.keys(run.families)))].sort();
+  const trends = Object.keys(agents.trends).length > 0;
   const order = agents.runs.map((_, k) => k).sort((a, b) => agents.runs[b].all.value - agents.runs[a].all.value);
   return (
     <section class="card">
@@ -110,15 +135,14 @@ function RunTable({ site, agents }: { site: Site; agents: Agents }) {
           <thead>
             <tr>
               <th scope="col">Agent</th>
-              <th scope="col">Feedback</th>
-              <th scope="col" class="number">Turns allowed</th>
               <th scope="col">Success, 95% interval</th>
               {families.map((family) => (
                 <th scope="col" class="number">{family.replace(/_/g, " ")}</th>
               ))}
+              <th scope="col" class="number">Turns allowed</th>
               <th scope="col" class="number">Turns used</th>
               <th scope="col" class="number">Invalid actions</th>
-              <th scope="col" class="number">Per extra turn</th>
+              {trends && <th scope="col" class="number">Per extra turn</th>}
             </tr>
           </thead>
           <tbody>
@@ -129,9 +153,8 @@ function RunTable({ site, agents }: { site: Site; agents: Agents }) {
                 <tr key={k}>
                   <th scope="row">
                     <a href={href("agent", [site.agents[k]])}>{run.agent}</a>
+                    <small class="expert">{run.feedback ? `feedback: ${expert(run.feedback)}` : "no feedback"}</small>
                   </th>
-                  <td>{run.feedback || "none"}</td>
-                  <td class="number">{run.k}</td>
                   <td class="rate">
                     <b>{percent(run.all.value, 1)}</b> <small>{run.all.low === null ? "" : `${percent(run.all.low, 1)} to ${percent(run.all.high!, 1)}`}</small>
                     <span class="bar" aria-hidden="true">
@@ -142,23 +165,28 @@ function RunTable({ site, agents }: { site: Site; agents: Agents }) {
                   {families.map((family) => (
                     <td class="number">{run.families[family] ? percent(run.families[family].value, 1) : "–"}</td>
                   ))}
+                  <td class="number">{run.k}</td>
                   <td class="number">{run.turns.toFixed(2)}</td>
                   <td class="number">{run.invalid === null ? "–" : percent(run.invalid, 1)}</td>
-                  <td class="number">{trend ? `+${trend.slope.toFixed(2)}`.replace("+-", "−") : "–"}</td>
+                  {trends && <td class="number">{trend ? signed(trend.slope, 2) : "–"}</td>}
                 </tr>
               );
             })}
           </tbody>
         </table>
       </div>
-      <p class="fine">Per extra turn: slope of the success rate over runs with different numbers of turns allowed, in percentage points.</p>
+      <p class="fine">
+        Success is the share of tasks solved within the turns allowed; the interval draws tasks again. An action is invalid when it is neither code nor an answer.
+        {trends && " Per extra turn: slope of the success rate over runs with different numbers of turns allowed, in percentage points."}
+      </p>
     </section>
   );
 }
 
 function ByTurn({ runs, several }: { runs: AgentRun[]; several: boolean }) {
   const [kind, setKind] = useState(several ? "budget" : "turn");
-  const label = (run: AgentRun) => run.agent + (run.feedback ? " + feedback" : "");
+  const called = useMemo(() => labels(runs), [runs]);
+  const label = (run: AgentRun) => called.get(run)!;
   const points = useMemo<CurvePoint[]>(() => {
     if (kind === "budget") return runs.map((run) => ({ name: label(run), x: run.k, y: run.all.value, low: run.all.low, high: run.all.high }));
     const largest = Math.max(...runs.map((run) => run.k));
@@ -170,7 +198,7 @@ function ByTurn({ runs, several }: { runs: AgentRun[]; several: boolean }) {
       title={kind === "budget" ? "Success by turns allowed" : "Solved after so many turns"}
       name={`success_by_${kind}`}
       depends={[points]}
-      draw={(width, palette) => learningCurve(points, names, { xLabel: kind === "budget" ? "turns allowed (k)" : "turns taken", yLabel: "success rate", format: String, linear: true }, width, palette)}
+      draw={(width, palette) => learningCurve(points, names, { xLabel: kind === "budget" ? "turns allowed (k)" : "turns taken", yLabel: "success rate", format: String, linear: true, percent: true }, width, palette)}
       controls={several ? <Segments label="Which turns" value={kind} options={[{ value: "budget", label: "Allowed" }, { value: "turn", label: "Taken" }]} onChange={setKind} /> : undefined}
       caption={kind === "budget" ? "Every k is a run of its own: agents are told how many turns they have. Bands: 95% intervals." : "Share of all episodes of the run that had succeeded by then."}
     />
@@ -184,24 +212,27 @@ function last(points: CurvePoint[], name: string): number {
 function ByFamily({ runs }: { runs: AgentRun[] }) {
   const families = [...new Set(runs.flatMap((run) => Object.keys(run.families)))].sort();
   const datasets = [...new Set(runs.flatMap((run) => Object.keys(run.datasets)))].sort();
-  const [group, setGroup] = useState(`f:${families[0]}`);
-  const rows = useMemo<IntervalRow[]>(
-    () =>
+  const [group, setGroup] = useState("");
+  const called = useMemo(() => labels(runs), [runs]);
+  const budgets = new Set(runs.map((run) => run.k)).size > 1;
+  const rows = useMemo<(IntervalRow | Heading)[]>(() => {
+    const of = (rate: (run: AgentRun) => Rate | undefined) =>
       runs
-        .flatMap((run) => {
-          const rate = group.startsWith("f:") ? run.families[group.slice(2)] : run.datasets[group.slice(2)];
-          return rate ? [{ name: run.name, value: rate.value, low: rate.low, high: rate.high, strong: true, note: count(rate.n, "episode") }] : [];
+        .flatMap((run): IntervalRow[] => {
+          const found = rate(run);
+          return found ? [{ name: called.get(run)! + (budgets ? `, k = ${run.k}` : ""), value: found.value, low: found.low, high: found.high, strong: true, note: count(found.n, "episode") }] : [];
         })
-        .sort((a, b) => b.value - a.value),
-    [runs, group],
-  );
+        .sort((a, b) => b.value - a.value);
+    if (group) return of((run) => run.datasets[group]);
+    return families.flatMap((family) => [{ heading: family.replace(/_/g, " ") }, ...of((run) => run.families[family])]);
+  }, [runs, group]);
   return (
     <Chart
       title="Success by task family"
-      name={`success_${group.slice(2)}`}
+      name={`success_${group || "families"}`}
       depends={[rows]}
-      draw={(width, palette) => intervalRows(rows, { label: `success rate in ${group.slice(2).replace(/_/g, " ")}` }, width, palette)}
-      controls={<Select label="Tasks" value={group} options={[...families.map((f) => ({ value: `f:${f}`, label: f.replace(/_/g, " "), group: "Families" })), ...datasets.map((d) => ({ value: `d:${d}`, label: d, group: "Datasets" }))]} onChange={setGroup} />}
+      draw={(width, palette) => intervalRows(rows, { label: group ? `success rate in ${group}` : "success rate", percent: true }, width, palette)}
+      controls={<Select label="Tasks" value={group} options={[{ value: "", label: "all families" }, ...datasets.map((d) => ({ value: d, label: d, group: "One dataset" }))]} onChange={setGroup} />}
       caption="Bars are 95% intervals over tasks."
     />
   );
@@ -209,14 +240,15 @@ function ByFamily({ runs }: { runs: AgentRun[] }) {
 
 function FeedbackGain({ gains }: { gains: Gain[] }) {
   const several = new Set(gains.map((gain) => gain.k)).size > 1;
-  const rows: IntervalRow[] = gains.map((gain) => ({ name: `${gain.agent} + ${gain.feedback}${several ? `, k = ${gain.k}` : ""}`, value: gain.difference, low: gain.low, high: gain.high, strong: gain.p !== null && gain.p <= 0.05, note: `${percent(gain.without, 1)} without, ${percent(gain.with, 1)} with; ${count(gain.n, "task")}; p ${pValue(gain.p)}` }));
+  const forms = new Set(gains.map((gain) => gain.feedback.replace(/^.* \(/, ""))).size > 1;
+  const rows: IntervalRow[] = gains.map((gain) => ({ name: `${gain.agent} + ${gain.feedback.replace(/ \([^)]*\)$/, "")}${forms ? ` (${expert(gain.feedback).split(", ").slice(1).join(", ")})` : ""}${several ? `, k = ${gain.k}` : ""}`, value: gain.difference, low: gain.low, high: gain.high, strong: gain.p !== null && gain.p <= 0.05, note: `${percent(gain.without, 1)} without, ${percent(gain.with, 1)} with; ${count(gain.n, "task")}; p ${pValue(gain.p)}` }));
   return (
     <Chart
       title="What feedback is worth"
       name="feedback_gain"
       depends={[gains]}
-      draw={(width, palette) => intervalRows(rows, { label: "success with feedback minus success without", zero: true }, width, palette)}
-      caption="On the same tasks with and without the expert; bars are 95% intervals of the paired difference, filled where p is at most 0.05 (not corrected for the number of rows)."
+      draw={(width, palette) => intervalRows(rows, { label: "gain in percentage points", zero: true, percent: true }, width, palette)}
+      caption="Success with feedback minus success without, on the same tasks. Bars are 95% intervals of the paired difference, filled where p is at most 0.05 (not corrected for the number of rows)."
     />
   );
 }
@@ -240,18 +272,18 @@ export function AgentPage({ site, route }: { site: Site; route: Route }) {
       <div class="title">
         <h1>{run.agent}</h1>
         <p class="lead">
-          {percent(run.all.value, 1)} of {count(run.all.n, "episode")} solved, {run.k} turns allowed, {run.feedback ? `feedback by ${run.feedback}` : "no feedback"}
+          {percent(run.all.value, 1)} of {count(run.all.n, "episode")} solved, {run.k} turns allowed, {run.feedback ? `feedback by ${expert(run.feedback)}` : "no feedback"}
         </p>
       </div>
       <div class="columns">
-        <Chart title="Success by dataset" name={`datasets_${run.name}`} depends={[rows]} draw={(width, palette) => intervalRows(rows, { label: "success rate" }, width, palette)} />
+        <Chart title="Success by dataset" name={`datasets_${run.name}`} depends={[rows]} draw={(width, palette) => intervalRows(rows, { label: "success rate", percent: true }, width, palette)} />
         <section class="card">
           <h2>How episodes ended</h2>
-          <table class="plain">
+          <table class="plain ends">
             <tbody>
               {Object.entries(run.ends).sort((a, b) => b[1] - a[1]).map(([end, n]) => (
                 <tr>
-                  <th scope="row">{end.replace(/_/g, " ")}</th>
+                  <th scope="row">{ending(end)}</th>
                   <td class="number">{n}</td>
                   <td class="number">{percent(n / run.all.n, 1)}</td>
                 </tr>
@@ -279,7 +311,8 @@ export function AgentPage({ site, route }: { site: Site; route: Route }) {
                   {name} {id}
                 </span>
                 <small>
-                  {count(turns, "turn")}, {end.replace(/_/g, " ")}
+                  {count(turns, "turn")}
+                  {!success && `, ${ending(end)}`}
                 </small>
               </a>
             </li>
@@ -314,7 +347,8 @@ export function EpisodePage({ site, route }: { site: Site; route: Route }) {
           {dataset} <span class="on">{id}</span>
         </h1>
         <p class="lead">
-          <b class={success ? "right" : "wrong"}>{success ? "✓ solved" : "✗ not solved"}</b>, {count(talk.turns.length, "turn")}, {end.replace(/_/g, " ")}
+          <b class={success ? "right" : "wrong"}>{success ? "✓ solved" : "✗ not solved"}</b>, {count(talk.turns.length, "turn")}
+          {!success && `, ${ending(end)}`}
         </p>
         <nav class="actions" aria-label="Episodes">
           {step(place - 1, "← previous")}
@@ -322,6 +356,7 @@ export function EpisodePage({ site, route }: { site: Site; route: Route }) {
         </nav>
       </div>
       {talk.error && <Notice kind="problem">{talk.error}</Notice>}
+      <div class="conversation">
       <div class="talk">
         {talk.prompt ? (
           <details class="card said user" open={talk.prompt.length < 2500}>
@@ -331,10 +366,10 @@ export function EpisodePage({ site, route }: { site: Site; route: Route }) {
             <pre class="text">{talk.prompt}</pre>
           </details>
         ) : (
-          <Notice>Recordings come without the task’s text.</Notice>
+          <Notice>This recording comes without the task’s text.</Notice>
         )}
         {talk.turns.map(([text, kind, observation, feedback], k) => (
-          <section class="turn" aria-label={`Turn ${k + 1}`}>
+          <section class="turn" id={`turn-${k + 1}`} tabIndex={-1} aria-label={`Turn ${k + 1}`}>
             <div class="card said agent">
               <header>
                 <b>Turn {k + 1}</b> <small class="kind">{KINDS[kind] ?? kind}</small>
@@ -344,7 +379,7 @@ export function EpisodePage({ site, route }: { site: Site; route: Route }) {
             {observation !== null && (
               <details class="card said user" open={observation.length < 1500}>
                 <summary>
-                  <b>Observation</b> <small>{firstLine(observation)}</small>
+                  <b>Observation</b> {observation.includes("\n") && <small>{firstLine(observation)}</small>}
                 </summary>
                 <pre>{observation}</pre>
               </details>
@@ -368,11 +403,34 @@ export function EpisodePage({ site, route }: { site: Site; route: Route }) {
           </details>
         )}
       </div>
+      <aside class="card" aria-label="Turns of this episode">
+        <h2>{count(talk.turns.length, "turn")}</h2>
+        <ol>
+          {talk.turns.map(([, kind, , feedback], k) => (
+            <li>
+              <button type="button" class="link" onClick={() => jump(k + 1)}>
+                Turn {k + 1}
+              </button>{" "}
+              <small>
+                {KINDS[kind] ?? kind}
+                {feedback && ", gets feedback"}
+              </small>
+            </li>
+          ))}
+        </ol>
+      </aside>
+      </div>
     </>
   );
 }
 
 const KINDS: Record<string, string> = { execute: "runs code", proposal: "proposes a solution", proposal_unparsable: "proposes, but without an answer", invalid: "neither code nor solution", error: "the provider failed" };
+
+function jump(turn: number): void {
+  const place = document.getElementById(`turn-${turn}`)!;
+  place.scrollIntoView({ block: "start" });
+  place.focus({ preventScroll: true });
+}
 
 function firstLine(text: string): string {
   const line = text.split("\n", 1)[0];
@@ -385,7 +443,8 @@ const TAGS = /<(thought|execute|solution)>([\s\S]*?)<\/\1>/g;
 function Message({ text }: { text: string }) {
   const parts: ComponentChildren[] = [];
   let end = 0;
-  const plain = (piece: string) => piece.trim() && parts.push(<p class="text">{piece.trim()}</p>);
+  // A full stop after a tag is not worth a line.
+  const plain = (piece: string) => /[\p{L}\p{N}]/u.test(piece) && parts.push(<p class="text">{piece.trim()}</p>);
   for (const match of text.matchAll(TAGS)) {
     plain(text.slice(end, match.index));
     const content = match[2].replace(/^\n+|\s+$/g, "");

@@ -12,6 +12,19 @@ import { pareto, type CostPoint } from "../charts/pareto";
 export const BEST = 1;
 export const TIE = 2;
 
+/** Whether a column has ties marked; where nothing was tested, only the best value is. */
+function tested(data: BoardMetric, column: number): boolean {
+  return data.standing.some((row) => row[column] !== 0);
+}
+
+/** Standing of a cell; in an untested column the best value is still the best. */
+function standingOf(data: BoardMetric, metric: Metric, row: number, column: number): number {
+  const value = data.value[row][column];
+  if (tested(data, column) || value === null) return data.standing[row][column];
+  const others = data.value.map((cells) => cells[column]).filter((x): x is number => x !== null);
+  return others.length > 1 && value === (metric.lower ? Math.min(...others) : Math.max(...others)) ? BEST : 0;
+}
+
 interface Row {
   index: number;
   name: string;
@@ -132,6 +145,8 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
   const [column, setColumn] = useState(0);
   const sorted = useMemo(() => sortRows(rows, data, sort), [rows, data, sort]);
   const domain = useMemo(() => domainOf(data), [data]);
+  const below = data.value.flat().some((value) => value !== null && value < domain[0]);
+  const beyond = data.value.flat().some((value) => value !== null && value > domain[1]);
   const columns = narrow ? [Math.min(column, board.datasets.length - 1)] : board.datasets.map((_, k) => k);
   const grid = useGrid();
   const by = (key: SortKey) => {
@@ -172,7 +187,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
       <p class="legend" aria-label="Legend">
         <span><b class="mark best">●</b> best</span>
         <span><b class="mark tie">○</b> tie: not distinguishable from the best</span>
-        <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval; one scale for all, {decimals(domain[0], 2)} to {decimals(domain[1], 2)}, ◂ below it</span>
+        <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval, drawn from {decimals(domain[0], 2)} to {decimals(domain[1], 2)} in every cell{below && "; ◂ lies below"}{beyond && "; ▸ lies above"}</span>
       </p>
       <div class="scroll" tabIndex={-1}>
         <table class={`leaderboard ${columns.length <= 3 ? "wide" : ""}`} ref={grid} aria-describedby="board-keys">
@@ -181,7 +196,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
               {header("name", "Encoder", undefined, "sticky")}
               {several && header("rank", narrow ? "Rank" : "Mean rank", undefined, "number")}
               {several && !narrow && header("mean", "Mean", undefined, "number")}
-              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${board.numImages[k].toLocaleString("en")} images${board.numGroups[k] ? `, ${board.numGroups[k]} groups` : ""}`, "dataset"))}
+              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${board.numImages[k].toLocaleString("en")} images${board.numGroups[k] ? `, ${board.numGroups[k]} groups` : ""}${metric.tested && board.rows.length > 1 && !tested(data, k) ? "; ties not tested" : ""}`, "dataset"))}
             </tr>
           </thead>
           <tbody>
@@ -194,7 +209,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
                 {several && <td class="number">{decimals(row.rank, 2)}</td>}
                 {several && !narrow && <td class="number">{decimals(row.mean)}</td>}
                 {columns.map((k) => (
-                  <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} standing={data.standing[row.index][k]} domain={domain} />
+                  <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} standing={standingOf(data, metric, row.index, k)} domain={domain} />
                 ))}
               </tr>
             ))}
@@ -260,7 +275,9 @@ function domainOf(data: BoardMetric): [number, number] {
   const low = Math.max(numbers[0], quantile(0.25) - spread);
   const high = Math.min(numbers[numbers.length - 1], quantile(0.75) + 2 * spread);
   const room = (high - low) * 0.04;
-  return [low - room, high + room];
+  // The scale does not go where no value can be.
+  const largest = numbers[numbers.length - 1] <= 1 ? 1 : Infinity;
+  return [numbers[0] >= 0 ? Math.max(0, low - room) : low - room, Math.min(largest, high + room)];
 }
 
 function cellText(data: BoardMetric, row: number, column: number): string | null {
@@ -277,13 +294,12 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
   board.datasets.forEach((d, k) => {
     for (const note of [data.tests[k][1], board.problems[k]]) if (note) notes.set(note, [...(notes.get(note) ?? []), site.datasets[d].name]);
   });
-  const how = [...new Set(board.how.filter(Boolean))];
   const lacking = data.value.some((row, r) => row.some((value, c) => value !== null && data.low[r][c] === null));
   return (
     <div class="fine notes">
       {tests.length > 0 && (
         <p>
-          Ties: {tests.join(", ")}, Holm-corrected over all pairs of a column{how.length > 0 && `; ${how.join(", ")}`}. <a href={href("methods")}>More</a>
+          Ties: {tests.join(", ")}; corrected by Holm over all pairs of a column. <a href={href("methods")}>More</a>
         </p>
       )}
       {!metric.tested && <p>Differences in {metric.label} are not tested here, so no ties are marked.</p>}
@@ -332,7 +348,7 @@ function CostView({ site, board, metric, data, title }: { site: Site; board: Boa
       }
       caption={
         points.length ? (
-          <>The line joins encoders that no other beats in both: cheaper and at least as good. {board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
+          <>The line joins encoders that no other beats in both: {cost.lower ? "cheaper" : "faster"} and at least as good. {cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
         ) : (
           <Notice>No encoder here has both a known cost and a value.</Notice>
         )

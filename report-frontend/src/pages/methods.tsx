@@ -1,7 +1,7 @@
 // Where every number comes from, what the intervals mean, and how to cite.
 import { useState } from "preact/hooks";
 import { boardName, runName, type Site } from "../data";
-import { count } from "../format";
+import { count, day } from "../format";
 import { CopyBox, Loading, Notice, TableDownloads, termsLabel, useData } from "../parts";
 import { runHref } from "../route";
 
@@ -11,6 +11,7 @@ interface Methods {
   paragraph: string;
   how: string[];
   tests: string[];
+  software: Record<string, string[]>;
 }
 
 const SHOWN = 50;
@@ -27,21 +28,24 @@ export function MethodsPage({ site }: { site: Site }) {
       <div class="columns">
       <section class="card prose">
         <h2>How to read the numbers</h2>
-        <p>
-          <strong>95% interval.</strong> A test set is a sample: other images of the same kind would give a somewhat different number. The interval is where the middle 95% of the numbers lie when the test set is drawn
-          again many times. Where images are known to come from patients or slides, whole patients or slides are drawn, because images of one patient are alike. It does not cover another training set, another
-          scanner or another seed. For few-shot results it is about the choice of the labelled examples: episodes are drawn again.
-        </p>
-        <p>
-          <strong>Ties.</strong> Encoders are compared on the same images, so what is hard for all of them does not count. A value is marked as a tie when its difference to the best of the column could be chance, after
-          Holm’s correction for all pairs of encoders in the table: the chance of any false claim in a table is at most {100 * site.alpha}%. “Tie” does not mean “equal”: the test set may be too small to tell. Two
-          intervals that overlap do not mean a tie either; the paired difference on the <em>Compare</em> page is what counts.
-        </p>
-        <p>
-          <strong>Mean rank and critical difference.</strong> Each dataset ranks the encoders; the mean of these ranks is compared with Nemenyi’s critical difference after Friedman’s test. Few datasets rarely show a
-          difference.
-        </p>
-        {methods.how.length > 0 && <p>Drawn here: {methods.how.join("; ")}. Tests used: {methods.tests.join(", ") || "none"}.</p>}
+        {site.boards.length > 0 && <EncoderMethods site={site} methods={methods} />}
+        {site.agents.length > 0 && (
+          <>
+            <p>
+              <strong>Agents.</strong> An agent may act a limited number of times: run code, or propose an answer. Success is the share of tasks solved in that many turns. Its 95% interval draws the tasks again; several
+              plays of one task stay together. It is about other tasks of the same kind, not about other wordings of the prompt.
+            </p>
+            <p>
+              <strong>What feedback is worth.</strong> Success with an expert’s feedback minus success without, on the tasks that both runs have. An interval that does not reach zero speaks for the feedback; several rows are not
+              corrected for each other.
+            </p>
+          </>
+        )}
+        {Object.keys(methods.software).length > 0 && (
+          <p>
+            <strong>Software of the runs.</strong> {Object.entries(methods.software).map(([name, versions]) => `${name} ${versions.join(" or ")}`).join(", ")}.
+          </p>
+        )}
       </section>
       <section class="card">
         {methods.paragraph && <CopyBox label="Methods paragraph" text={methods.paragraph} />}
@@ -61,6 +65,32 @@ export function MethodsPage({ site }: { site: Site }) {
             </ul>
           </Notice>
         </section>
+      )}
+    </>
+  );
+}
+
+function EncoderMethods({ site, methods }: { site: Site; methods: Methods }) {
+  return (
+    <>
+      <p>
+        <strong>95% interval.</strong> A test set is a sample: other images of the same kind would give a somewhat different number. The interval is where the middle 95% of the numbers lie when the test set is drawn
+        again many times. Where images are known to come from patients or slides, whole patients or slides are drawn, because images of one patient are alike. It does not cover another training set, another
+        scanner or another seed. For few-shot results it is about the choice of the labelled examples: episodes are drawn again.
+      </p>
+      <p>
+        <strong>Ties.</strong> Encoders are compared on the same images, so what is hard for all of them does not count. A value is marked as a tie when its difference to the best of the column could be chance, after
+        Holm’s correction for all pairs of encoders in the table: the chance of any false claim in a table is at most {100 * site.alpha}%. “Tie” does not mean “equal”: the test set may be too small to tell. Two
+        intervals that overlap do not mean a tie either; the paired difference on the <em>Compare</em> page is what counts.
+      </p>
+      <p>
+        <strong>Mean rank and critical difference.</strong> Each dataset ranks the encoders; the mean of these ranks is compared with Nemenyi’s critical difference after Friedman’s test. Few datasets rarely show a
+        difference.
+      </p>
+      {methods.how.length > 0 && (
+        <p>
+          <strong>Drawn here.</strong> {methods.how.join("; ")}. Tests used: {methods.tests.join(", ") || "none"}.
+        </p>
       )}
     </>
   );
@@ -123,7 +153,11 @@ function Runs({ site, methods }: { site: Site; methods: Methods }) {
   const cells = (run: number) => {
     const p = methods.provenance;
     const board = site.boards[site.runs.board[run]];
-    return [runName(site, run), site.datasets[site.runs.dataset[run]].name, boardName(board), String(p.preset[run]), String(p.seed[run]), String(p.fingerprint[run]), String(p.version[run]), String(p.date[run])];
+    return [runName(site, run), site.datasets[site.runs.dataset[run]].name, boardName(board), String(p.preset[run]), String(p.seed[run]), String(p.fingerprint[run]), String(p.version[run]), day(String(p.date[run]))];
+  };
+  const command = (run: number) => {
+    const p = methods.provenance;
+    return commandOf(site, run, { train: String(p.train_features[run]), test: String(p.test_features[run]), preset: String(p.preset[run]), seed: Number(p.seed[run]) }).replace(/ \\\n\s+/g, " ");
   };
   const header = ["encoder", "dataset", "task", "preset", "seed", "fingerprint", "version", "date"];
   return (
@@ -134,7 +168,7 @@ function Runs({ site, methods }: { site: Site; methods: Methods }) {
           <span>Find</span>
           <input type="search" value={search} onInput={(event) => setSearch(event.currentTarget.value)} placeholder="encoder, dataset, fingerprint" />
         </label>
-        <TableDownloads table={() => ({ name: "runs", caption: "Every run.", header, rows: found.map(cells) })} />
+        <TableDownloads table={() => ({ name: "runs", caption: "Every run, with the command that makes it again.", header: [...header, "command"], rows: found.map((run) => [...cells(run), command(run)]) })} />
       </header>
       <div class="scroll">
         <table class="plain">
@@ -162,6 +196,7 @@ function Runs({ site, methods }: { site: Site; methods: Methods }) {
           </tbody>
         </table>
       </div>
+      <p class="fine">The fingerprint names the features that went in: weights, preprocessing and images. The command that makes a run again is on its page, and in the CSV.</p>
       {shown.length < found.length && (
         <p>
           <button type="button" onClick={() => setPages(pages + 1)}>

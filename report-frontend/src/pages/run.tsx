@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { boardName, decodeProbabilities, runName, unpack, type Images, type RunData, type Site } from "../data";
 import { calibration, confusion, precisionRecall, roc, topProbability, type Predictions } from "../curves";
-import { count, decimals, interval, metricLabel, percent } from "../format";
+import { count, day, decimals, interval, metricLabel, percent } from "../format";
 import { Chart } from "../chart";
 import { useGrid } from "../grid";
 import { classCurves, type ClassCurve } from "../charts/class-curves";
@@ -363,6 +363,14 @@ function Reliability({ view, name }: { view: View; name: string }) {
   );
 }
 
+/** A value of the results file as people read it. */
+function inWords(value: unknown): string {
+  if (typeof value === "string") return value;
+  if (typeof value === "number") return value.toLocaleString("en", { maximumSignificantDigits: 6 });
+  if (value && typeof value === "object" && !Array.isArray(value) && Object.values(value).every((entry) => typeof entry !== "object")) return Object.entries(value).map(([key, entry]) => `${key} ${entry}`).join(", ");
+  return JSON.stringify(value);
+}
+
 function Provenance({ site, run, data }: { site: Site; run: number; data: RunData }) {
   const p = data.provenance;
   const facts: [string, string][] = [
@@ -370,11 +378,11 @@ function Provenance({ site, run, data }: { site: Site; run: number; data: RunDat
     ["seed", String(p.seed)],
     ["fingerprint of the features", p.fingerprint],
     ["histobench", p.version],
-    ["date", p.date],
+    ["date", day(p.date)],
     ["description", p.description],
     ["training features", p.train_features],
     ["test features", p.test_features],
-    ...Object.entries(data.info).map(([key, value]): [string, string] => [key.replace(/_/g, " "), typeof value === "string" ? value : JSON.stringify(value)]),
+    ...Object.entries(data.info).map(([key, value]): [string, string] => [key.replace(/_/g, " "), inWords(value)]),
   ];
   return (
     <section class="card">

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.report.inventory import Inventory
 from histobench.roi.data.dataset import SPLITS, RoiDataset
 from histobench.roi.data.load import scan_dataset
 from histobench.roi.data.problem import Reading
+from histobench.roi.plan.dataset_notes import FILE, DatasetNote, read_dataset_notes
 
 log = logging.getLogger(__name__)
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2"})
@@ -54,8 +54,13 @@ class ImageSources:
         return ImageSources(kept)
 
 
-def image_sources(inventory: Inventory, given: str | Path | Mapping[str, str | Path] | None) -> ImageSources:
-    """The sources that the user names, else those that the results themselves name and that still exist."""
+def image_sources(
+    inventory: Inventory,
+    given: str | Path | Mapping[str, str | Path] | None,
+    *,
+    results_dir: Path | None = None,
+) -> ImageSources:
+    """The sources that the user names, else those that `histobench run` noted and that still exist."""
     named: dict[str, str | Path] = dict(given) if isinstance(given, Mapping) else {}
     if given is not None and not isinstance(given, Mapping):
         named[""] = given
@@ -64,23 +69,36 @@ def image_sources(inventory: Inventory, given: str | Path | Mapping[str, str | P
             raise HistobenchError(
                 f"--images: there are no results of {name!r}; {did_you_mean(name, inventory.datasets)}"
             )
+    notes = {} if results_dir is None else noted_datasets(results_dir)
     found: dict[str, ImageSource] = {}
     opened: dict[str, ImageSource] = {}
-    for index, dataset in enumerate(inventory.datasets):
+    for dataset in inventory.datasets:
+        note = notes.get(dataset)
         place = named.get(dataset, named.get(""))
-        if place is not None:
+        if place is not None and (note is None or Path(place).resolve() != Path(note.source)):
             key = str(place)
             opened[key] = opened.get(key) or open_source(place)
             found[dataset] = opened[key]
-            continue
-        place = _told_by_runs(inventory, index)
-        if place is None:
-            continue
-        try:
-            found[dataset] = open_source(place)
-        except HistobenchError as error:
-            log.warning("no thumbnails for %s: %s", dataset, error)
+        elif note is not None:
+            try:
+                found[dataset] = _source_of(note)
+            except HistobenchError as error:
+                log.warning("no thumbnails for %s: %s", dataset, error)
     return ImageSources(found)
+
+
+def noted_datasets(results_dir: Path) -> dict[str, DatasetNote]:
+    """What runs below a folder noted about their datasets; the outermost folder has the last word."""
+    notes: dict[str, DatasetNote] = {}
+    for path in sorted(results_dir.rglob(FILE), key=lambda path: -len(path.parts)):
+        notes |= read_dataset_notes(path.parent)
+    return notes
+
+
+def _source_of(note: DatasetNote) -> ImageSource:
+    """The images as the run had them: same splits, same patients."""
+    reading = note.read()
+    return ImageSource(_with_file_names(_paths(reading)), reading, Path(note.source).name)
 
 
 def open_source(place: str | Path) -> ImageSource:
@@ -88,12 +106,7 @@ def open_source(place: str | Path) -> ImageSource:
     path = Path(place)
     try:
         reading = scan_dataset(path)
-        paths: dict[str, Path] = {}
-        for split in SPLITS:
-            for image in reading.dataset.splits.get(split, ()):
-                paths.setdefault(image.name, image.path)
-                # A file name that two images share leads to neither.
-        if paths:
+        if paths := _paths(reading):
             return ImageSource(_with_file_names(paths), reading, path.name)
     except HistobenchError:
         if not path.is_dir():
@@ -102,6 +115,14 @@ def open_source(place: str | Path) -> ImageSource:
     if not files:
         raise HistobenchError(f"no images in {path}")
     return ImageSource(_with_file_names(files), None, path.name)
+
+
+def _paths(reading: Reading) -> dict[str, Path]:
+    paths: dict[str, Path] = {}
+    for split in SPLITS:
+        for image in reading.dataset.splits.get(split, ()):
+            paths.setdefault(image.name, image.path)
+    return paths
 
 
 def _with_file_names(paths: Mapping[str, Path]) -> dict[str, Path]:
@@ -115,11 +136,3 @@ def _with_file_names(paths: Mapping[str, Path]) -> dict[str, Path]:
 
 def _is_image(path: Path) -> bool:
     return path.suffix.lower() in _SUFFIXES and path.is_file()
-
-
-def _told_by_runs(inventory: Inventory, dataset: int) -> Path | None:
-    for run, index in zip(inventory.runs, inventory.dataset_of, strict=True):
-        place: Any = run.info.get("dataset_source") if index == dataset else None
-        if isinstance(place, str) and place and Path(place).exists():
-            return Path(place)
-    return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from histobench import __version__
+from histobench.report.agent_runs import AgentRun
 from histobench.report.encoder_facts import bibtex, encoder_facts
 from histobench.report.inventory import Inventory
 from histobench.report.run_payload import provenance
@@ -18,18 +20,45 @@ _OWN_BIBTEX = f"""@software{{histobench,
 _COLUMNS = ("preset", "seed", "fingerprint", "version", "date", "train_features", "test_features")
 
 
-def methods_payload(inventory: Inventory, results: list[TableResult]) -> dict[str, Any]:
+_MINT_BIBTEX = """@inproceedings{wang2024mint,
+  author = {Wang, Xingyao and Wang, Zihan and Liu, Jiateng and Chen, Yangyi and Yuan, Lifan and Peng, Hao and Ji, Heng},
+  title = {{MINT: Evaluating LLMs in Multi-turn Interaction with Tools and Language Feedback}},
+  booktitle = {International Conference on Learning Representations},
+  year = {2024}
+}"""  # noqa: E501
+
+
+def methods_payload(
+    inventory: Inventory, results: list[TableResult], agents: Sequence[AgentRun] = ()
+) -> dict[str, Any]:
     """Provenance of every run by column, citations, BibTeX and the paragraph."""
     rows = [provenance(run) for run in inventory.runs]
     facts = [encoder_facts(name) for name in inventory.encoders]
     entries = dict.fromkeys(entry for entry in map(bibtex, facts) if entry)
     return {
         "provenance": {name: [row[name] for row in rows] for name in _COLUMNS},
-        "bibtex": "\n\n".join([_OWN_BIBTEX, *entries]),
-        "paragraph": paragraph(inventory, results),
-        "how": sorted({result.how for result in results if result.how}),
+        "bibtex": "\n\n".join([_OWN_BIBTEX, *entries, *([_MINT_BIBTEX] if agents else [])]),
+        "paragraph": " ".join(filter(None, [paragraph(inventory, results), agents_paragraph(agents)])),
+        "software": software(inventory),
+        "how": resamples({result.how for result in results if result.how}),
         "tests": sorted({test for result in results for test, _ in result.tests.values() if test}),
     }
+
+
+def resamples(how: Iterable[str]) -> list[str]:
+    """Numbers of resamples of the same things, as one range.
+
+    >>> resamples(["1000 resamples of groups", "5000 resamples of groups", "10000 resamples of images"])
+    ['1,000 to 5,000 resamples of groups', '10,000 resamples of images']
+    """
+    numbers: dict[str, set[int]] = {}
+    for text in how:
+        count, _, rest = text.partition(" ")
+        numbers.setdefault(rest, set()).add(int(count))
+    return [
+        (f"{min(counts):,} to {max(counts):,} {rest}" if len(counts) > 1 else f"{min(counts):,} {rest}")
+        for rest, counts in sorted(numbers.items())
+    ]
 
 
 def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
@@ -64,6 +93,37 @@ def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
+def agents_paragraph(agents: Sequence[AgentRun]) -> str:
+    """What was done with language-model agents."""
+    if not agents:
+        return ""
+    names = list(dict.fromkeys(run.agent for run in agents))
+    datasets = sorted({episode.outcome.task for run in agents for episode in run.episodes})
+    tasks = {(e.outcome.task, e.outcome.task_id) for run in agents for e in run.episodes}
+    budgets = sorted({run.k for run in agents})
+    experts = list(dict.fromkeys(run.feedback_model for run in agents if run.feedback))
+    sentences = [
+        f"We evaluated {_count(len(names), 'language-model agent')} ({', '.join(names)}) on "
+        f"{_count(len(tasks), 'task')} of {_count(len(datasets), 'dataset')} ({', '.join(datasets)}) by the "
+        f"multi-turn protocol of MINT with at most {_and([str(k) for k in budgets], 'or')} turns, read by "
+        f"histobench {__version__}.",
+        f"Runs with feedback had it from {_and(experts)}." if experts else "",
+        "95% confidence intervals of success rates are percentile bootstrap intervals over tasks"
+        + ("; gains from feedback are paired by task." if experts else "."),
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def software(inventory: Inventory) -> dict[str, list[str]]:
+    """Package -> the versions that the runs were made with."""
+    found: dict[str, set[str]] = {}
+    for run in inventory.runs:
+        versions = run.info.get("versions")
+        for name, version in versions.items() if isinstance(versions, dict) else ():
+            found.setdefault(str(name), set()).add(str(version))
+    return {name: sorted(versions) for name, versions in found.items()}
+
+
 _TASK_WORDS = {
     "Linear-Probe": "linear probing",
     "KNN": "k-nearest-neighbour classification",
@@ -79,5 +139,5 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _and(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+def _and(words: list[str], word: str = "and") -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {word} {words[-1]}"

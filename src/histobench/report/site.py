@@ -22,6 +22,7 @@ from histobench.report.encoder_facts import encoder_facts
 from histobench.report.headline import metric_facts
 from histobench.report.image_source import ImageSources, image_sources
 from histobench.report.inventory import Inventory, take_inventory
+from histobench.report.measured_speed import measured_speed
 from histobench.report.methods import methods_payload
 from histobench.report.page import write_page
 from histobench.report.payload import write_payload
@@ -66,7 +67,7 @@ def build_site(
             f"no results in {results_dir}"
             + (f" that can be read: {unreadable[0]}" if unreadable else "; run `histobench evaluate` first")
         )
-    sources = image_sources(inventory, images)
+    sources = image_sources(inventory, images, results_dir=results_dir)
     title = title or results_dir.name
     with site_folder(out) as site:
         results = list(_tables(inventory, site, thorough, workers, on_progress))
@@ -79,10 +80,14 @@ def build_site(
             content = dataset_payload(index, inventory, results, sources.of.get(name), thorough=thorough)
             write_payload(site, f"dataset/{index}", content)
         maps = _write_maps(inventory, results, site, results_dir, thorough, on_progress)
-        write_payload(site, "methods", methods_payload(inventory, results))
+        write_payload(site, "methods", methods_payload(inventory, results, agents))
         if agents:
             write_agents(site, agents)
-        overview = _overview(inventory, results, title) | {
+        speeds, device = measured_speed(results_dir)
+        for facts in (overview := _overview(inventory, results, title))["encoders"]:
+            facts["speed"] = speeds.get(facts["name"])
+        overview |= {
+            "speedDevice": device,
             "live": live,
             "thumbs": thumbs,
             "maps": maps,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.versions import versions
 from histobench.roi.predictions import Predictions
 from histobench.roi.protocols.held_out import held_out
 
@@ -56,6 +57,7 @@ class Context:
             "train_features": self.request.train.metadata.get("source", ""),
             "test_features": self.request.test.metadata.get("source", ""),
             "device": self.device,
+            "versions": versions("scipy", "scikit-learn"),
         }
         if self.request.val is not None:
             info["num_val"] = len(self.request.val)

@@ -1,4 +1,4 @@
-"""Which software made a feature file."""
+"""Which software made a file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from histobench import __version__
 PACKAGES = ("torch", "timm", "numpy", "pillow")
 
 
-def versions() -> dict[str, str]:
+def versions(*more: str) -> dict[str, str]:
     """The versions that may matter to the numbers."""
     found = {"histobench": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *more):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.data.load import load_dataset
@@ -15,8 +16,10 @@ from histobench.roi.features.extract import Extraction, extract
 from histobench.roi.features.progress import Progress
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.store import load
+from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.jobs import features_folder, results_folder
 from histobench.roi.plan.schema import DatasetEntry, Plan
+from histobench.roi.plan.speeds import device_name, measured_speeds, write_speeds
 
 Say = Callable[[str], None]
 
@@ -75,10 +78,12 @@ def run_plan(
     """
     outcome = PlanOutcome(plan.results)
     datasets = load_datasets(plan)
+    write_dataset_notes(plan)
     for entry in plan.datasets:
         before_extraction()
         extractions = _extract(plan, datasets[entry.name], outcome, progress)
         after_extraction()
+        _note_speeds(plan, extractions)
         for encoder in plan.encoders:
             files = {e.split: e.path for e in extractions if e.asked == encoder}
             if not files:
@@ -103,6 +108,12 @@ def _extract(plan: Plan, dataset: RoiDataset, outcome: PlanOutcome, progress: Pr
         except HistobenchError as error:
             outcome.failures.append(Failure(f"{dataset.name} x {encoder}: features", str(error)))
     return done
+
+
+def _note_speeds(plan: Plan, extractions: list[Extraction]) -> None:
+    if plan.device and "," in plan.device:
+        return  # several devices share the images, and only the first is timed
+    write_speeds(plan.results, measured_speeds(extractions, device_name(resolve_device(plan.device))))
 
 
 def _extract_with(
