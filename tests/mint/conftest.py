@@ -1,17 +1,27 @@
-"""Fixtures of the language-model track's tests; among them a real HTTP server that misbehaves on demand."""
+"""Fixtures of the language-model track's tests.
+
+A real HTTP server that misbehaves on demand, small datasets, and a scripted model that answers them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from histobench.mint.sandbox import active_backend
 
+QUESTION = "What is {number} + 1? Answer with a number."
+#: Which of five ways a question is answered, by its last digit: few run code, which is slow.
+WAYS = (0, 2, 3, 4, 2, 0, 3, 4, 0, 1)
 #: Answers a request, given its body and its number (from 0).
 Answer = Callable[[dict[str, Any], int], "Reply"]
 
@@ -43,6 +53,10 @@ def chat(text: str | None, *, read: int = 10, written: int = 5, finish: str = "s
     """A well-formed chat completion."""
     return Reply(
         {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1700000000,
+            "model": "some-model",
             "choices": [
                 {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
             ],
@@ -147,3 +161,104 @@ def needs_sandbox() -> None:
     name, why = active_backend()
     if name == "none":
         pytest.skip(f"no sandbox works on this machine: {why}")
+
+
+@pytest.fixture
+def make_data(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a folder of datasets in which gsm8k has `n` easy questions."""
+
+    def make(n: int, name: str = "gsm8k") -> Path:
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        tasks = [{"id": i, "prompt": QUESTION.format(number=i), "reference": str(i + 1)} for i in range(n)]
+        (folder / "test_prompts.json").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+        return tmp_path / "data"
+
+    return make
+
+
+def scripted_turns(number: int) -> list[str]:
+    """What the model says: it answers at once, computes first, is wrong, or confused."""
+    answer = f"<solution>{number + 1}</solution>"
+    wrong = "<solution>-7</solution>"
+    code = f"<execute>print({number} + 1)</execute>"
+    ways = ([answer], [code, answer], [wrong, wrong], ["Hm.", answer], [wrong, answer])
+    return list(ways[WAYS[number % 10]])
+
+
+def scripted_answer(body: dict[str, Any]) -> str:
+    """The scripted model, from the conversation alone."""
+    talk = body["messages"]
+    number = int(re.findall(r"What is (\d+) \+ 1\?", talk[0]["content"])[-1])
+    turn = sum(message["role"] == "assistant" for message in talk)
+    turns = scripted_turns(number)
+    return turns[min(turn, len(turns) - 1)]
+
+
+@pytest.fixture
+def make_recording(tmp_path: Path) -> Callable[[int], Path]:
+    """Writes recordings of `n` episodes of those questions."""
+
+    def make(n: int) -> Path:
+        path = tmp_path / "scripted.k5.jsonl.gz"
+        with gzip.open(path, "wt") as file:
+            for number in range(n):
+                record = {
+                    "family": "reasoning",
+                    "task": "gsm8k",
+                    "task_id": number,
+                    "model": "scripted",
+                    "settings": {"max_steps": 5, "max_propose": 2},
+                    "turns": [{"assistant": text, "kind": "?"} for text in scripted_turns(number)],
+                    "success": True,
+                    "terminate_reason": "task_success",
+                    "counts": {"propose_solution": 0, "use_tool": 0, "invalid_action": 0},
+                }
+                file.write(json.dumps(record) + "\n")
+        return path
+
+    return make
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """Every line of every results file."""
+    files = sorted(folder.rglob("results.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def totals(folder: Path) -> tuple[list[str], dict[str, int]]:
+    """Task ids in order, and sums over all episodes."""
+    lines = read_lines(folder)
+    sums: dict[str, int] = {"success": 0}
+    for line in lines:
+        sums["success"] += line["state"]["success"]
+        for counter in ("agent_action_count", "token_counter"):
+            for name, value in line["state"][counter].items():
+                sums[name] = sums.get(name, 0) + value
+        reason = line["state"]["terminate_reason"]
+        sums[reason] = sums.get(reason, 0) + 1
+    return sorted(str(line["task"]["task_id"]) for line in lines), sums
+
+
+class Script:
+    """What tests of runs share."""
+
+    answer = staticmethod(scripted_answer)
+    turns = staticmethod(scripted_turns)
+    lines = staticmethod(read_lines)
+    totals = staticmethod(totals)
+
+
+@pytest.fixture
+def one_sandbox(needs_sandbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs inside this process share one sandbox: starting one takes seconds."""
+    import histobench.mint.sandbox as sandbox
+
+    monkeypatch.setattr(
+        sandbox, "open_sandbox", lambda backend: contextlib.nullcontext(sandbox.shared_pool())
+    )
+
+
+@pytest.fixture
+def script(needs_sandbox: None) -> type[Script]:
+    return Script

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from histobench.mint.agents.opening import Terms
     from histobench.mint.feedback.kind import Form
-    from histobench.mint.prompts.first_message import Wording
     from histobench.mint.runs.planned_cell import PlannedCell
 
 OUTPUT = "mint-results"
@@ -84,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.cli.mint_progress import progress_display
     from histobench.cli.mint_summary import print_summary
     from histobench.mint.agents.opening import open_player
+    from histobench.mint.prompts.choice import choose_wording
     from histobench.mint.runs.episode_run import Stage
     from histobench.mint.runs.run import Run
     from histobench.mint.runs.task_source import load_tasks
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     if args.concurrency < 1 or args.repeat < 1:
         raise HistobenchError("--concurrency and --repeat must be at least 1")
     console = Console(stderr=True)
-    wording = _wording(args)
+    wording = choose_wording(args.prompts, args.prompts_dir)
     cells, output = _cells(args)
     loaded = [(cell, load_tasks(cell.dataset, args.data or cell.data, args.limit)) for cell in cells]
     terms = _terms(args, output, cells)
@@ -187,16 +187,3 @@ def _terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell])
         prices=prices,
         ledger=Ledger(max_cost=args.max_cost, spent=cache.spent() if cache else 0.0),
     )
-
-
-def _wording(args: argparse.Namespace) -> Wording:
-    from histobench.mint.prompts.first_message import OwnWording
-    from histobench.mint.prompts.published import PublishedWording
-
-    if args.prompts == "official":
-        if not args.prompts_dir:
-            raise HistobenchError(
-                "--prompts official needs --prompts-dir, a clone of the published benchmark"
-            )
-        return PublishedWording(args.prompts_dir)
-    return OwnWording()

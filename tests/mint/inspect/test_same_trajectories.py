@@ -1,0 +1,208 @@
+"""Inspect and this project's own runs play the same episodes; a model behind real HTTP answers both."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("inspect_ai", reason="the extra `inspect` is not installed")
+
+from inspect_ai import eval as inspect_eval
+from inspect_ai.log import EvalLog, EvalSample, read_eval_log
+from inspect_ai.model import Model, get_model
+
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.mint.inspect.evaluation import mint
+from histobench.mint.inspect.solver import EPISODE
+
+pytestmark = pytest.mark.usefixtures("one_sandbox")
+EPISODES = 12
+
+
+def model(server: Any, name: str = "scripted") -> Model:
+    return get_model(f"openai-api/test/{name}", base_url=server.url, api_key="none", memoize=False)
+
+
+def evaluate(server: Any, logs: Path, data: Path, **arguments: Any) -> EvalLog:
+    roles = arguments.pop("model_roles", None)
+    options = {name: arguments.pop(name) for name in ("epochs",) if name in arguments}
+    logs_of_run = inspect_eval(
+        mint(tasks="gsm8k", data=str(data), **arguments),
+        model=model(server),
+        model_roles=roles,
+        log_dir=str(logs),
+        display="none",
+        **options,
+    )
+    # From the file, as its viewer reads it.
+    return read_eval_log(logs_of_run[0].location)
+
+
+def run(server: Any, output: Path, data: Path, *more: str) -> None:
+    agent = f"openai:scripted@{server.url}"
+    where = ["--tasks", "gsm8k", "--data", str(data), "-o", str(output)]
+    assert main(["mint", "run", "--agent", agent, *where, *more]) == 0
+
+
+def samples(log: EvalLog) -> list[EvalSample]:
+    assert log.status == "success", log.error
+    return log.samples or []
+
+
+def episodes_of_log(log: EvalLog) -> dict[str, Any]:
+    episodes = {}
+    for sample in samples(log):
+        episode = dict(sample.store[EPISODE])
+        episode.pop("details")
+        episodes[str(episode["task"]["task_id"])] = episode
+    return episodes
+
+
+def episodes_of_run(script: Any, output: Path) -> dict[str, Any]:
+    return {str(line["task"]["task_id"]): line for line in script.lines(output)}
+
+
+def test_both_engines_give_the_same_trajectories_on_the_same_answers(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
+) -> None:
+    data = make_data(EPISODES)
+    server.answer = lambda body, number: replies.chat(script.answer(body))
+    run(server, tmp_path / "own", data)
+    asked = sorted(str(body["messages"]) for body in server.requests)
+    stops = {str(body.get("stop")) for body in server.requests}
+    server.requests.clear()
+    log = evaluate(server, tmp_path / "logs", data)
+    assert episodes_of_log(log) == episodes_of_run(script, tmp_path / "own")
+    assert sorted(str(body["messages"]) for body in server.requests) == asked
+    assert {str(body.get("stop")) for body in server.requests} == stops
+    assert {body["temperature"] for body in server.requests} == {0.0}
+
+
+def test_the_log_shows_the_conversation_the_verdict_and_the_rate(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
+) -> None:
+    server.answer = lambda body, number: replies.chat(script.answer(body))
+    log = evaluate(server, tmp_path / "logs", make_data(EPISODES))
+    assert log.results is not None
+    metrics = {name: metric.value for name, metric in log.results.scores[0].metrics.items()}
+    played = samples(log)
+    verdicts = [(sample.scores or {})["task_success"] for sample in played]
+    solved = [verdict.value == "C" for verdict in verdicts]
+    assert metrics["accuracy"] == pytest.approx(sum(solved) / EPISODES)
+    assert 0 < sum(solved) < EPISODES
+    computed = next(sample for sample in played if sample.metadata["task_id"] == "9")
+    said = [message.text for message in computed.messages]
+    assert said[1] == "Assistant:\n<execute>print(9 + 1)</execute>\n"
+    assert said[2].startswith("Observation:\n10\n")
+    verdict = (computed.scores or {})["task_success"]
+    assert (verdict.answer, verdict.explanation) == ("10", "task_success")
+
+
+@pytest.mark.parametrize("form", ["textual", "binary"])
+def test_an_expert_is_asked_the_same_by_both_engines(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any, form: str
+) -> None:
+    data = make_data(6)
+
+    def answer(body: dict[str, Any], number: int) -> Any:
+        if body["model"] == "teacher":
+            return replies.chat("This is BAD. Count again.")
+        return replies.chat(script.answer(body))
+
+    server.answer = answer
+    expert = f"openai:teacher@{server.url}"
+    run(server, tmp_path / "own", data, "--feedback", expert, "--feedback-form", form, "--gt")
+    asked = sorted(str(body["messages"]) for body in server.requests if body["model"] == "teacher")
+    server.requests.clear()
+    log = evaluate(
+        server,
+        tmp_path / "logs",
+        data,
+        feedback=form,
+        gt=True,
+        model_roles={"expert": model(server, "teacher")},
+    )
+    assert episodes_of_log(log) == episodes_of_run(script, tmp_path / "own")
+    again = [body for body in server.requests if body["model"] == "teacher"]
+    assert sorted(str(body["messages"]) for body in again) == asked
+    assert len(asked) > 2
+
+
+def test_the_placebo_needs_no_expert_and_an_expert_needs_a_model(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
+) -> None:
+    data = make_data(4)
+    server.answer = lambda body, number: replies.chat(script.answer(body))
+    run(server, tmp_path / "own", data, "--feedback", "placebo")
+    log = evaluate(server, tmp_path / "logs", data, feedback="placebo")
+    assert episodes_of_log(log) == episodes_of_run(script, tmp_path / "own")
+    failed = evaluate(server, tmp_path / "logs", data, feedback="textual")
+    assert failed.status == "error"
+    assert "role 'expert' is required" in str(failed.error)
+    with pytest.raises(HistobenchError, match="did you mean textual"):
+        mint(data=str(data), feedback="textul")
+
+
+def test_a_conversation_that_is_too_long_ends_the_episode_in_both(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
+) -> None:
+    data = make_data(2)
+
+    def answer(body: dict[str, Any], number: int) -> Any:
+        if len(body["messages"]) > 1:
+            message = "This model's maximum context length is 8192 tokens."
+            error = {"message": message, "code": "context_length_exceeded"}
+            return replies.Reply({"error": error}, status=400)
+        return replies.chat("Hm.")
+
+    server.answer = answer
+    run(server, tmp_path / "own", data)
+    ends = []
+    for episodes in (
+        episodes_of_run(script, tmp_path / "own"),
+        episodes_of_log(evaluate(server, tmp_path / "logs", data)),
+    ):
+        states = [episode["state"] for episode in episodes.values()]
+        ends.append([(s["terminate_reason"], s["success"], s["agent_action_count"]) for s in states])
+    assert ends[0] == ends[1]
+    assert ends[0][0][0] == "error"
+
+
+def test_a_provider_that_fails_is_no_failure_of_the_model(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
+) -> None:
+    server.answer = lambda body, number: replies.Reply({"error": {"message": "no"}}, status=401)
+    log = evaluate(server, tmp_path / "logs", make_data(2))
+    assert log.status == "error"
+    assert not any(sample.scores for sample in log.samples or [])
+
+
+def test_inspects_command_finds_the_tasks_and_the_table_reads_its_log(
+    tmp_path: Path,
+    make_data: Callable[[int], Path],
+    server: Any,
+    replies: Any,
+    script: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = make_data(4)
+    server.answer = lambda body, number: replies.chat(script.answer(body))
+    command = [sys.executable, "-m", "inspect_ai", "eval", "histobench/mint"]
+    command += ["--model", "openai-api/test/scripted", "--model-base-url", server.url, "--epochs", "2"]
+    command += ["-T", "tasks=gsm8k", "-T", f"data={data}", "-T", "k=3", "--limit", "3", "--display", "plain"]
+    environment = {**os.environ, "TEST_API_KEY": "none", "INSPECT_LOG_DIR": str(tmp_path / "logs")}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (log,) = (tmp_path / "logs").glob("*.eval")
+    assert main(["mint", "table", str(log), "--intervals"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["model", "SR3"]
+    assert lines[1].split()[0] == "scripted"
+    assert lines[1].split()[-1] == "6"  # three tasks, twice
