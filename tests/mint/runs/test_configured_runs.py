@@ -1,0 +1,142 @@
+"""Runs from configuration files, budgets and repeats, as a researcher gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histobench.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("one_sandbox")
+
+
+@pytest.fixture
+def scripted(server: Any, replies: Any, script: Any) -> str:
+    """The agent that answers by the script."""
+    server.answer = lambda body, number: replies.chat(script.answer(body))
+    return f"openai:scripted@{server.url}"
+
+
+def folders(output: Path) -> list[str]:
+    return sorted(path.parent.relative_to(output).as_posix() for path in output.rglob("results.jsonl"))
+
+
+def test_a_folder_of_configurations_is_played_cell_by_cell(
+    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, server: Any, script: Any
+) -> None:
+    data = make_data(4)
+    configs = tmp_path / "configs"
+    assert main(["mint", "configs", str(configs), "--tasks", "gsm8k", "--model", "my-model"]) == 0
+    plain = configs / "my-model" / "F=None"
+    assert len(list(plain.rglob("*.json"))) == 5
+    output = tmp_path / "out"
+    arguments = ["--agent", scripted, "--name", "my-model", "--data", str(data), "-o", str(output)]
+    assert main(["mint", "run", "--config", str(plain), *arguments]) == 0
+    budgets = ("max1_p1", "max2_p2", "max3_p2", "max4_p2", "max5_p2")
+    assert folders(output) == [f"my-model/F=None/{k}+tool+cd/reasoning/gsm8k" for k in budgets]
+    assert len(script.lines(output)) == 5 * 4
+    first = script.lines(output / "my-model/F=None/max1_p1+tool+cd")
+    assert all(len(line["state"]["history"]) == 2 for line in first)
+
+
+def test_one_file_names_agent_address_and_sampling_itself(
+    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, server: Any, script: Any
+) -> None:
+    data = make_data(2)
+    assert main(["mint", "configs", str(tmp_path / "configs"), "--tasks", "gsm8k"]) == 0
+    (file,) = (tmp_path / "configs").rglob("F=None/max3*/reasoning/gsm8k.json")
+    config = json.loads(file.read_text())
+    settings = {"model_name": "org/own-model", "max_tokens": 99, "temperature": 0.5}
+    config["agent"]["config"] |= {**settings, "openai.api_base": server.url}
+    config["task"]["filepath"] = str(data / "gsm8k" / "test_prompts.json")
+    config["output_dir"] = str(tmp_path / "there" / "own-model/F=None/max3_p2+tool+cd/reasoning/gsm8k")
+    file.write_text(json.dumps(config))
+    assert main(["mint", "run", "--config", str(file)]) == 0
+    assert folders(tmp_path / "there") == ["own-model/F=None/max3_p2+tool+cd/reasoning/gsm8k"]
+    asked = {(body["model"], body["max_tokens"], body["temperature"]) for body in server.requests}
+    assert asked == {("org/own-model", 99, 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [("{}", "not a configuration"), ("[1", "not a configuration")]
+)
+def test_a_file_that_is_no_configuration_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, complaint: str
+) -> None:
+    (tmp_path / "broken.json").write_text(content)
+    assert main(["mint", "run", "--config", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "broken.json" in said
+    assert complaint in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_several_budgets_are_runs_of_their_own_and_make_a_slope(
+    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--agent",
+        scripted,
+        "--tasks",
+        "gsm8k",
+        "--data",
+        str(make_data(10)),
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    assert main(["mint", "run", *arguments, "--k", "1..3"]) == 0
+    capsys.readouterr()
+    assert main(["mint", "table", str(tmp_path / "out")]) == 0
+    titles, row = (line.split() for line in capsys.readouterr().out.splitlines()[:2])
+    assert titles[:5] == ["model", "SR1", "SR2", "SR3", "slope"]
+    assert [float(value) for value in row[1:4]] == [30.0, 80.0, 80.0]
+    assert float(row[4]) == pytest.approx(25.0)
+
+
+def test_repeated_runs_give_the_share_of_tasks_solved_every_time(
+    tmp_path: Path,
+    make_data: Callable[[int], Path],
+    server: Any,
+    replies: Any,
+    script: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: dict[str, int] = {}
+
+    def answer(body: dict[str, Any], number: int) -> Any:
+        question = body["messages"][0]["content"]
+        asked[question] = asked.get(question, 0) + 1
+        right = "What is 0 + 1?" in question or asked[question] == 1  # the others only at the first try
+        return replies.chat(f"<solution>{1 if 'What is 0' in question else 2 if right else -7}</solution>")
+
+    server.answer = answer
+    arguments = ["--agent", f"openai:moody@{server.url}", "--tasks", "gsm8k", "--data", str(make_data(2))]
+    output = tmp_path / "out"
+    assert main(["mint", "run", *arguments, "-o", str(output), "--k", "1", "--repeat", "3"]) == 0
+    assert len(script.lines(output)) == 6
+    capsys.readouterr()
+    assert main(["mint", "table", str(output), "--intervals"]) == 0
+    assert "50.0 % (of 3)" in capsys.readouterr().out
+
+
+def test_other_settings_do_not_grow_into_the_same_folder(
+    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--agent",
+        scripted,
+        "--tasks",
+        "gsm8k",
+        "--data",
+        str(make_data(2)),
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    assert main(["mint", "run", *arguments]) == 0
+    capsys.readouterr()
+    assert main(["mint", "run", *arguments, "--rule", "published"]) == 2
+    assert "rule was 'strict', now 'published'" in capsys.readouterr().err

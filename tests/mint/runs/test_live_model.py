@@ -1,0 +1,50 @@
+"""A real small language model, end to end: in this process, and behind a real HTTP endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.mint.agents.local_model import MODEL, LocalServer, find_model
+
+pytestmark = pytest.mark.usefixtures("one_sandbox")
+
+
+@pytest.fixture(scope="module")
+def live_url() -> Iterator[str]:
+    """An OpenAI-compatible server with the model."""
+    pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
+    try:
+        server = LocalServer(find_model())
+    except HistobenchError as error:
+        pytest.skip(str(error))
+    yield server.base_url
+    server.close()
+
+
+def run(output: Path, *arguments: str) -> None:
+    short = ["--tasks", "starter", "--limit", "2", "--k", "2", "--max-tokens", "12"]
+    assert main(["mint", "run", *short, "-o", str(output), *arguments]) == 0
+
+
+@pytest.mark.slow
+def test_the_same_command_line_works_against_a_server_and_in_this_process(
+    tmp_path: Path, live_url: str, script: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "served", "--agent", f"openai:{MODEL}@{live_url}", "--concurrency", "1")
+    run(tmp_path / "embedded")
+    served, embedded = (script.lines(tmp_path / name) for name in ("served", "embedded"))
+    assert len(served) == 2
+    for line in served:
+        assert line["state"]["finished"]
+        assert line["state"]["token_counter"]["completion_tokens"] > 0
+        assert any(message["role"] == "assistant" for message in line["state"]["history"])
+    by_task = [{line["task"]["task_id"]: line for line in lines} for lines in (served, embedded)]
+    assert by_task[0] == by_task[1]  # greedy decoding: the same words, tokens and verdicts
+    assert main(["mint", "table", str(tmp_path / "served")]) == 0
+    assert MODEL in capsys.readouterr().out
