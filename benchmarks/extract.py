@@ -200,6 +200,7 @@ def measure_pipeline(
         hashed = time.perf_counter() - began
         units = plan_units([list(inventory.refs)], shard_size(case.batch, on_cpu=on_cpu))
         stage.run(units, inventory.refs, pool, stop_at_bad=True, progress=Silent())
+        inventory.close()
         wall = time.perf_counter() - began
     finally:
         pool.close()

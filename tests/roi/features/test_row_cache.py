@@ -120,14 +120,16 @@ def test_unchanged_files_are_not_hashed_again_and_changed_ones_are(
     os.utime(path, (long_ago, long_ago))
     ref = locate(path)
     table = ContentHashes(tmp_path / "cache")
-    stamps, known = table.known([ref])
+    [state], known = table.known([ref])
     assert known == [None]
     # The inode's change time is now, so that the hash is not trusted yet ...
-    table.remember([(ref, stamps[0], b"x" * 32)])
+    table.remember([(state, b"x" * 32)])
     assert table.known([ref])[1] == [None]
     # ... unless all of the file's times are old.
-    settled = (stamps[0][0], stamps[0][1], long_ago * 10**9, stamps[0][3])  # type: ignore[index]
-    table.remember([(ref, settled, b"x" * 32)])
+    file, offset, stamp = state
+    assert stamp is not None
+    settled = (stamp[0], stamp[1], long_ago * 10**9, stamp[3])
+    table.remember([((file, offset, settled), b"x" * 32)])
     assert table.known([ref])[1] == [None]
     monkeypatch.setattr(content_hashes, "stamp_of", lambda _: settled)
     assert table.known([ref])[1] == [b"x" * 32]
@@ -138,8 +140,8 @@ def test_without_a_writable_folder_nothing_is_remembered_and_nothing_fails(tmp_p
     (tmp_path / "file").write_text("in the way")
     table = ContentHashes(tmp_path / "file")
     ref = locate(tmp_path / "file")
-    stamps, known = table.known([ref])
-    table.remember([(ref, stamps[0], b"x" * 32)])
+    [state], known = table.known([ref])
+    table.remember([(state, b"x" * 32)])
     assert known == [None]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,57 +20,68 @@ AT_ONCE = 500
 #: What changes when a file is written: size, two times, inode.
 Stamp = tuple[int, int, int, int]
 
+#: A file, the offset of the image in it, and the file's stamp; None when there is no file.
+State = tuple[str, int, Stamp | None]
+
 
 class ContentHashes:
     """A table (file, offset) -> (stamp, sha256) on disk; without a writable folder it remembers nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._base: sqlite3.Connection | None = None
-        self._empty = True
+        self._writing: threading.Thread | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(folder / "content-hashes.sqlite", timeout=30)
+            path = folder / "content-hashes.sqlite"
+            self._base = sqlite3.connect(path, timeout=30, check_same_thread=False)
             self._base.execute(
                 "CREATE TABLE IF NOT EXISTS hashes (file TEXT, offset INTEGER, size INTEGER, mtime INTEGER, "
                 "ctime INTEGER, inode INTEGER, sha256 BLOB, PRIMARY KEY (file, offset)) WITHOUT ROWID"
             )
-            self._empty = self._base.execute("SELECT 1 FROM hashes LIMIT 1").fetchone() is None
         except (OSError, sqlite3.Error):
             self.close()  # costs time, not correctness
 
-    def known(self, refs: Sequence[ImageRef]) -> tuple[list[Stamp | None], list[bytes | None]]:
-        """The stamp of every file now, and the hash of each that is still what it was."""
-        stamps = [stamp_of(ref) for ref in refs]
-        files = [os.path.abspath(ref.file) for ref in refs]
-        kept = self._rows(list(dict.fromkeys(files)))
-        rows = (kept.get((file, ref.offset)) for file, ref in zip(files, refs, strict=True))
-        return stamps, [
-            row[4] if row is not None and row[:4] == stamp else None
-            for row, stamp in zip(rows, stamps, strict=True)
+    def known(self, refs: Sequence[ImageRef]) -> tuple[list[State], list[bytes | None]]:
+        """The state of every file now, and the hash of each that is still what it was."""
+        self._finish()
+        states = [(os.path.abspath(ref.file), ref.offset, stamp_of(ref)) for ref in refs]
+        kept = self._rows(list(dict.fromkeys(state[0] for state in states)))
+        if not kept:
+            return states, [None] * len(states)
+        rows = (kept.get((file, offset)) for file, offset, _ in states)
+        return states, [
+            row[4] if row is not None and row[:4] == state[2] else None
+            for row, state in zip(rows, states, strict=True)
         ]
 
-    def remember(self, hashed: Iterable[tuple[ImageRef, Stamp | None, bytes]]) -> None:
-        """Keep hashes with the stamps taken before reading; files changed a moment ago are not trusted."""
+    def remember(self, hashed: Iterable[tuple[State, bytes]]) -> None:
+        """Keep hashes with the states taken before reading; files changed a moment ago are not trusted.
+
+        Writing goes on beside the caller's work, until `close`.
+        """
         if self._base is None:
             return
         now = time.time_ns()
         rows = [
-            (os.path.abspath(ref.file), ref.offset, *stamp, sha)
-            for ref, stamp, sha in hashed
+            (file, offset, *stamp, sha)
+            for (file, offset, stamp), sha in hashed
             if stamp is not None and now - max(stamp[1], stamp[2]) > SETTLED_NS
         ]
-        try:
-            with self._base:
-                self._empty = self._empty and not rows
-                self._base.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-        except sqlite3.Error:
-            self.close()  # a full disk costs time here, not correctness
+        self._finish()
+        self._writing = threading.Thread(target=_insert, args=(self._base, rows))
+        self._writing.start()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file, with everything written."""
+        self._finish()
         if self._base is not None:
             self._base.close()
             self._base = None
+
+    def _finish(self) -> None:
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
 
     def _rows(self, files: Sequence[str]) -> dict[tuple[str, int], tuple[int, int, int, int, bytes]]:
         """What is remembered of some files; many at a time, because one question per file would be felt."""
@@ -90,6 +102,14 @@ class ContentHashes:
         except sqlite3.Error:
             return {}
         return rows
+
+
+def _insert(base: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
+    try:
+        with base:
+            base.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    except sqlite3.Error:
+        pass  # a full disk costs time here, not correctness
 
 
 def stamp_of(ref: ImageRef) -> Stamp | None:

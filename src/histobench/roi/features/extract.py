@@ -110,6 +110,7 @@ class _Run:
         workers = useful_workers(self.settings.num_workers, on_cpu=on_cpu)
         workers = -(-workers // len(self.settings.devices))
         pool = open_pool(workers, polite=on_cpu)
+        inventory: Inventory | None = None
         try:
             # Hashing needs the disk and the workers, building the networks needs this process: both at once.
             with ThreadPoolExecutor(1) as background:
@@ -124,6 +125,8 @@ class _Run:
             bad = self._compute(tracks, missing, inventory, pool)
         finally:
             pool.close()
+            if inventory is not None:
+                inventory.close()
         problems = self._problems(inventory, bad)
         if problems and self.settings.on_bad_image == "stop":
             raise HistobenchError(
