@@ -28,7 +28,7 @@ from histobench.mint.replay.normalise import alike, same
 from histobench.mint.replay.recording import read_recordings
 from histobench.mint.results.outcome import read_outcome_table
 from histobench.mint.results.stored_episode import read_episodes
-from histobench.mint.sandbox.guest import frames, python38
+from histobench.mint.sandbox.guest import frames, python38_syntax, python38_words
 from histobench.mint.sandbox.guest.frames import BrokenFrameError
 from histobench.mint.sandbox.guest.python38_language import as_python38
 from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
@@ -93,12 +93,12 @@ def _file(parser: Callable[[Path], Any], name: str) -> Callable[[str], None]:
 
 
 def _old_words(text: str) -> None:
-    python38.reword_message(text, failing_frame=text)
-    python38.reword_shell_error(text)
+    python38_words.reword_message(text, failing_frame=text)
+    python38_words.reword_shell_error(text)
     try:
         tree = ast.parse(text, "<string>")
     except SyntaxError as error:
-        python38.reword_syntax_error(error)
+        python38_syntax.reword_syntax_error(error)
     else:
         compile(as_python38(tree), "cell", "exec")
 

@@ -177,6 +177,24 @@ OLD_WORDS = {
     "chr('a')": "TypeError: an integer is required (got type str)",
     "range('a')": "TypeError: 'str' object cannot be interpreted as an integer",
     "1 % 0": "ZeroDivisionError: integer division or modulo by zero",
+    'def f():\n"""\nabc\n"""\n    return 1': (
+        'Cell In[1], line 4\n    """\n    ^\nIndentationError: expected an indented block'
+    ),
+}
+# Words and positions as the source of Python 3.8 says; no recording shows them.
+OLD_WORDS |= {
+    "1.0 // 0": "ZeroDivisionError: float divmod()",
+    "'abc'['x']": "TypeError: string indices must be integers\n",
+    "'%d' % 'a'": "TypeError: %d format: a number is required, not str",
+    "isinstance(1, 'a')": "TypeError: isinstance() arg 2 must be a type or tuple of types",
+    "print x": "          ^\nSyntaxError: Missing parentheses in call to 'print'. Did you mean print(x)?",
+    "exec 'x'": "SyntaxError: Missing parentheses in call to 'exec'",
+    "x = 'abc\ny = 2": "    x = 'abc\n            ^\nSyntaxError: EOL while scanning string literal",
+    "f'{1'": "    f'{1'\n    ^\nSyntaxError: f-string: expecting '}'",
+    'f"{x["a"]}"': '    f"{x["a"]}"\n          ^\nSyntaxError: invalid syntax',
+    "x = f'{a b}'": "File <fstring>:1\n    (a b)\n       ^\nSyntaxError: invalid syntax",
+    "x = 0777": "           ^\nSyntaxError: leading zeros in decimal integer literals are not permitted",
+    "if 1:\n\tx = 1\n        y = 2": "TabError: inconsistent use of tabs and spaces in indentation",
 }
 
 
@@ -208,6 +226,18 @@ def test_what_came_later_can_be_refused_as_in_the_recordings(ipython_pool: Sandb
     assert old("import dataclasses, typing\nprint(typing.List[int])") == "typing.List[int]\n"
     old.close()
     new.close()
+
+
+def test_what_has_gone_since_can_be_used_as_in_the_recordings(ipython_pool: SandboxPool) -> None:
+    tool = PythonREPL(pool=ipython_pool, wording="python3.8")
+    assert tool("from fractions import gcd\nprint(gcd(12, 18), gcd(12, -18))") == "6 -6\n"
+    assert tool("from collections import Iterable\nprint(isinstance([], Iterable))") == "True\n"
+    assert tool("import math\nprint(math.factorial(5.0))") == "120\n"
+    assert "----> 1 math.factorial(2.5)\n\nValueError: factorial() only accepts" in tool(
+        "math.factorial(2.5)"
+    )
+    assert tool("import random\nprint(len(random.sample({1, 2, 3}, 2)))") == "2\n"
+    tool.close()
 
 
 def test_a_cell_that_ran_out_of_memory_says_where_and_the_session_goes_on(ipython_pool: SandboxPool) -> None:

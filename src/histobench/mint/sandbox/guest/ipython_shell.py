@@ -18,7 +18,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from . import python38, python38_language
+from . import python38_language, python38_syntax, python38_words
 from .alarm import HIDDEN, alarm_paused, soft_limit
 from .capture import Capture
 from .memory_reserve import reserve_open
@@ -62,13 +62,13 @@ class CellShell(InteractiveShell):
         """As IPython does it, in the words of an old parser if asked for."""
         error = sys.exc_info()[1]
         if self.old_wording and isinstance(error, SyntaxError):
-            python38.reword_syntax_error(error)
+            python38_syntax.reword_syntax_error(error)
         super().showsyntaxerror(filename, running_compiled_code)
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         parts = [_GAP.sub("   (...)\n", part) for part in stb]
         if self.old_wording and parts:
-            parts[-1] = python38.reword_message(parts[-1], failing_frame="\n".join(parts[-2:-1]))
+            parts[-1] = python38_words.reword_message(parts[-1], failing_frame="\n".join(parts[-2:-1]))
         super()._showtraceback(etype, evalue, parts)
 
     def _format_exception_for_storage(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class CellShell(InteractiveShell):
             check=False,
         )
         text = done.stdout.decode("utf-8", "replace")
-        sys.stdout.write(python38.reword_shell_error(text) if self.old_wording else text)
+        sys.stdout.write(python38_words.reword_shell_error(text) if self.old_wording else text)
         self.user_ns["_exit_code"] = done.returncode
 
 
@@ -107,8 +107,8 @@ class IPythonShell:
         """Begin an episode with `names` in the namespace; `wording` is "native" or "python3.8"."""
         self._shell.old_wording = wording == "python3.8"
         if self._shell.old_wording:
-            python38.print_numbers_plainly()
-            python38_language.forget_newer_functions()
+            python38_words.print_numbers_plainly()
+            python38_language.use_old_library()
             self._shell.ast_transformers.append(python38_language.PlainClasses())
         # Nothing has run in this process yet: what the zygote's trial cells left behind, it cleared itself.
         self._shell.user_ns.update(names)
@@ -134,8 +134,10 @@ class IPythonShell:
         for code in _WARM_UP:
             with Capture(10_000):
                 self.run(code, 60, 0)
-        python38.load_grammar()
+        python38_syntax.load_grammar()
         self._shell.reset(new_session=False)
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:

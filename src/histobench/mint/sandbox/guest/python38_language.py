@@ -1,4 +1,4 @@
-"""What Python 3.8, the Python of the published recordings, could not do yet.
+"""What Python 3.8, the Python of the published recordings, could not do yet, and what it still could.
 
 A model that writes `-> list[int]` or calls `math.lcm` met an error there, in cells and in submissions, and
 whoever compares with recordings wants the same. Only code of the episode is held to it, libraries are not.
@@ -7,8 +7,12 @@ whoever compares with recordings wants the same. Only code of the episode is hel
 from __future__ import annotations
 
 import ast
+import collections.abc
+import fractions
 import math
-from typing import TypeVar
+import random
+from collections.abc import Set
+from typing import Any, TypeVar
 
 _CLASSES = frozenset({"dict", "frozenset", "list", "set", "tuple", "type"})
 _NEWER_IN_MATH = ("cbrt", "exp2", "lcm", "nextafter", "ulp")
@@ -44,8 +48,41 @@ def as_python38(tree: _Tree) -> _Tree:
     return tree
 
 
-def forget_newer_functions() -> None:
-    """Take from `math` what came later; packages that use it have it already."""
+def use_old_library() -> None:
+    """Take from the standard library what came later, and give it back what it had.
+
+    Packages that use the newer functions have them already.
+    """
     for name in _NEWER_IN_MATH:
         if hasattr(math, name):
             delattr(math, name)
+    math.factorial = _factorial
+    random.sample = _sample
+    fractions.gcd = _gcd  # type: ignore[attr-defined]
+    for name in collections.abc.__all__:
+        setattr(collections, name, getattr(collections.abc, name))
+
+
+def _factorial(x: Any, /) -> int:
+    if isinstance(x, float):
+        if not x.is_integer():
+            raise ValueError("factorial() only accepts integral values")
+        x = int(x)
+    return _plain_factorial(x)
+
+
+def _sample(population: Any, k: int, **options: Any) -> list[Any]:
+    return _plain_sample(tuple(population) if isinstance(population, Set) else population, k, **options)
+
+
+def _gcd(a: Any, b: Any) -> Any:
+    """With the sign of the last divisor, as it was."""
+    while b:
+        a, b = b, a % b
+    return a
+
+
+_factorial.__name__ = _factorial.__qualname__ = "factorial"
+_sample.__name__ = _sample.__qualname__ = "sample"
+_gcd.__name__ = _gcd.__qualname__ = "gcd"
+_plain_factorial, _plain_sample = math.factorial, random.sample

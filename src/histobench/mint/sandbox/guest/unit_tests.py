@@ -30,7 +30,7 @@ def run_program(order: dict[str, Any]) -> dict[str, Any]:
 def _compiled(program: str, *, old: bool) -> CodeType:
     source: str | ast.Module = program
     if old:
-        python38_language.forget_newer_functions()
+        python38_language.use_old_library()
         source = python38_language.as_python38(ast.parse(program, "<submission>"))
     # dont_inherit: this file's own future statements are not the submission's.
     return compile(source, "<submission>", "exec", dont_inherit=True)
