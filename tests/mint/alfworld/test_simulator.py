@@ -13,7 +13,8 @@ from histobench.mint.alfworld.games import GameFile
 from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.alfworld_env import AlfWorldEnv
-from histobench.mint.replay.execution import RECORDED_WORDING, replay
+from histobench.mint.replay.execution import replay
+from histobench.mint.replay.recorded_python import PYTHON38
 from histobench.mint.replay.recording import Recording, read_recordings
 from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tools.alfworld import ACTIONS, household_tools
@@ -130,7 +131,7 @@ def test_recorded_episodes_are_seen_again(
         task = AlfWorldTask(files[recording.task_id])
         task.rule = "published"
         task._game = simulator.start(task.game_file.path)
-        return AlfWorldEnv(task, first_cell_number=recording.first_cell_number, wording=RECORDED_WORDING)
+        return AlfWorldEnv(task, first_cell_number=recording.first_cell_number, wording=PYTHON38)
 
     for recording in chosen:
         played = replay(recording, open_env)
