@@ -3,77 +3,108 @@
 `strict` is the default rule of histobench; `published` is the published benchmark's, its defects included.
 RESULTS is a folder of runs (results.jsonl in the published folders) or of recordings (*.k5.jsonl.gz). An
 answer that the new rule does not accept, given with budget left, leaves an episode open: counted as failed.
+
+Examples:
+  histobench mint rescore outputs/ --rule published
+  histobench mint rescore recordings/ --rule published,strict      both, side by side
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from histobench.mint.envs.state import Budget
     from histobench.mint.results.outcome import EpisodeOutcome
+    from histobench.mint.results.rescoring import Rescored
+    from histobench.mint.tasks.base import Task
+    from histobench.mint.tasks.rule import Rule
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to rescore and how."""
     parser.add_argument("results", help="folder of runs, or of recordings")
-    parser.add_argument("--rule", choices=("strict", "published", "recorded"), default="strict")
+    parser.add_argument("--rule", default="strict", help="strict, published or recorded, or several of them")
     parser.add_argument("--data", help="folder of the datasets (default: data/processed)")
     parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
     parser.add_argument(
         "--act", action="store_true", help="also play household episodes again (slow; needs the engine)"
     )
-    parser.add_argument("-o", "--output", help="write the new outcomes to this .csv (for `mint table`)")
+    parser.add_argument(
+        "-o", "--output", help="write the outcomes of one rule to this .csv (for `mint table`)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print what changes, for each dataset."""
+    """Print what changes, for each dataset and each run."""
     from histobench.mint.configs.dataset import select_datasets
     from histobench.mint.results.outcome import write_outcome_table
-    from histobench.mint.results.rescoring import rescore
+    from histobench.mint.tasks.rule import as_rule
 
+    rules = [as_rule(name.strip()) for name in args.rule.split(",")]
+    if args.output and len(rules) > 1:
+        raise HistobenchError("--output takes the outcomes of one rule; give one --rule")
     names = [name.strip() for name in args.tasks.split(",")] if args.tasks else None
     wanted = {dataset.name for dataset in select_datasets(names)}
     tasks = _Tasks(Path(args.results), args.data, act=args.act)
-    tally: dict[str, _Tally] = defaultdict(_Tally)
+    by_dataset: dict[str, _Tally] = defaultdict(_Tally)
+    by_run: dict[str, _Tally] = defaultdict(_Tally)
     outcomes: list[EpisodeOutcome] = []
-    for outcome, messages, budget in _episodes(Path(args.results)):
+    for episode in _episodes(Path(args.results)):
+        outcome = episode.outcome
         if outcome.task not in wanted:
             continue
+        tallies = (by_dataset[outcome.task], by_run[_run_name(outcome)])
         task = tasks.find(outcome.task, outcome.task_id)
         if task is None:
-            tally[outcome.task].unknown += 1
+            for tally in tallies:
+                tally.unknown += 1
             continue
-        result = rescore(
-            messages,
-            task,
-            args.rule,
-            stored_success=outcome.success,
-            budget=budget,
-            open_env=tasks.open_env if args.act else None,
-        )
-        tally[outcome.task].add(outcome.success, result.success, result.open)
-        outcomes.append(_with_success(outcome, result.success))
-    _print(tally, args.rule)
+        results = {rule: tasks.rescore(episode, task, rule) for rule in rules}
+        for tally in tallies:
+            tally.add(outcome.success, results)
+        outcomes.append(replace(outcome, success=results[rules[0]].success))
+    _print("dataset", by_dataset, rules)
+    _print("run", by_run, rules)
     if args.output:
         write_outcome_table(args.output, outcomes)
 
 
-class _Tally:
-    def __init__(self) -> None:
-        self.episodes = self.before = self.after = self.gained = self.lost = self.open = self.unknown = 0
+@dataclass(frozen=True)
+class _Stored:
+    """An episode as far as its scoring needs it."""
 
-    def add(self, before: bool, after: bool, is_open: bool) -> None:
+    outcome: EpisodeOutcome
+    messages: list[str]
+    budget: Budget
+    won: bool | None = None
+
+
+class _Tally:
+    """Counts of some episodes: stored successes, and for each rule what it changes."""
+
+    def __init__(self) -> None:
+        self.episodes = self.stored = self.unknown = 0
+        self.successes: Counter[str] = Counter()
+        self.gained: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
+        self.open: Counter[str] = Counter()
+
+    def add(self, stored: bool, results: Mapping[Rule, Rescored]) -> None:
         self.episodes += 1
-        self.before += before
-        self.after += after
-        self.gained += after and not before
-        self.lost += before and not after
-        self.open += is_open
+        self.stored += stored
+        for rule, result in results.items():
+            self.successes[rule] += result.success
+            self.gained[rule] += result.success and not stored
+            self.lost[rule] += stored and not result.success
+            self.open[rule] += result.open
 
 
 class _Tasks:
@@ -92,10 +123,19 @@ class _Tasks:
             self._known[dataset] = {str(task.task_id): task for task in self._load(dataset)}
         return self._known[dataset].get(task_id)
 
-    def open_env(self, task: Any) -> Any:
+    def rescore(self, episode: _Stored, task: Task, rule: Rule) -> Rescored:
         from histobench.mint.envs.opening import open_environment
+        from histobench.mint.results.rescoring import rescore
 
-        return open_environment(task)
+        return rescore(
+            episode.messages,
+            task,
+            rule,
+            stored_success=episode.outcome.success,
+            budget=episode.budget,
+            open_env=open_environment if self._act else None,
+            won=episode.won,
+        )
 
     def _load(self, name: str) -> list[Any]:
         from histobench.mint.alfworld.games import find_games
@@ -107,7 +147,7 @@ class _Tasks:
         return dataset.load(self._data)
 
 
-def _episodes(path: Path) -> Iterator[tuple[EpisodeOutcome, list[str], Budget]]:
+def _episodes(path: Path) -> Iterator[_Stored]:
     from histobench.mint.envs.state import Budget
     from histobench.mint.replay.recording import SUFFIX, read_recordings
     from histobench.mint.results.stored_episode import find_result_files, read_episodes
@@ -115,37 +155,40 @@ def _episodes(path: Path) -> Iterator[tuple[EpisodeOutcome, list[str], Budget]]:
     if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
         for recording in read_recordings(path):
             texts = [turn.assistant for turn in recording.turns]
-            yield recording.outcome, texts, Budget(recording.max_steps, recording.max_propose)
+            budget = Budget(recording.max_steps, recording.max_propose)
+            yield _Stored(recording.outcome, texts, budget, recording.won)
         return
     for file in find_result_files(path):
         for episode in read_episodes(file):
             budget = Budget(episode.cell.max_steps, episode.cell.max_propose_solution)
-            yield episode.outcome, episode.messages, budget
+            yield _Stored(episode.outcome, episode.messages, budget)
 
 
-def _with_success(outcome: EpisodeOutcome, success: bool) -> EpisodeOutcome:
-    from dataclasses import replace
+def _run_name(outcome: EpisodeOutcome) -> str:
+    from histobench.mint.results.outcome import NO_FEEDBACK
 
-    return replace(outcome, success=success)
+    expert = "" if outcome.feedback_model == NO_FEEDBACK else f" + {outcome.feedback_model}"
+    return f"{outcome.model}{expert}, k={outcome.k}"
 
 
-def _print(tally: dict[str, _Tally], rule: str) -> None:
+def _print(title: str, tallies: Mapping[str, _Tally], rules: Sequence[Rule]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("dataset")
-    for title in ("episodes", "stored", rule, "gained", "lost", "of these open", "unknown task"):
-        table.add_column(title, justify="right")
-    for name, row in tally.items():
-        table.add_row(
-            name,
-            str(row.episodes),
-            _percent(row.before, row.episodes),
-            _percent(row.after, row.episodes),
-            *(str(number or "") for number in (row.gained, row.lost, row.open, row.unknown)),
-        )
-    Console().print(table)
+    table.add_column(title)
+    unknown = any(tally.unknown for tally in tallies.values())
+    columns = [name for rule in rules for name in (rule, "gained", "lost", "open")]
+    for name in ["episodes", "stored", *columns, *["unknown task"] * unknown]:
+        table.add_column(name, justify="right")
+    for name, row in tallies.items():
+        cells = [str(row.episodes), _percent(row.stored, row.episodes)]
+        for rule in rules:
+            cells.append(_percent(row.successes[rule], row.episodes))
+            cells += [str(counts[rule] or "") for counts in (row.gained, row.lost, row.open)]
+        table.add_row(name, *cells, *[str(row.unknown or "")] * unknown)
+    console = Console()
+    (console if console.is_terminal else Console(width=140)).print(table)
 
 
 def _percent(part: int, whole: int) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.results.leaderboard import leaderboard
 from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table
@@ -25,6 +26,21 @@ def test_the_published_numbers_come_out_of_the_recorded_episodes(shared_dir: Pat
     standings = leaderboard(read_outcome_table(folder / "episode_outcomes.csv.gz"))
     computed = {standing.model: standing.as_published() for standing in standings}
     assert {model: computed[model] for model in expected} == expected
+
+
+def test_the_verb_writes_the_published_numbers(
+    shared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shared_dir / "mint" / "replay"
+    table = tmp_path / "table.json"
+    assert main(["mint", "table", str(folder / "episode_outcomes.csv.gz"), "--json", str(table)]) == 0
+    expected = json.loads((folder / "expected_metrics.json").read_text(encoding="utf-8"))
+    written = json.loads(table.read_text(encoding="utf-8"))
+    assert {model: written[model] for model in expected} == expected
+    shown = capsys.readouterr().out
+    for numbers in expected.values():
+        (line,) = [line for line in shown.splitlines() if line.split()[0] == numbers["published_name"]]
+        assert [f"{rate:.2f}" for rate in numbers["SR"].values()] == line.split()[1:6]
 
 
 def test_the_trend_is_the_least_squares_line() -> None:

@@ -102,16 +102,27 @@ def test_the_verb_prints_both_rules_and_writes_a_table(
         str(table),
     ]
     assert main(arguments) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split() == [
-        "mmlu",
-        "2",
-        "100.00",
-        "%",
-        "50.00",
-        "%",
-        "1",
-        "1",
-    ]
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert shown[0] == ["dataset", "episodes", "stored", "strict", "gained", "lost", "open"]
+    assert shown[1] == ["mmlu", "2", "100.00", "%", "50.00", "%", "1", "1"]
+    assert shown[3][-8:] == ["k=5", *shown[1][1:]]
     assert [outcome.success for outcome in read_outcome_table(table)] == [True, False]
     assert main(["mint", "table", str(table), str(tmp_path / "runs")]) == 0
     assert "75.00" in capsys.readouterr().out
+
+
+def test_both_rules_stand_side_by_side_for_recordings(
+    shared_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(shared_dir / "mint" / "replay"), "--rule", "published,strict"]
+    assert main(["mint", "rescore", *arguments, "--tasks", "mmlu,alfworld"]) == 0
+    shown = [line.replace(" %", "%").split() for line in capsys.readouterr().out.splitlines()]
+    rows = {line[0]: line[1:] for line in shown}
+    # What the published rule credits for a letter inside a word, and for running into the limit of actions.
+    assert rows["mmlu"] == ["456", "48.03%", "48.03%", "36.18%", "10", "64", "26"]
+    assert rows["alfworld"] == ["804", "42.04%", "42.04%", "40.05%", "16", "14"]
+
+
+def test_a_table_of_outcomes_is_of_one_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mint", "rescore", str(tmp_path), "--rule", "strict,published", "-o", "x.csv"]) == 2
+    assert "give one --rule" in capsys.readouterr().err

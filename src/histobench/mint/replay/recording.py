@@ -51,6 +51,9 @@ class Recording:
     error: str | None
     feedback_model: str = NO_FEEDBACK
     feedback_type: str = NO_FEEDBACK
+    #: Whether the household goal was reached when the episode was played again; recordings only say that the
+    #: game was over. `None` where nobody looked.
+    won: bool | None = None
 
     @property
     def name(self) -> str:
@@ -123,6 +126,7 @@ def _recording(run: str, record: dict[str, Any]) -> Recording:
         error=record.get("error"),
         feedback_model=feedback["model"] if feedback else NO_FEEDBACK,
         feedback_type=_feedback_type(feedback) if feedback else NO_FEEDBACK,
+        won=(record.get("reference_replay") or {}).get("env_won"),
     )
 
 

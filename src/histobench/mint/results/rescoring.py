@@ -33,10 +33,12 @@ def rescore(
     stored_success: bool,
     budget: Budget,
     open_env: Callable[[Task], GeneralEnv] | None = None,
+    won: bool | None = None,
 ) -> Rescored:
     """Check the proposals of an episode again, in order.
 
-    An episode that is decided by acting is acted again in `open_env`; without one its stored success stands.
+    An episode that is decided by acting is acted again in `open_env`. Without one, `won` is the strict
+    verdict on a stored success if it is known; otherwise the stored success stands.
     """
     task = copy.copy(task)
     task.rule = rule
@@ -45,8 +47,11 @@ def rescore(
     unspent = len(proposals) < budget.max_propose_solution and len(actions) < budget.max_steps
     if task.decided_by_acting:
         # Whoever ran out of actions under any rule has not won, so a stored failure stays one when strict.
-        if open_env is None or (rule == "strict" and not stored_success):
-            return Rescored(stored_success)
+        if rule == "strict" and not stored_success:
+            return Rescored(False)
+        if open_env is None:
+            success = won if rule == "strict" and won is not None else stored_success
+            return Rescored(success, open=stored_success and not success and unspent)
         with open_env(task) as env:
             success = any(env.outcome(action).success for action in actions if not action.is_proposal)
     else:
