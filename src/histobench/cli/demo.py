@@ -1,4 +1,4 @@
-"""The whole ROI track on synthetic tissue: tiles, features, five tasks, a ranked table.
+"""The whole ROI track on synthetic tissue (tiles, features, five tasks, a ranked table), then a few agents.
 
 Needs no network and no GPU. The tiles are drawn by a program; what the numbers show is that everything works,
 not which encoder is good at pathology.
@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """Make the tiles, run the plan, print the tables."""
     from rich.console import Console
 
+    from histobench.cli.demo_agents import play_agents
     from histobench.cli.run import carry_out
     from histobench.roi.data.demo import write_demo_dataset
     from histobench.roi.plan.schema import DatasetEntry, Plan
@@ -54,4 +55,6 @@ def run(args: argparse.Namespace) -> int:
         compile="off",
         n_shot=(1, 2, 4, 8, 16, 32),
     )
-    return carry_out(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
+    code = carry_out(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
+    play_agents(output, console)
+    return code

@@ -1,0 +1,222 @@
+"""What a run of agents costs besides the model and the sandbox: processor time and memory of the harness.
+
+    python benchmarks/mint_runs.py [--episodes 1000] [--concurrency 32] [--write]
+    python benchmarks/mint_runs.py --recording FILE.k5.jsonl.gz --data FOLDER
+
+Replayed episodes: the messages are known, so that everything else is what remains. Without --recording the
+episodes are made up: a question, one or two cells of code, a proposal. With it they are those of the file
+(household tasks left out), played as often as it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import os
+import resource
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+from page import write_section
+
+from histobench.mint.agents.opening import Terms, open_player, player_name
+from histobench.mint.agents.spec import parse_agent
+from histobench.mint.prompts.first_message import OwnWording
+from histobench.mint.runs.episode_run import Stage
+from histobench.mint.runs.request import RunRequest
+from histobench.mint.runs.run import Run
+from histobench.mint.runs.tally import Standing
+from histobench.mint.runs.task_source import choose_datasets, load_tasks
+from histobench.mint.sandbox import open_sandbox
+from histobench.mint.tools.wikipedia.tape import Tape
+
+MEGABYTE = 1 << 20
+MARKS = (0.1, 0.25, 0.5, 0.75, 1.0)
+ALL_BUT_HOUSEHOLD = ("reasoning", "code_generation")
+GOAL_MS = 40.0
+
+
+@dataclass
+class Memory:
+    """Memory of this process when a share of the episodes was done."""
+
+    marks: Sequence[int]
+    megabytes: dict[int, float] = field(default_factory=dict)
+
+    def look(self, standing: Standing) -> None:
+        """Called after every episode, from any thread."""
+        if standing.done in self.marks:
+            self.megabytes[standing.done] = resident_bytes() / MEGABYTE
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One run."""
+
+    name: str
+    episodes: int
+    turns: int
+    concurrency: int
+    per_second: float
+    harness_ms: float
+    sandbox_ms: float
+    memory: dict[int, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--episodes", type=int, default=1000)
+    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument("--recording", help="recorded episodes of one model, *.k5.jsonl.gz")
+    parser.add_argument("--data", help="folder of the datasets that they are of")
+    parser.add_argument("--tape", help="recorded answers of the encyclopedia")
+    parser.add_argument("--write", action="store_true", help="put the section into docs/benchmarks.md")
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [measure_made_up(Path(folder), args.episodes, args.concurrency)]
+    if args.recording:
+        rows.append(measure_recording(args.recording, args.data, args.tape, args.episodes, args.concurrency))
+    section = describe(rows, load)
+    print(section)
+    if args.write:
+        write_section("mint-runs", section)
+
+
+def measure_made_up(folder: Path, episodes: int, concurrency: int) -> Figures:
+    """Questions of this script and the messages that answer them."""
+    data = folder / "data" / "gsm8k"
+    data.mkdir(parents=True)
+    recording = folder / "made-up.k5.jsonl.gz"
+    with (data / "test_prompts.json").open("w") as tasks, gzip.open(recording, "wt") as episodes_file:
+        for number in range(episodes):
+            question = {"id": number, "prompt": f"What is {number} + 1?", "reference": str(number + 1)}
+            tasks.write(json.dumps(question) + "\n")
+            episodes_file.write(json.dumps(made_up_episode(number)) + "\n")
+    return measure("made up", str(recording), folder / "data", ("gsm8k",), None, episodes, concurrency)
+
+
+def made_up_episode(number: int) -> dict[str, object]:
+    """One or two cells, now and then a wrong answer, the right answer."""
+    texts = [f"<thought>Compute.</thought>\n<execute>x = {number} + 1\nprint(x)</execute>"]
+    if number % 2:
+        texts.append("<execute>assert isinstance(x, int)\nx</execute>")
+    if number % 3 == 0:
+        texts.append("<solution>-1</solution>")
+    texts.append(f"<solution>{number + 1}</solution>")
+    return {
+        "family": "reasoning",
+        "task": "gsm8k",
+        "task_id": number,
+        "model": "made-up",
+        "settings": {"max_steps": 5, "max_propose": 2},
+        "turns": [{"assistant": text, "kind": "?"} for text in texts],
+        "success": True,
+        "terminate_reason": "task_success",
+        "counts": {"propose_solution": 0, "use_tool": 0, "invalid_action": 0},
+    }
+
+
+def measure_recording(
+    path: str, data: str | None, tape: str | None, episodes: int, concurrency: int
+) -> Figures:
+    """The episodes of a file."""
+    return measure(Path(path).name, path, data, ALL_BUT_HOUSEHOLD, tape, episodes, concurrency)
+
+
+def measure(
+    name: str,
+    recording: str,
+    data: str | Path | None,
+    tasks: Sequence[str],
+    tape: str | None,
+    episodes: int,
+    concurrency: int,
+) -> Figures:
+    """Play and count. The pool is opened before the clock starts; its processes are counted apart."""
+    spec = parse_agent(f"replay:{recording}")
+    request = RunRequest(spec, player_name(spec), choose_datasets(tasks))
+    loaded = [(cell, load_tasks(cell.dataset, data)) for cell in request.cells()]
+    repeats = math.ceil(episodes / sum(len(items) for _, items in loaded))
+    children = cpu_seconds(resource.RUSAGE_CHILDREN)
+    with (
+        tempfile.TemporaryDirectory() as output,
+        Run(
+            loaded,
+            output,
+            open_player=lambda spec, sampling, as_expert: open_player(spec, Terms(), sampling=sampling),
+            repeats=repeats,
+        ) as work,
+    ):
+        total = len(work.jobs)
+        memory = Memory([round(total * share) for share in MARKS])
+        with open_sandbox() as pool:
+            stage = Stage(pool, OwnWording(), Tape(tape) if tape else None, threading.Event())
+            own, start = cpu_seconds(resource.RUSAGE_SELF), time.perf_counter()
+            outcome = work.carry_out(stage, concurrency=concurrency, watch=memory.look)
+            seconds = time.perf_counter() - start
+            own = cpu_seconds(resource.RUSAGE_SELF) - own
+        assert outcome.complete, outcome.problems
+        turns = sum(
+            len(json.loads(line)["state"]["history"]) // 2
+            for file in Path(output).rglob("results.jsonl")
+            for line in file.read_text().splitlines()
+        )
+    children = cpu_seconds(resource.RUSAGE_CHILDREN) - children
+    return Figures(
+        name,
+        total,
+        turns,
+        concurrency,
+        total / seconds,
+        1e3 * own / total,
+        1e3 * children / total,
+        memory.megabytes,
+    )
+
+
+def cpu_seconds(who: int) -> float:
+    """CPU time of this process or of its ended descendants."""
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def describe(rows: Sequence[Figures], load: float) -> str:
+    """The section of the page."""
+    head = (
+        "| episodes | number | turns each | at a time | episodes/s | harness, CPU ms/episode | goal "
+        "| sandbox, CPU ms/episode | memory of the harness |"
+    )
+    lines = [head, "|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        memory = ", ".join(f"{value:.0f} MB after {done:,}" for done, value in sorted(row.memory.items()))
+        verdict = f"{row.harness_ms:.1f}" + ("" if row.harness_ms <= GOAL_MS else " (missed)")
+        lines.append(
+            f"| {row.name} | {row.episodes:,} | {row.turns / row.episodes:.1f} | {row.concurrency} "
+            f"| {row.per_second:.1f} | {verdict} | <= {GOAL_MS:.0f} | {row.sandbox_ms:.1f} | {memory} |"
+        )
+    return (
+        f"## Runs of agents\n\n`python benchmarks/mint_runs.py`, {date.today()}, {os.cpu_count()} "
+        f"processors, load {load:.1f} from other work when this began. Messages are replayed; what remains is "
+        "the harness (turn loop, prompts, checkers, files; one process) and the sandbox (all its processes, "
+        f"opening and closing included).\n\n{chr(10).join(lines)}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The language-model part of the demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from histobench.cli.demo_agents import play_agents
+from histobench.core.errors import HistobenchError
+
+
+def test_without_the_model_the_demo_says_so_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(path: str | None = None) -> Path:
+        raise HistobenchError("the local model could not be fetched (no network)")
+
+    monkeypatch.setattr("histobench.mint.agents.local_model.find_model", missing)
+    play_agents(tmp_path, Console())
+    assert "left out: the local model could not be fetched (no network)" in capsys.readouterr().out
