@@ -212,7 +212,7 @@ def describe(rows: Sequence[Figures], load: float) -> str:
         )
     return (
         f"## Runs of agents\n\n`python benchmarks/mint_runs.py`, {date.today()}, {os.cpu_count()} "
-        f"processors, load {load:.1f} from other work when this began. Messages are replayed; what remains is "
+        f"processors, load {load:.1f} from other work when this began. Messages are replayed; the rest is "
         "the harness (turn loop, prompts, checkers, files; one process) and the sandbox (all its processes, "
         f"opening and closing included).\n\n{chr(10).join(lines)}\n"
     )
