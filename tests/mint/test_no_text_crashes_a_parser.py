@@ -94,7 +94,7 @@ def _file(parser: Callable[[Path], Any], name: str) -> Callable[[str], None]:
 
 def _old_words(text: str) -> None:
     python38_words.reword_message(text, failing_frame=text)
-    python38_words.reword_shell_error(text)
+    python38_words.as_on_a_terminal(text)
     try:
         tree = ast.parse(text, "<string>")
     except SyntaxError as error:

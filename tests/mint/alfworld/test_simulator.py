@@ -10,6 +10,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.alfworld.expert import expert_calls
 from histobench.mint.alfworld.expert_replay import replay_expert
 from histobench.mint.alfworld.games import GameFile
+from histobench.mint.alfworld.server import HELD_GAMES
 from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.alfworld_env import AlfWorldEnv
@@ -66,6 +67,31 @@ def test_after_the_last_action_the_simulator_repeats_itself(
     assert game.step("look") == last == "Nothing happens."
     assert game.actions == MAX_ACTIONS
     game.close()
+
+
+def test_plays_of_one_game_know_nothing_of_each_other(games: list[GameFile], simulator: Simulator) -> None:
+    file = _shortest(games, "put")
+    first, second = simulator.start(file.path), simulator.start(file.path)
+    assert first.intro == second.intro
+    calls = expert_calls(file.expert_trajectory())
+    tools = {tool.name: tool for tool in household_tools(first)}
+    for call in calls:
+        tools[call.tool](*call.arguments)
+    assert first.won
+    assert not second.won
+    assert second.step("inventory") == "You are not carrying anything."
+    first.close()
+    assert second.step("look")
+    second.close()
+
+
+def test_many_games_are_more_than_are_held(games: list[GameFile], simulator: Simulator) -> None:
+    playing = [simulator.start(game.path) for game in games[: HELD_GAMES + 2]]
+    again = simulator.start(games[0].path)
+    assert again.intro == playing[0].intro
+    for game in (*playing, again):
+        assert game.step("look")
+        game.close()
 
 
 def test_running_out_of_actions_is_success_only_under_the_published_rule(

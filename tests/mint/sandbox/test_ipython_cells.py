@@ -228,6 +228,15 @@ def test_what_came_later_can_be_refused_as_in_the_recordings(ipython_pool: Sandb
     new.close()
 
 
+def test_a_shell_command_is_seen_through_a_terminal_as_in_the_recordings(ipython_pool: SandboxPool) -> None:
+    old, new = PythonREPL(pool=ipython_pool, wording="python3.8"), PythonREPL(pool=ipython_pool)
+    assert old("!printf 'a\\nb\\n'") == "a\r\nb\r\n"
+    assert new("!printf 'a\\nb\\n'") == "a\nb\n"
+    assert old("!nothing-here") == "/bin/bash: nothing-here: command not found\r\n"
+    old.close()
+    new.close()
+
+
 def test_what_has_gone_since_can_be_used_as_in_the_recordings(ipython_pool: SandboxPool) -> None:
     tool = PythonREPL(pool=ipython_pool, wording="python3.8")
     assert tool("from fractions import gcd\nprint(gcd(12, 18), gcd(12, -18))") == "6 -6\n"

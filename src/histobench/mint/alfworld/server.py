@@ -1,20 +1,29 @@
-"""The side process that plays games: loads the engine once, then forks one child for each game.
+"""The side process that plays games: loads the engine once and each game once, then forks for each play.
 
-The engine keeps its state in a C library, one game per process, and takes seconds to import. Run as
-`python -m histobench.mint.alfworld.server DESCRIPTOR`; over that socket it receives one socket per game, on
-which the child answers JSON lines: a game's path first, then one command per line.
+The engine keeps its state in a C library, one game per process, and takes seconds to import; a game takes
+another second to load. Run as `python -m histobench.mint.alfworld.server DESCRIPTOR`; over that socket it
+receives a game's path with one socket per play, on which a fork answers JSON lines: the introduction first,
+then what comes of each command.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TextIO
 
 from histobench.mint.alfworld import engine
+
+#: Loaded games that wait for another play.
+HELD_GAMES = 4
+_PATH_BYTES = 1 << 15
 
 
 def main() -> None:
@@ -25,25 +34,78 @@ def main() -> None:
     import alfworld.agents.environment.alfred_tw_env  # noqa: F401 - seconds, spent before the first fork
 
     engine.remember_parsed_texts()
+    holders: OrderedDict[tuple[bytes, float], socket.socket] = OrderedDict()
+    for path, descriptor in _requests(control):
+        with contextlib.suppress(OSError):
+            game = path, _changed_at(path)
+            if game not in holders or not _pass_on(holders[game], path, descriptor):
+                holders[game] = _start_holder(path, [control, *holders.values()])
+                _pass_on(holders[game], path, descriptor)
+            holders.move_to_end(game)
+            while len(holders) > HELD_GAMES:
+                holders.popitem(last=False)[1].close()
+        os.close(descriptor)
+
+
+def _requests(control: socket.socket) -> Iterator[tuple[bytes, int]]:
     while True:
-        word, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not word:
+        path, descriptors, _, _ = socket.recv_fds(control, _PATH_BYTES, 1)
+        if not path:
             return
-        if os.fork() == 0:
-            control.close()
-            status = 1
-            try:
-                _play(socket.socket(fileno=descriptors[0]).makefile("rw", encoding="utf-8"))
-                status = 0
-            finally:
-                os._exit(status)
-        for descriptor in descriptors:
+        yield path, descriptors[0]
+
+
+def _changed_at(path: bytes) -> float:
+    with contextlib.suppress(OSError):
+        return os.stat(path).st_mtime
+    return 0.0
+
+
+def _pass_on(holder: socket.socket, path: bytes, descriptor: int) -> bool:
+    """Hand a play to the process that holds its game; False if that is gone."""
+    try:
+        socket.send_fds(holder, [path], [descriptor])
+    except OSError:
+        return False
+    return True
+
+
+def _start_holder(path: bytes, not_its_own: list[socket.socket]) -> socket.socket:
+    """A process that loads a game and forks a player for each socket it is sent."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def hold() -> None:
+        for other in (ours, *not_its_own):
+            other.close()
+        try:
+            opened: Any = engine.open_game(os.fsdecode(path))
+        except Exception as error:
+            opened = error
+        for _, descriptor in _requests(theirs):
+            if isinstance(opened, Exception):
+                _tell(descriptor, opened)
+                return  # the next play tries anew
+            _fork(partial(_play, descriptor, *opened))
             os.close(descriptor)
 
+    _fork(hold)
+    theirs.close()
+    return ours
 
-def _play(lines: TextIO) -> None:
+
+def _fork(job: Callable[[], None]) -> None:
+    if os.fork() == 0:
+        status = 1
+        try:
+            job()
+            status = 0
+        finally:
+            os._exit(status)
+
+
+def _play(descriptor: int, env: Any, state: Any) -> None:
+    lines = _lines(descriptor)
     try:
-        env, state = engine.open_game(json.loads(lines.readline()))
         _send(lines, {"text": state.feedback})
         for line in lines:
             state, _, _ = env.step(json.loads(line))
@@ -52,6 +114,15 @@ def _play(lines: TextIO) -> None:
         return
     except Exception as error:
         _send(lines, {"error": f"{type(error).__name__}: {error}"})
+
+
+def _tell(descriptor: int, error: Exception) -> None:
+    with contextlib.suppress(OSError):
+        _send(_lines(descriptor), {"error": f"{type(error).__name__}: {error}"})
+
+
+def _lines(descriptor: int) -> TextIO:
+    return socket.socket(fileno=descriptor).makefile("rw", encoding="utf-8")
 
 
 def _send(lines: TextIO, message: dict[str, Any]) -> None:

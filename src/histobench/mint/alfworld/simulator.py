@@ -31,7 +31,7 @@ class SimulatorError(Exception):
 class Game:
     """One running game. After its end, by winning or by the 50th action, it repeats its last observation."""
 
-    def __init__(self, connection: socket.socket, path: str | Path) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lines = connection.makefile("rw", encoding="utf-8")
         self._last = ""
@@ -39,7 +39,7 @@ class Game:
         self.won = False
         self.failure: SimulatorError | None = None
         connection.settimeout(LOAD_TIMEOUT_S)
-        self.intro: str = self._ask(str(Path(path).resolve()))["text"]
+        self.intro: str = self._answer()["text"]
         connection.settimeout(STEP_TIMEOUT_S)
 
     @property
@@ -63,9 +63,13 @@ class Game:
         self._connection.close()
 
     def _ask(self, message: str) -> dict[str, Any]:
-        try:
+        with contextlib.suppress(OSError):  # the missing answer tells
             self._lines.write(json.dumps(message) + "\n")
             self._lines.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        try:
             line = self._lines.readline()
             answer = json.loads(line) if line else {"error": "its process ended"}
         except (OSError, ValueError) as error:
@@ -82,7 +86,7 @@ class Simulator:
 
     def __init__(self) -> None:
         installation.check()
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "histobench.mint.alfworld.server", str(theirs.fileno())],
@@ -96,18 +100,18 @@ class Simulator:
         self._lock = threading.Lock()
 
     def start(self, path: str | Path) -> Game:
-        """Load a game; takes a second or more."""
+        """Begin a game; one that was not played lately takes a second or more to load."""
         if not Path(path).is_file():
             raise HistobenchError(f"no ALFWorld game at {path}")
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             try:
-                socket.send_fds(self._control, [b"g"], [theirs.fileno()])
+                socket.send_fds(self._control, [os.fsencode(Path(path).resolve())], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 raise SimulatorError(f"the ALFWorld side process is gone: {error}") from error
         try:
-            return Game(ours, path)
+            return Game(ours)
         except BaseException:
             ours.close()
             raise

@@ -51,6 +51,8 @@ def replay(recording: Recording, open_env: OpenEnv) -> Replayed:
             if state.finished:
                 break
             action = classify(turn.assistant)
+            if number == len(recording.turns) and action.kind == "execute" and not env.task.decided_by_acting:
+                break  # what the last cell showed was never recorded, and no verdict depends on it
             state = act(state, action)
             outcome = env.outcome(action)
             state = settle(state, action, outcome, budget)

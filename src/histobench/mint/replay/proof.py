@@ -58,7 +58,14 @@ def execute(
         return replayed
 
     with ThreadPoolExecutor(workers) as threads:
-        return list(threads.map(one, recordings))
+        return list(threads.map(one, _in_good_order(recordings)))
+
+
+def _in_good_order(recordings: Sequence[Recording]) -> list[Recording]:
+    """Household games last, plays of one game after another: it is loaded once then."""
+    household = [recording for recording in recordings if recording.task == HOUSEHOLD]
+    others = [recording for recording in recordings if recording.task != HOUSEHOLD]
+    return others + sorted(household, key=lambda recording: str(recording.task_id))
 
 
 def execution_gates(replayed: Sequence[Replayed], datasets: Iterable[str]) -> list[Gate]:

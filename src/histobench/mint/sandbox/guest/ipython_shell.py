@@ -84,7 +84,7 @@ class CellShell(InteractiveShell):
             check=False,
         )
         text = done.stdout.decode("utf-8", "replace")
-        sys.stdout.write(python38_words.reword_shell_error(text) if self.old_wording else text)
+        sys.stdout.write(python38_words.as_on_a_terminal(text) if self.old_wording else text)
         self.user_ns["_exit_code"] = done.returncode
 
 

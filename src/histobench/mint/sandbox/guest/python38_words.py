@@ -56,13 +56,16 @@ def reword_message(text: str, *, failing_frame: str = "") -> str:
     return text
 
 
-def reword_shell_error(text: str) -> str:
-    """An error of bash without the line number that newer versions add.
+def as_on_a_terminal(text: str) -> str:
+    """What a shell command wrote, as IPython shows it: through a terminal, which ends lines in its own way.
 
-    >>> reword_shell_error("/bin/bash: line 1: google: command not found")
-    '/bin/bash: google: command not found'
+    Errors of bash go without the line number that newer versions add.
+
+    >>> as_on_a_terminal("/bin/bash: line 1: google: command not found\\n")
+    '/bin/bash: google: command not found\\r\\n'
     """
-    return re.sub(r"^/bin/bash: line \d+: ", "/bin/bash: ", text, flags=re.MULTILINE)
+    text = re.sub(r"^/bin/bash: line \d+: ", "/bin/bash: ", text, flags=re.MULTILINE)
+    return re.sub(r"\r?\n", "\r\n", text)
 
 
 def print_numbers_plainly() -> None:
