@@ -130,6 +130,21 @@ def test_the_site_is_built_again_when_results_change(results: Path, tmp_path: Pa
     watcher.join()
 
 
+def test_a_run_that_never_rests_is_shown_all_the_same(tmp_path: Path) -> None:
+    built, stop = threading.Event(), threading.Event()
+    watcher = threading.Thread(
+        target=follow, args=(tmp_path, built.set, stop), kwargs={"seen": {}, "interval": 0.02, "patience": 3}
+    )
+    watcher.start()
+    for number in range(2000):  # something new in every interval
+        (tmp_path / f"{number}_complete_results.json").write_text("{}")
+        if built.wait(0.005):
+            break
+    stop.set()
+    watcher.join()
+    assert built.is_set()
+
+
 def test_a_build_that_fails_is_told_and_the_watch_goes_on(tmp_path: Path) -> None:
     told: list[str] = []
     stop = threading.Event()

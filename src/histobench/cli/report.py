@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, object] = {}
 
         def show(stage: str, done: int, total: int) -> None:

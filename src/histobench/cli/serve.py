@@ -32,9 +32,12 @@ def run(args: argparse.Namespace) -> int:
     """Build, serve and follow until interrupted."""
     from rich.console import Console
 
+    from histobench.report.site import check_results_folder
+
     results = Path(args.results)
-    if not results.is_dir():
-        raise HistobenchError(f"no results folder at {results}")
+    check_results_folder(results)
+    if not 0 <= args.port <= 65535:
+        raise HistobenchError(f"--port {args.port}: a port is a number from 0 (any free one) to 65535")
     console = Console()
     with tempfile.TemporaryDirectory(prefix="histobench-serve-") as temporary:
         site = Path(args.output) if args.output else Path(temporary) / "site"

@@ -64,7 +64,11 @@ def image_sources(
     named: dict[str, str | Path] = dict(given) if isinstance(given, Mapping) else {}
     if given is not None and not isinstance(given, Mapping):
         named[""] = given
-    for name in named:
+    for name, place in named.items():
+        if not inventory.datasets:
+            raise HistobenchError("--images: the results are of agents only, which have no test images")
+        if not Path(place).exists():
+            raise HistobenchError(f"--images: there is no {place} (a CSV file, a folder or TAR shards)")
         if name and name not in inventory.datasets:
             raise HistobenchError(
                 f"--images: there are no results of {name!r}; {did_you_mean(name, inventory.datasets)}"
@@ -74,10 +78,10 @@ def image_sources(
     opened: dict[str, ImageSource] = {}
     for dataset in inventory.datasets:
         note = notes.get(dataset)
-        place = named.get(dataset, named.get(""))
-        if place is not None and (note is None or Path(place).resolve() != Path(note.source)):
-            key = str(place)
-            opened[key] = opened.get(key) or open_source(place)
+        given_place = named.get(dataset, named.get(""))
+        if given_place is not None and (note is None or Path(given_place).resolve() != Path(note.source)):
+            key = str(given_place)
+            opened[key] = opened.get(key) or open_source(given_place)
             found[dataset] = opened[key]
         elif note is not None:
             try:

@@ -71,7 +71,8 @@ class SiteServer(ThreadingHTTPServer):
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise HistobenchError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port (0: any)"
+                f"cannot listen on {host}:{port}: {error.strerror or error}; "
+                "choose another --port (0: any free one), or leave --host out"
             ) from error
 
     @property
@@ -156,18 +157,24 @@ def follow(
     *,
     seen: Snapshot,
     interval: float = 2.0,
+    patience: int = 5,
     on_problem: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Build again whenever results have changed and then kept still for one interval; until `stop`."""
+    """Build again whenever results have changed and then kept still for one interval; until `stop`.
+
+    A run that writes all the time is not waited for longer than `patience` intervals.
+    """
     built = last = seen
+    waited = 0
     while not stop.wait(interval):
         now = snapshot(results_dir)
-        if now != built and now == last:
+        waited = 0 if now == built else waited + 1
+        if now != built and (now == last or waited >= patience):
             try:
                 build()
             except HistobenchError as error:
                 on_problem(str(error))
-            built = now
+            built, waited = now, 0
         last = now
 
 

@@ -34,6 +34,7 @@ from histobench.report.thumbnails import Cache, write_thumbnails
 log = logging.getLogger(__name__)
 #: Fewer runs than this are not worth starting processes for.
 _WORTH_PROCESSES = 400
+HOW_TO_GET_RESULTS = "`histobench run`, `histobench evaluate` and `histobench mint run` write results"
 Progress = Callable[[str, int, int], None]
 
 
@@ -57,16 +58,17 @@ def build_site(
     than one needs the usual `if __name__ == "__main__"`. `cache` keeps thumbnails between builds.
     """
     results_dir, out = Path(results_dir).resolve(), Path(out).resolve()
-    if not results_dir.is_dir():
-        raise HistobenchError(f"no results folder at {results_dir}")
+    check_results_folder(results_dir)
     inventory = take_inventory(results_dir)
     agents, problems = find_agent_runs(results_dir)
+    unreadable = [*inventory.unreadable, *problems]
     if not inventory.runs and not agents:
-        unreadable = [*inventory.unreadable, *problems]
         raise HistobenchError(
             f"no results in {results_dir}"
-            + (f" that can be read: {unreadable[0]}" if unreadable else "; run `histobench evaluate` first")
+            + (f" that can be read: {unreadable[0]}" if unreadable else f"; {HOW_TO_GET_RESULTS}")
         )
+    for text in unreadable:
+        log.warning("left out: %s", text)
     sources = image_sources(inventory, images, results_dir=results_dir)
     title = title or results_dir.name
     with site_folder(out) as site:
@@ -92,12 +94,20 @@ def build_site(
             "thumbs": thumbs,
             "maps": maps,
             "agents": [run.name for run in agents],
-            "unreadable": [*inventory.unreadable, *problems],
+            "unreadable": unreadable,
         }
         write_payload(site, "site", overview)
         (site / "built.txt").write_text(overview["built"], encoding="ascii")
         write_page(site, title)
     return out / "index.html"
+
+
+def check_results_folder(results_dir: Path) -> None:
+    """Say plainly what is wrong with a results folder that is none."""
+    if results_dir.is_file():
+        raise HistobenchError(f"{results_dir} is a file; give the folder that the results are in")
+    if not results_dir.is_dir():
+        raise HistobenchError(f"no results folder at {results_dir}; {HOW_TO_GET_RESULTS}")
 
 
 def _names(results: list[TableResult], dataset: int) -> set[str]:

@@ -52,8 +52,12 @@ def read_run(path: Path) -> StoredRun:
             classes=tuple(info.get("classes") or map(str, range(content["num_classes"]))),
             info=info,
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HistobenchError(f"{path} is not a results file of histobench: {error!r}") from error
+    except OSError as error:
+        raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
+    except KeyError as error:
+        raise HistobenchError(f"{path} is not a results file of histobench: it has no {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise HistobenchError(f"{path} is not a results file of histobench: {error}") from error
 
 
 def read_predictions(run: StoredRun) -> Predictions:
