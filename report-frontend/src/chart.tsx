@@ -1,16 +1,19 @@
-// A figure: drawn to the width there is, in the colours of the theme, and saved as for print.
+// A figure: drawn to the width there is, in the colours of the page, and saved as for print.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import { savePdf, saveSvg } from "./download";
-import { PAPER, useTheme, type Palette } from "./theme";
+import { PAPER, SCREEN, type Palette } from "./theme";
 
 export type Draw = (width: number, palette: Palette) => SVGSVGElement;
+
+/** About the width of a sheet of A4, in pixels. */
+const PRINT_WIDTH = 680;
 
 interface Props {
   title: string;
   name: string;
   draw: Draw;
-  /** What the drawing depends on besides width and theme. */
+  /** What the drawing depends on besides the width. */
   depends: unknown[];
   caption?: ComponentChildren;
   controls?: ComponentChildren;
@@ -21,15 +24,26 @@ interface Props {
 export function Chart({ title, name, draw, depends, caption, controls, paperWidth = 640, level = 2 }: Props) {
   const place = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
-  const { palette } = useTheme();
   useEffect(() => {
     const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
     observer.observe(place.current!);
     return () => observer.disconnect();
   }, []);
   useEffect(() => {
-    if (width > 0) place.current!.replaceChildren(draw(width, palette));
-  }, [width, palette, ...depends]);
+    if (width > 0) place.current!.replaceChildren(draw(width, SCREEN));
+  }, [width, ...depends]);
+  useEffect(() => {
+    // On paper the text of a figure has the size of other text.
+    const show = (size: number) => place.current!.replaceChildren(draw(size, SCREEN));
+    const before = () => show(PRINT_WIDTH);
+    const after = () => width > 0 && show(width);
+    addEventListener("beforeprint", before);
+    addEventListener("afterprint", after);
+    return () => {
+      removeEventListener("beforeprint", before);
+      removeEventListener("afterprint", after);
+    };
+  }, [width, ...depends]);
   const Heading = level === 2 ? "h2" : "h3";
   const paper = () => framed(draw(paperWidth, PAPER));
   return (
@@ -59,7 +73,7 @@ function framed(svg: SVGSVGElement): SVGSVGElement {
   sheet.setAttribute("height", svg.getAttribute("height")!);
   sheet.setAttribute("fill", "#ffffff");
   svg.prepend(sheet);
-  svg.setAttribute("font-family", "Helvetica, Arial, sans-serif");
+  svg.style.fontFamily = "Helvetica, Arial, sans-serif";
   return svg;
 }
 

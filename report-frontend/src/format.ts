@@ -38,6 +38,7 @@ export function compact(value: number): string {
 }
 
 function trimmed(value: number): string {
+  if (value > 0 && value < 0.1) return String(Number(value.toPrecision(2)));
   return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1).replace(/\.0$/, "") : value.toFixed(2).replace(/\.?0+$/, "");
 }
 

@@ -16,32 +16,31 @@ export interface Palette {
   categories: string[];
 }
 
-export const LIGHT: Palette = {
-  ink: "#1d1a26",
-  muted: "#5d586b",
-  line: "#8b8699",
-  grid: "#e4e1ea",
+/** On the page: the colours of app.css, so that theme and print need no new drawing. */
+export const SCREEN: Palette = {
+  ink: "var(--ink)",
+  muted: "var(--muted)",
+  line: "var(--strong-line)",
+  grid: "var(--grid)",
+  surface: "var(--surface)",
+  accent: "var(--accent)",
+  second: "var(--second)",
+  tint: "var(--tint)",
+  categories: Array.from({ length: 10 }, (_, k) => `var(--category-${k})`),
+};
+
+/** In files: black on white, as journals print. The categories are those of the light theme. */
+export const PAPER: Palette = {
+  ink: "#000000",
+  muted: "#333333",
+  line: "#555555",
+  grid: "#dddddd",
   surface: "#ffffff",
   accent: "#4b3a94",
   second: "#b3296b",
   tint: "#d9d3ee",
-  categories: ["#0072b2", "#d55e00", "#007a5a", "#a8457d", "#8a6d00", "#2e86c1", "#5b5b5b", "#6a3d9a", "#b15928", "#17736b"],
+  categories: ["#0072b2", "#c04f00", "#007a5a", "#a8457d", "#8a6d00", "#0e7c9b", "#5b5b5b", "#6a3d9a", "#b15928", "#17736b"],
 };
-
-export const DARK: Palette = {
-  ink: "#f1eff6",
-  muted: "#b3aec2",
-  line: "#8983a0",
-  grid: "#35313f",
-  surface: "#1c1924",
-  accent: "#b3a4ff",
-  second: "#ff8fbf",
-  tint: "#453a78",
-  categories: ["#56b4e9", "#f0903f", "#2fc79a", "#e58fc0", "#f0e442", "#9ad1f5", "#c9c5d6", "#c3a6ff", "#e0a873", "#6fd6cb"],
-};
-
-/** For files: black on white, as journals print. */
-export const PAPER: Palette = { ...LIGHT, ink: "#000000", muted: "#333333", line: "#555555", grid: "#dddddd", surface: "#ffffff" };
 
 const KEY = "histobench-theme";
 
@@ -76,14 +75,14 @@ export function setTheme(next: Choice): void {
   apply();
 }
 
-export function useTheme(): { choice: Choice; palette: Palette } {
+/** Draws a component again when the theme changes. */
+export function useTheme(): void {
   const [, redraw] = useState(0);
   useEffect(() => {
     const update = () => redraw((n) => n + 1);
     addEventListener("histobench-theme", update);
     return () => removeEventListener("histobench-theme", update);
   }, []);
-  return { choice, palette: isDark() ? DARK : LIGHT };
 }
 
 export function startTheme(): void {

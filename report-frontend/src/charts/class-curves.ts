@@ -24,7 +24,7 @@ export function classCurves(curves: ClassCurve[], labels: { x: string; y: string
     ...base(Math.round(panel * columns), palette, curves.map((curve) => `${curve.name}: ${labels.area} ${curve.area?.toFixed(3)}`).join("; ")),
     height: Math.round(rows * panel) + 50,
     marginLeft: 48,
-    marginBottom: 40,
+    marginBottom: 44,
     marginTop: 24,
     marginRight: 6,
     fx: { axis: null, padding: 0.12 },

@@ -33,6 +33,9 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
   const best = frontier(points, axes);
   const others = points.filter((point) => !best.includes(point));
   const describe = (p: CostPoint) => `${p.name}\n${axes.yLabel} ${p.y.toFixed(3)}\n${axes.xLabel} ${compact(p.x)}`;
+  // Which ticks of the log scale are named: 1, 2 and 5, or only powers of ten where there are many.
+  const decades = Math.log10(Math.max(...points.map((p) => p.x)) / Math.min(...points.map((p) => p.x)));
+  const labelled = decades < width / 160 ? "125" : "1";
   const draw = (labels: Plot.Markish[]) =>
     Plot.plot({
     ...base(width, palette, `${axes.yLabel} against ${axes.xLabel}. Not beaten in both: ${best.map((p) => p.name).join(", ")}`),
@@ -40,9 +43,9 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
     marginLeft: 52,
     marginRight: 34,
     marginTop: 26,
-    marginBottom: 42,
-    x: { type: "log", label: `${axes.xLabel} (log scale)`, labelAnchor: "center", tickFormat: (x: number) => (/^[125]/.test(String(Number(x.toPrecision(1)))) ? compact(x) : ""), insetLeft: 30, insetRight: 30 },
-    y: { label: `${axes.lowerY ? "↓ lower is better: " : "↑ "}${axes.yLabel}`, insetTop: 18, insetBottom: 12, reverse: false, tickFormat: (y: number) => y.toFixed(2) },
+    marginBottom: 46,
+    x: { type: "log", label: `${axes.xLabel} (log scale)`, labelAnchor: "center", tickFormat: (x: number) => (labelled.includes(x.toExponential()[0]) ? compact(x) : ""), insetLeft: 30, insetRight: 30 },
+    y: { label: `${axes.lowerY ? "↓ lower is better: " : "↑ "}${axes.yLabel}`, insetTop: 18, insetBottom: 12, ticks: 7, tickFormat: (y: number) => y.toFixed(2) },
     marks: [
       Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),
       Plot.gridX({ stroke: palette.grid, strokeOpacity: 1 }),

@@ -11,7 +11,7 @@ export function reliability(bins: Bin[], width: number, palette: Palette): SVGSV
     ...base(side, palette, bins.map((bin) => `confidence ${bin.confidence.toFixed(2)}: ${(100 * bin.accuracy).toFixed(0)}% right of ${bin.images}`).join("; ")),
     height: side * 0.86,
     marginLeft: 48,
-    marginBottom: 42,
+    marginBottom: 46,
     marginTop: 20,
     x: { domain: [0, 1], label: "stated confidence", labelAnchor: "center", ticks: 5 },
     y: { domain: [0, 1], label: "share that is right", labelAnchor: "center", ticks: 5 },

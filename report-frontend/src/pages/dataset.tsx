@@ -87,9 +87,9 @@ export function DatasetPage({ site, route }: { site: Site; route: Route }) {
       <Results site={site} index={index} />
       <div class="columns">
         <Balance data={data} name={dataset.name} />
-        <Leakage data={data} />
+        <Examples site={site} data={data} />
       </div>
-      <Examples site={site} data={data} />
+      <Leakage data={data} />
       {data.fewShot.length > 0 && <Curves site={site} points={data.fewShot} title="Few-shot" name={`few-shot_${dataset.name}`} kind="few" />}
       {data.efficiency.length > 0 && <Curves site={site} points={data.efficiency} title="Label efficiency" name={`label-efficiency_${dataset.name}`} kind="share" />}
     </>

@@ -7,7 +7,7 @@ import { href, replaceQuery, runHref, type Route } from "../route";
 import { Chart, useMedia } from "../chart";
 import { useGrid } from "../grid";
 import { criticalDifference } from "../charts/critical-difference";
-import { pareto, type CostPoint } from "../charts/pareto";
+import { frontier, pareto, type CostPoint } from "../charts/pareto";
 
 export const BEST = 1;
 export const TIE = 2;
@@ -329,17 +329,19 @@ function CostView({ site, board, metric, data, title }: { site: Site; board: Boa
   const points: CostPoint[] = [];
   for (const row of makeRows(site, board, data)) {
     const x = row.encoder[cost.value];
-    const k = dataset === "mean" ? -1 : Number(dataset);
+    const k = board.datasets.length === 1 ? 0 : dataset === "mean" ? -1 : Number(dataset);
     const y = k < 0 ? row.mean : data.value[row.index][k];
     if (x && y !== null) points.push({ name: row.name, x, y, low: k < 0 ? null : data.low[row.index][k], high: k < 0 ? null : data.high[row.index][k] });
   }
+  const axes = { xLabel: cost.axis, yLabel: metric.label, lowerX: cost.lower, lowerY: metric.lower };
+  const best = frontier(points, axes);
   const options = [{ value: "mean", label: "mean of datasets" }, ...board.datasets.map((d, k) => ({ value: String(k), label: site.datasets[d].name }))];
   return (
     <Chart
       title={`${metric.label[0].toUpperCase()}${metric.label.slice(1)} against cost`}
       name={`cost_${title}_${metric.name}_${cost.value}`}
       depends={[points, cost.value, metric.name]}
-      draw={(width, palette) => pareto(points, { xLabel: cost.axis, yLabel: metric.label, lowerX: cost.lower, lowerY: metric.lower }, width, palette)}
+      draw={(width, palette) => pareto(points, axes, width, palette)}
       controls={
         <>
           {known.length > 1 && <Segments label="Cost" value={cost.value} options={known} onChange={(value) => setChosen(value as typeof chosen)} />}
@@ -348,7 +350,7 @@ function CostView({ site, board, metric, data, title }: { site: Site; board: Boa
       }
       caption={
         points.length ? (
-          <>The line joins encoders that no other beats in both: {cost.lower ? "cheaper" : "faster"} and at least as good. {cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
+          <>{best.length === 1 ? `${best[0].name} is both the ${cost.lower ? "cheapest" : "fastest"} and the best here. ` : `The line joins encoders that no other beats in both: ${cost.lower ? "cheaper" : "faster"} and at least as good. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
         ) : (
           <Notice>No encoder here has both a known cost and a value.</Notice>
         )

@@ -1,4 +1,4 @@
-"""The whole ROI track on synthetic tissue (tiles, features, five tasks, a ranked table), then a few agents.
+"""The whole ROI track on synthetic tissue, a few agents, and web pages of it all.
 
 Needs no network and no GPU. The tiles are drawn by a program; what the numbers show is that everything works,
 not which encoder is good at pathology.
@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ENCODERS = ("efficientnet-lite0", "tiny-vl", "random-vit")
 
@@ -57,4 +61,16 @@ def run(args: argparse.Namespace) -> int:
     )
     code = carry_out(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
     play_agents(output, console)
+    _build_site(output, console)
     return code
+
+
+def _build_site(output: Path, console: Console) -> None:
+    """The web pages of everything the demo has made; the last line says where they are."""
+    from histobench.report.site import build_site
+
+    if not any(output.rglob("*_complete_results.json")):
+        return  # everything failed, and has been told
+    with console.status("building the web pages"):
+        page = build_site(output, output / "site", title="histobench demo")
+    console.print(f"open in a browser: {page}", soft_wrap=True, highlight=False, markup=False)
