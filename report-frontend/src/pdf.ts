@@ -6,7 +6,7 @@ import font from "../build/figure-font.ttf";
 window.histobenchPdf = async (svg: SVGSVGElement): Promise<ArrayBuffer> => {
   const width = Number(svg.getAttribute("width"));
   const height = Number(svg.getAttribute("height"));
-  const document_ = new jsPDF({ orientation: width > height ? "landscape" : "portrait", unit: "pt", format: [width * 0.75, height * 0.75], compress: true });
+  const document_ = new jsPDF({ orientation: width > height ? "landscape" : "portrait", unit: "pt", format: [width * 0.75, height * 0.75], compress: true, putOnlyUsedFonts: true });
   document_.addFileToVFS("figure-font.ttf", font);
   for (const style of ["normal", "bold"]) document_.addFont("figure-font.ttf", "figure-font", style);
   const copy = svg.cloneNode(true) as SVGSVGElement;

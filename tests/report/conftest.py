@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import shutil
@@ -15,9 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from histobench.roi.plan.speeds import Speed, write_speeds
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Would run if any page treated names as markup.
 HOSTILE = "</script><script>window.hacked=1</script>\"'><img src=x onerror=window.hacked=2>"
+#: The same for names of files and folders.
+NO_SLASH = "<img src=x onerror=window.hacked=3>"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     "--no-sandbox",
@@ -110,10 +115,10 @@ def results(tmp_path_factory: pytest.TempPathFactory, simulated: ModuleType, til
     return out
 
 
-def write_agent_run(folder: Path, text: str = "x") -> None:
+def write_agent_run(folder: Path, text: str = "x", agent: str = "agent-x") -> None:
     """Two runs of an agent, one with an expert, in the published folders."""
     for expert, successes in (("F=None", (1, 0, 0)), ("F=judge/PHF=no_GT-textual", (1, 1, 0))):
-        place = folder / "agent-x" / expert / "max5_p2+tool+cd" / "reasoning" / "gsm8k"
+        place = folder / agent / expert / "max5_p2+tool+cd" / "reasoning" / "gsm8k"
         place.mkdir(parents=True)
         lines = [
             json.dumps(_episode(k, bool(won), "judge" in expert, text)) for k, won in enumerate(successes)
@@ -194,14 +199,51 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory, simulated: ModuleType
     for name, skill in ((f"first {HOSTILE}", 3.0), (f"second {HOSTILE}", 1.0)):
         simulated.write_run(
             folder / "results" / name[:5], data, "KNN", encoder=name, skill=skill, preset=f"uni {HOSTILE}",
-            info={"prompts": [[HOSTILE]], f"key {HOSTILE}": HOSTILE, "test_features": f"{HOSTILE}.pt"},
+            info=_hostile_info(),
         )  # fmt: skip
         simulated.write_run(
             folder / "results" / name[:5], data, "Few-shot", encoder=name, skill=skill,
             setting=f"odd {HOSTILE}".replace("/", "_"), episodes=5, preset=f"uni {HOSTILE}",
         )  # fmt: skip
-    write_agent_run(folder / "results" / "agents", text=HOSTILE)
+    write_agent_run(folder / "results" / "agents", text=HOSTILE, agent=f"agent {NO_SLASH}")
+    _write_hostile_recording(folder / "results" / "recorded.k5.jsonl.gz")
+    (folder / "results" / f"{NO_SLASH}_complete_results.json").write_text("{")
+    write_speeds(folder / "results", {f"first {HOSTILE}": Speed(100, 1.0, f"GPU {HOSTILE}")})
     return build_site(folder / "results", folder / "site", title=f"Lab {HOSTILE}")
+
+
+def _hostile_info() -> dict[str, Any]:
+    """An attack in everything that a results file says besides its names."""
+    plain = ("description", "version", "date", "fingerprint", "device", "command", "warnings", "val_use")
+    return {
+        **{key: f"{key} {HOSTILE}" for key in plain},
+        f"key {HOSTILE}": HOSTILE,
+        "prompts": [[HOSTILE]],
+        "train_features": f"{HOSTILE}.pt",
+        "test_features": f"{HOSTILE}.pt",
+        "versions": {f"package {HOSTILE}": HOSTILE},
+        "undefined_metrics": {"mcc": HOSTILE, f"metric {HOSTILE}": HOSTILE},
+    }
+
+
+def _write_hostile_recording(path: Path) -> None:
+    turn = {"assistant": HOSTILE, "kind": HOSTILE, "observation": HOSTILE, "feedback": HOSTILE}
+    record = {
+        "model": f"model {HOSTILE}",
+        "task": f"task {HOSTILE}",
+        "task_id": HOSTILE,
+        "settings": {
+            "max_steps": 5,
+            "max_propose": 2,
+            "feedback": {"model": f"expert {HOSTILE}", "gt": True, "form": HOSTILE},
+        },
+        "turns": [turn],
+        "success": False,
+        "terminate_reason": f"end {HOSTILE}",
+        "counts": {"propose_solution": 0, "use_tool": 1, "invalid_action": 0},
+        "error": HOSTILE,
+    }
+    path.write_bytes(gzip.compress(json.dumps(record).encode()))
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +16,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from histobench.report.server import SiteServer, follow, snapshot
+from histobench.report.site import build_site
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.selection import select_runs
 from histobench.roi.results.reader import load_runs
@@ -215,6 +221,20 @@ def test_dark_and_light_are_kept(site: Path, open_page: Open) -> None:
     assert page.evaluate(ground) == light
 
 
+def test_figures_are_printed_dark_on_white_whatever_the_theme(site: Path, open_page: Open) -> None:
+    page = open_page(site, run_address("tissue", "plip", "KNN"), color_scheme="dark")
+    text = (
+        page.locator("figure", has=page.get_by_role("heading", name="Reliability")).locator("svg text").first
+    )
+    text.wait_for()
+    colour = "e => getComputedStyle(e).fill"
+    assert text.evaluate(colour) == "rgb(241, 239, 246)"
+    page.emulate_media(media="print")
+    assert text.evaluate(colour) == "rgb(0, 0, 0)"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("header.top").is_visible()
+
+
 def test_the_system_decides_until_the_reader_does(site: Path, open_page: Open) -> None:
     page = open_page(site, color_scheme="dark")
     page.wait_for_selector(TABLE)
@@ -262,6 +282,66 @@ def test_everything_works_without_a_mouse(site: Path, open_page: Open) -> None:
     page.get_by_role("dialog").wait_for(state="detached")
 
 
+def test_the_map_is_walked_by_arrow_keys(site: Path, results: Path, open_page: Open) -> None:
+    page = open_page(site, run_address("tissue", "plip", "KNN"))
+    figure = page.locator("figure", has=page.get_by_role("heading", name="Map of the embeddings"))
+    figure.locator("svg").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    pointed = figure.locator("svg g[aria-label='tip'] tspan").first
+    pointed.wait_for()
+    name = pointed.text_content().strip("\u200b")
+    assert name in stored(results, dataset="tissue", encoder="plip", task="KNN").predictions.img_names
+    page.keyboard.press("Enter")
+    assert page.get_by_role("dialog").get_attribute("aria-label") == name
+
+
+def test_the_preset_is_chosen_where_there_are_several(
+    simulated: ModuleType, tmp_path: Path, open_page: Open
+) -> None:
+    data = simulated.SimulatedSet.of_size("clinic", 80, classes=("benign", "malignant"))
+    for preset in ("uni", "thunder"):
+        for encoder, skill in (("plip", 3.0), ("resnet50", 1.0)):
+            folder = tmp_path / "results" / preset / encoder
+            seed = int(preset == "thunder")
+            simulated.write_run(folder, data, "KNN", encoder=encoder, skill=skill, preset=preset, seed=seed)
+    page = open_page(build_site(tmp_path / "results", tmp_path / "site"))
+    for preset in ("uni", "thunder"):
+        page.get_by_label("Preset").select_option(preset)
+        run = next(r for r in load_runs(tmp_path / "results" / preset) if r.identity.encoder == "plip")
+        value = f"{run.metrics['balanced_accuracy']:.3f}"
+        page.get_by_label(re.compile(f"^plip on clinic: {re.escape(value)}")).wait_for()
+
+
+def test_the_page_follows_a_run_that_is_going_on(results: Path, tmp_path: Path, open_page: Open) -> None:
+    folder, out = tmp_path / "results", tmp_path / "site"
+    shutil.copytree(results / "clinic" / "plip" / "KNN", folder / "plip" / "KNN")
+    build = partial(build_site, folder, out, live=True)
+    build()
+    seen, stop = snapshot(folder), threading.Event()
+    server = SiteServer(out, port=0)
+    threads = [
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}),
+        threading.Thread(target=follow, args=(folder, build, stop), kwargs={"seen": seen, "interval": 0.1}),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        page = open_page(server.address)
+        page.wait_for_selector(TABLE)
+        assert rows(page) == ["plip"]
+        assert "Live" in page.get_by_role("status").inner_text()
+        shutil.copytree(results / "clinic" / "resnet50" / "KNN", folder / "resnet50" / "KNN")
+        page.get_by_label(re.compile("^resnet50 on clinic:")).wait_for()
+        assert rows(page) == ["plip", "resnet50"]
+    finally:
+        stop.set()
+        server.shutdown()
+        for thread in threads:
+            thread.join()
+        server.server_close()
+
+
 def test_a_dataset_shows_classes_examples_checks_and_curves(site: Path, open_page: Open) -> None:
     page = open_page(site, "#/datasets")
     page.get_by_role("link", name=re.compile("^tissue")).click()
@@ -306,6 +386,10 @@ def test_figures_and_tables_are_saved(site: Path, open_page: Open, tmp_path: Pat
     pdf = saved("Reliability: save as PDF")
     assert pdf.startswith(b"%PDF-1")
     assert b"/FontFile2" in pdf
+    # All text is in the embedded font: PDF's own ones know no arrows and no Greek.
+    assert re.findall(rb"/BaseFont /(\w+)", pdf)
+    assert not re.search(rb"/BaseFont /(Times|Helvetica|Courier)", pdf)
+    assert b"Identity-H)" not in pdf
     section = page.locator("section", has=page.get_by_role("heading", name="Confusion matrix"))
     with page.expect_download() as found:
         section.get_by_role("button", name="Save the table as LaTeX").click()
@@ -367,7 +451,6 @@ def test_attacks_in_names_and_texts_are_shown_as_text(
     dataset = quote(overview["datasets"][0]["name"], safe="")
     board = next(b for b in overview["boards"] if b["task"] == "KNN")
     encoder = quote(overview["encoders"][0]["name"], safe="")
-    agent = quote(overview["agents"][1], safe="")
     places = {
         "": "table.leaderboard",
         "#/datasets": ".tiles",
@@ -376,9 +459,10 @@ def test_attacks_in_names_and_texts_are_shown_as_text(
         "#/compare": ".verdict",
         "#/methods": "pre",
         "#/agents": "table.agents",
-        f"#/agent/{agent}": ".episodes",
-        f"#/episode/{agent}/0": ".talk",
     }
+    assert len(overview["agents"]) == 3
+    for agent in (quote(name, safe="") for name in overview["agents"]):
+        places |= {f"#/agent/{agent}": ".episodes", f"#/episode/{agent}/0": ".talk"}
     page = open_page(hostile_site)
     for place, proof in places.items():
         page.goto(hostile_site.as_uri() + place)
