@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,25 +73,42 @@ def run(args: argparse.Namespace) -> int:
     recordings = _of_models(recordings, _names(args.models))
     wanted = _wanted_gates(args)
     tasks = _load_tasks(folder, args.data, names, need_games=bool(wanted & {"episodes", "experts"}))
-    gates: list[Gate] = []
+    gates = _Gates(Console(stderr=True))
     if "books" in wanted:
-        gates.append(proof.books_gate(recordings))
+        gates.add(proof.books_gate(recordings))
     if "answers" in wanted and (folder / scoring.REASONING).is_file():
         answers = scoring.score_reasoning(folder, tasks)
-        gates.append(proof.scoring_gate("verdicts on recorded answers", answers, proof.REASONING_VERDICTS))
+        gates.add(proof.scoring_gate("verdicts on recorded answers", answers, proof.REASONING_VERDICTS))
     if wanted & {"programs", "episodes"}:
         limits = Limits(memory_mb=args.memory_mb or _spare_memory_mb(args.workers))
         with open_sandbox(args.sandbox, limits=limits) as pool:
             if "programs" in wanted and (folder / scoring.CODE).is_file():
-                gates.append(_programs(console, folder, args, tasks, pool))
+                gates.add(_programs(console, folder, args, tasks, pool))
             if "episodes" in wanted:
-                gates += _execution(console, folder, args, recordings, tasks, names, pool)
+                gates.add(*_execution(console, folder, args, recordings, tasks, names, pool))
     if "experts" in wanted:
-        gates += _experts(console, args, tasks)
+        gates.add(*_experts(console, args, tasks))
     if "metrics" in wanted and (folder / "expected_metrics.json").is_file():
-        gates.append(proof.metrics_gate(folder))
-    _print(console, gates)
-    return int(proof.failed(gates))
+        gates.add(proof.metrics_gate(folder))
+    _print(console, gates.all)
+    return int(proof.failed(gates.all))
+
+
+class _Gates:
+    """The gates so far; each is told as soon as it is known, because the next may take minutes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self.all: list[Gate] = []
+
+    def add(self, *gates: Gate) -> None:
+        """Keep and tell."""
+        self.all += gates
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        for gate in gates:
+            told = f"{minutes:3}:{seconds:02}  {gate.subject.strip()}: {gate.agreeing} of {gate.total}"
+            self._console.print(f"{told}  {gate.verdict}".rstrip(), highlight=False)
 
 
 def _wanted_gates(args: argparse.Namespace) -> set[str]:
