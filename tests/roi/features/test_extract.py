@@ -132,6 +132,30 @@ def test_other_weights_size_or_precision_are_other_features(
         assert [item.computed for item in run(dataset, encoder, tmp_path / "out", **settings)] == [6, 3]
 
 
+def test_a_precision_that_would_change_the_features_is_not_used(
+    make_dataset: Make, encoder_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = make_dataset(6, 3)
+    for name, used in (("Delicate", "fp32"), ("Tiny", "bf16")):
+        plain = run(dataset, create_encoder(f"{encoder_file}:{name}"), tmp_path / "plain")
+        asked = run(dataset, create_encoder(f"{encoder_file}:{name}"), tmp_path / "low", precision="bf16")
+        for one, other in zip(plain, asked, strict=True):
+            assert load(other.path).metadata["precision"] == used
+            cosine = torch.nn.functional.cosine_similarity(
+                load(one.path).embeddings, load(other.path).embeddings
+            )
+            assert float(cosine.min()) >= (0.9999 if used == "fp32" else 0.999)
+    assert [record.message.split(":")[0] for record in caplog.records] == [f"{encoder_file}"]
+    assert "Delicate: bf16 would change its features too much" in caplog.text
+    # Other images of the same encoder are not tried again, and computed alike.
+    caplog.clear()
+    more = run(
+        make_dataset(9, 3), create_encoder(f"{encoder_file}:Delicate"), tmp_path / "m", precision="bf16"
+    )
+    assert load(more[0].path).metadata["precision"] == "fp32"
+    assert not caplog.records
+
+
 def test_copies_of_an_image_are_computed_once(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:

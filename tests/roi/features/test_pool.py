@@ -6,7 +6,6 @@ import hashlib
 import os
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="worker processes nee
 SPEC = TransformSpec(resize=32, crop=28)
 
 
-@dataclass(frozen=True)
 class Poison(ImageRef):
     """Ends the process that reads about it."""
 

@@ -44,7 +44,7 @@ class ContentHashes:
     def known(self, refs: Sequence[ImageRef]) -> tuple[list[State], list[bytes | None]]:
         """The state of every file now, and the hash of each that is still what it was."""
         self._finish()
-        states = [(os.path.abspath(ref.file), ref.offset, stamp_of(ref)) for ref in refs]
+        states = [(_full_name(ref.file), ref.offset, stamp_of(ref)) for ref in refs]
         kept = self._rows(list(dict.fromkeys(state[0] for state in states)))
         if not kept:
             return states, [None] * len(states)
@@ -102,6 +102,12 @@ class ContentHashes:
         except sqlite3.Error:
             return {}
         return rows
+
+
+def _full_name(file: str) -> str:
+    if file.startswith("/") and "/." not in file and "//" not in file:
+        return file  # it is one already, which `abspath` takes much longer to find out
+    return os.path.abspath(file)
 
 
 def _insert(base: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:

@@ -29,10 +29,13 @@ from histobench.roi.features.precision import resolve_precision
 from histobench.roi.features.progress import Progress, Silent
 from histobench.roi.features.row_cache import RowCache
 from histobench.roi.features.settings import EncoderRecipe, Settings
-from histobench.roi.features.stage import Stage, Track
+from histobench.roi.features.stage import PRECISION, Stage, Track
 from histobench.roi.features.thread_pool import ThreadPool
 from histobench.roi.features.units import Unit, plan_units, shard_size
 from histobench.roi.features.versions import versions
+
+#: Images of the job on which a low precision is tried first.
+TRIAL_IMAGES = 32
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ class _Run:
         images = feature_set_fingerprint("", sorted(inventory.refs))
         job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])
         name = f"jobs/{job}"
-        return Track(encoder, precision, cache, cache.decision(name), name)
+        return Track(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
 
     def _missing(self, cache: RowCache, inventory: Inventory) -> list[bytes]:
         images = (image for split in SPLITS for image in self.dataset.splits.get(split, ()))
@@ -182,7 +185,9 @@ class _Run:
                 f"loading with {pool.workers} of {self.settings.num_workers} workers: more would only wait "
                 "for each other on this machine's cores"
             )
-        stage = Stage(active, self.settings, self.device, [len(keys) for keys in lists])
+        keys = lists[0][:: max(1, len(lists[0]) // TRIAL_IMAGES)][:TRIAL_IMAGES]
+        sample = [inventory.refs[key] for key in keys]
+        stage = Stage(active, self.settings, self.device, [len(keys) for keys in lists], sample)
         names = ", ".join(track.encoder.name for track in active)
         shares = share_units(units, len(self.settings.devices))
         known_bad = bool(bad or inventory.unreadable)
@@ -277,7 +282,7 @@ class _Run:
             "encoder": encoder.name,
             "size": size,
             "dim": int(encoder.embed_dim),
-            "precision": track.precision,
+            "precision": track.arithmetic,
             "fingerprint": name,
             "encoder_fingerprint": track.cache.fingerprint,
             "identity": track.cache.description["identity"],

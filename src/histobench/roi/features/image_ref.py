@@ -6,14 +6,13 @@ import functools
 import hashlib
 import os
 import tarfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from histobench.core.errors import HistobenchError
 
 
-@dataclass(frozen=True)
-class ImageRef:
+class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
     """The bytes of one image; `size` is -1 for "the whole file". `name` is what messages call it."""
 
     file: str
@@ -33,7 +32,7 @@ class ImageRef:
 def locate(path: str | Path) -> ImageRef:
     """The image at `path`; `shard.tar/name.jpg` is the member `name.jpg` of a TAR file."""
     text = str(path)
-    if ".tar/" not in text.replace(os.sep, "/"):
+    if f".tar{os.sep}" not in text and ".tar/" not in text:
         return ImageRef(file=text, name=text)
     archive, member = _split_at_archive(text)
     if archive is None:

@@ -90,8 +90,20 @@ def _decoded(
     except MemoryError:
         return Failure("not enough memory to decode it", lasting=False)
     for row, transform in zip(rows, transforms, strict=True):
-        if isinstance(transform, TransformSpec):
-            row[...] = transform.crop_pixels(image)
-        else:
-            row[...] = np.asarray(transform(image))
+        row[...] = _apply(transform, image)
     return None
+
+
+def transformed(ref: ImageRef, transform: Transform) -> NDArray[Any] | None:
+    """What the encoder sees of one image; None if the image is bad."""
+    try:
+        image = open_rgb(ref.read(), name=ref.name)
+    except (OSError, HistobenchError, MemoryError):
+        return None
+    return _apply(transform, image)
+
+
+def _apply(transform: Transform, image: Any) -> NDArray[Any]:
+    if isinstance(transform, TransformSpec):
+        return transform.crop_pixels(image)
+    return np.asarray(transform(image))

@@ -16,10 +16,10 @@ from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.batch_size import cpu_batch, largest_batch
 from histobench.roi.features.compile_choice import worth_compiling
 from histobench.roi.features.compute import Lane, compute
-from histobench.roi.features.exactness import Exactness
+from histobench.roi.features.exactness import PROMISED, Exactness, least_cosine
 from histobench.roi.features.forward import Forward
 from histobench.roi.features.image_ref import ImageRef
-from histobench.roi.features.job import Transform
+from histobench.roi.features.job import Transform, transformed
 from histobench.roi.features.loader import Loader, Pool
 from histobench.roi.features.pinned import pin
 from histobench.roi.features.progress import Progress
@@ -29,6 +29,11 @@ from histobench.roi.features.units import Unit
 
 log = logging.getLogger(__name__)
 
+#: Under this name an encoder's cache keeps which precision it is computed in, for all jobs alike.
+PRECISION = "precision"
+#: Images at a time while a low precision is tried.
+TRIAL_BATCH = 8
+
 
 @dataclass
 class Track:
@@ -37,10 +42,15 @@ class Track:
     encoder: BasePatchEncoder
     precision: str
     cache: RowCache
-    #: batch, compile and exactness as decided for this job; a run that goes on finds them here.
+    #: precision, batch, compile and exactness as decided for this job; a run that goes on finds them here.
     record: dict[str, Any]
     #: Where the record is kept; empty in a process that computes a share of someone else's job.
     job: str = ""
+
+    @property
+    def arithmetic(self) -> str:
+        """The precision that is used: the one asked for, unless it was tried and found too coarse."""
+        return str(self.record.get("precision", self.precision))
 
     def note(self, **values: Any) -> None:
         """Add to the job's record, on disk."""
@@ -50,13 +60,19 @@ class Track:
 
 
 class Stage:
-    """Several encoders on one device."""
+    """Several encoders on one device; `sample` is some of the images, to try a low precision on."""
 
     def __init__(
-        self, tracks: Sequence[Track], settings: Settings, device: str, images: Sequence[int]
+        self,
+        tracks: Sequence[Track],
+        settings: Settings,
+        device: str,
+        images: Sequence[int],
+        sample: Sequence[ImageRef] = (),
     ) -> None:
         self.tracks = tracks
         self.device = device
+        self._sample = sample
         self.transforms, self._pixels = distinct([track.encoder.eval_transforms for track in tracks])
         self.shapes = [shape_of(transform) for transform in self.transforms]
         self.forwards = [
@@ -106,7 +122,10 @@ class Stage:
         dtype = torch.uint8 if isinstance(self.transforms[pixels], TransformSpec) else torch.float32
         asked = settings.batch_size
         batch = track.record.get("batch") or (cpu_batch() if isinstance(asked, str) else asked)
-        forward = Forward(track.encoder, device=self.device, precision=track.precision, batch=int(batch))
+        if track.precision != "fp32" and "precision" not in track.record:
+            track.record["precision"] = self._permitted(track, self.transforms[pixels])
+            track.cache.decide(PRECISION, {"precision": track.record["precision"]})
+        forward = Forward(track.encoder, device=self.device, precision=track.arithmetic, batch=int(batch))
         if not settings.is_exact(track.precision):
             forward.fold()
         if "batch" not in track.record:
@@ -124,6 +143,28 @@ class Stage:
         if track.record["compile"]:
             forward.compile()
         return forward
+
+    def _permitted(self, track: Track, transform: Transform) -> str:
+        """The precision asked for, or fp32 where it would change this encoder's features too much."""
+        asked = track.precision
+        arrays = [array for ref in self._sample if (array := transformed(ref, transform)) is not None]
+        if not arrays:
+            return asked
+        forward = Forward(track.encoder, device=self.device, precision=asked, batch=TRIAL_BATCH)
+        forward.fold()
+        cosine = least_cosine(forward, torch.from_numpy(np.stack(arrays)))
+        if cosine >= PROMISED[asked]:
+            return asked
+        log.warning(
+            "%s: %s would change its features too much (least cosine to fp32 %.5f on %d images, "
+            "the limit is %g); computing in fp32",
+            track.encoder.name,
+            asked,
+            cosine,
+            len(arrays),
+            PROMISED[asked],
+        )
+        return "fp32"
 
 
 def distinct(transforms: Sequence[Transform]) -> tuple[list[Transform], list[int]]:

@@ -19,6 +19,7 @@ from histobench.roi.metrics.tally import (
 )
 
 _CACHE = 2**22  # bytes that one thread works on at a time, so that they stay in the processor's cache
+_LEAST = 8  # resamples at a time: with fewer, following the sparse matrices costs more than the sums
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,8 @@ def tally_resamples(
     largest = max(
         [r.groups * (r.m + 1) * (1 if r.ties is None else 2) for r in [*columns, *([micro] if micro else [])]]
     )
-    chunk = max(1, min(memory // threads, _CACHE) // (8 * (n + 2 * largest)))
+    each = 8 * (n + 2 * largest)
+    chunk = max(1, min(memory // threads // each, max(_LEAST, _CACHE // each)))
     chunk = min(chunk, max(1, -(-len(counts) // threads)))
     parts = [slice(k, k + chunk) for k in range(0, len(counts), chunk)]
     if threads > 1 and len(parts) > 1:
