@@ -60,7 +60,12 @@ def chat(text: str | None, *, read: int = 10, written: int = 5, finish: str = "s
             "choices": [
                 {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
             ],
-            "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
+            "usage": {
+                "prompt_tokens": read,
+                "completion_tokens": written,
+                "total_tokens": read + written,
+                "prompt_tokens_details": {"cached_tokens": read // 2},
+            },
         }
     )
 

@@ -42,7 +42,7 @@ def test_a_killed_run_goes_on_where_it_was(
 
 
 def kill_after(episodes: int, arguments: list[str], output: Path) -> None:
-    """Start a run and kill it with all its processes once so many episodes are on disk."""
+    """Start a run and kill it, and nothing else, shortly after so many episodes are on disk."""
     process = subprocess.Popen(
         arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
@@ -50,9 +50,30 @@ def kill_after(episodes: int, arguments: list[str], output: Path) -> None:
     while process.poll() is None and lines_in(output) < episodes:
         assert time.monotonic() < deadline
         time.sleep(0.002)
+    time.sleep(random.uniform(0, 0.02))  # anywhere inside an episode, a write, a sync
     assert process.poll() is None, process.communicate()[1].decode()
-    os.killpg(process.pid, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    assert process.stderr is not None
+    process.stderr.close()
+    assert_ends(process.pid)
+
+
+def assert_ends(session: int) -> None:
+    """The sandbox's processes do not outlive the run that was killed."""
+    deadline = time.monotonic() + 30
+    while living := [pid for pid in os.listdir("/proc") if pid.isdigit() and session_of(int(pid)) == session]:
+        assert time.monotonic() < deadline, living
+        time.sleep(0.05)
+
+
+def session_of(pid: int) -> int | None:
+    """The session of a process that runs; a dead one that nobody has waited for has none."""
+    try:
+        state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+    except OSError:
+        return None
+    return None if state == "Z" else int(session)
 
 
 def lines_in(output: Path) -> int:

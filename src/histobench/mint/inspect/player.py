@@ -12,6 +12,7 @@ from inspect_ai.model import (
     GenerateConfig,
     Model,
     ModelOutput,
+    ModelUsage,
 )
 
 from histobench.mint.agents.completion import Sampling, Usage
@@ -51,7 +52,7 @@ class _InspectAgent(EpisodeAgent):
         output = from_thread.run(self._ask, as_inspect_messages(history))
         self._outputs.append(output)
         if output.usage is not None:
-            self.usage += Usage(output.usage.input_tokens, output.usage.output_tokens)
+            self.usage += _usage(output.usage)
         # No tokens: the provider refused. With tokens the answer was merely cut off.
         if output.stop_reason == "model_length" and output.usage is None:
             raise RequestRefusedError(output.error or output.completion or "the conversation is too long")
@@ -59,6 +60,12 @@ class _InspectAgent(EpisodeAgent):
 
     async def _ask(self, messages: list[ChatMessage]) -> ModelOutput:
         return await self._model.generate(messages, config=self._config)
+
+
+def _usage(usage: ModelUsage) -> Usage:
+    """Inspect counts what a provider had in its cache apart from what it read anew."""
+    read = usage.input_tokens + (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0)
+    return Usage(read, usage.output_tokens)
 
 
 def as_inspect_messages(history: Sequence[Message]) -> list[ChatMessage]:
