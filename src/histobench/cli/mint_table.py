@@ -78,8 +78,10 @@ def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
     rows = group_rows(outcomes, by)
     budgets = sorted({k for row in rows for k in row.rates})
     repeated = any(row.pass_hat is not None for row in rows)
-    titles = [*(f"SR{k}" for k in budgets), "95 % interval", "of the slope", "actions", "invalid", "episodes"]
-    table = _table(["model", "tasks"], titles + ["all tries"] * repeated)
+    counted = any(row.tokens is not None for row in rows)
+    titles = [*(f"SR{k}" for k in budgets), "95 % interval", "of the slope", "actions", "invalid"]
+    titles += ["tokens"] * counted + ["episodes"] + ["all tries"] * repeated
+    table = _table(["model", "tasks"], titles)
     for row in rows:
         cells = [
             *(_number(row.rates.get(k)) for k in budgets),
@@ -87,8 +89,10 @@ def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
             _range(row.slope, 1),
             _number(row.actions, 1),
             f"{100 * row.invalid_rate:.1f} %",
-            str(row.episodes),
         ]
+        if counted:
+            cells.append("" if row.tokens is None else f"{row.tokens:,.0f}")
+        cells.append(str(row.episodes))
         if repeated:
             cells.append("" if row.pass_hat is None else f"{100 * row.pass_hat:.1f} % (of {row.tries})")
         table.add_row(display_name(row.model), row.group, *cells)
@@ -99,18 +103,19 @@ def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
     from histobench.mint.results.feedback_table import feedback_rows
     from histobench.mint.results.leaderboard import display_name
 
-    table = _table(
-        ["model", "expert", "feedback"], ["k", "success", "gain", "95 % interval", "p", "episodes"]
-    )
-    for row in feedback_rows(outcomes):
+    rows = feedback_rows(outcomes)
+    judged = any(row.leaks is not None for row in rows)
+    titles = ["k", "success", "gain", "95 % interval", "p", "episodes", *["answer given away"] * judged]
+    table = _table(["model", "expert", "feedback"], titles)
+    for row in rows:
         cells = ["", "", ""]
         if row.gain is not None:
             difference = _number(100 * row.gain.difference, 1, sign=True)
             cells = [difference, _range(row.gain.interval, 100, sign="+"), f"{row.gain.p_value:.3g}"]
-        rate = _number(row.rate)
-        table.add_row(
-            display_name(row.model), row.expert, row.kind, str(row.k), rate, *cells, str(row.episodes)
-        )
+        cells = [str(row.k), _number(row.rate), *cells, str(row.episodes)]
+        if judged:
+            cells.append("" if row.leaks is None else f"{100 * row.leaks:.1f} %")
+        table.add_row(display_name(row.model), row.expert, row.kind, *cells)
     return table
 
 

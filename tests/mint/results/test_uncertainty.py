@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from histobench.cli.main import main
 from histobench.mint.results.comparison import compare_agents
 from histobench.mint.results.feedback_table import feedback_rows
 from histobench.mint.results.group_table import group_rows
-from histobench.mint.results.outcome import EpisodeOutcome, write_outcome_table
+from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table, write_outcome_table
 from histobench.mint.results.reliability import pass_hat, tries_per_task
 from histobench.mint.results.uncertainty import gain, rate_interval, slope_interval
 
@@ -132,6 +133,20 @@ def test_rows_say_what_the_agents_did() -> None:
     ]
     assert (by_dataset[0].actions, by_dataset[0].invalid_rate, by_dataset[0].pass_hat) == (4.0, 0.25, None)
     assert [row.group for row in group_rows(outcomes, "family")] == ["reasoning"]
+
+
+def test_tokens_and_leaks_survive_the_table_of_outcomes(tmp_path: Path) -> None:
+    known = [
+        replace(outcome(1, True), tokens=120, leaked=True),
+        replace(outcome(2, True), tokens=80, leaked=False),
+    ]
+    path = tmp_path / "outcomes.csv"
+    write_outcome_table(path, [*known, outcome(3, False)])
+    assert list(read_outcome_table(path)) == [*known, outcome(3, False)]
+    assert group_rows(known)[0].tokens == 100.0
+    assert group_rows([*known, outcome(3, False)])[0].tokens is None  # a mean over some would mislead
+    helped = [replace(entry, feedback_model="e") for entry in known]
+    assert feedback_rows(helped)[0].leaks == 0.5
 
 
 def test_the_table_and_the_comparison_can_be_printed(

@@ -85,13 +85,20 @@ def test_the_placebo_arm_asks_nobody_and_says_nothing_about_the_task(
     assert "F=placebo/PHF=no_GT-placebo" in file.as_posix()
 
 
-def test_an_answer_given_away_is_marked_in_the_details(tmp_path: Path, play: Any) -> None:
+def test_an_answer_given_away_is_marked_in_the_details_and_counted_in_the_table(
+    tmp_path: Path, play: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     play("--feedback", "TEACHER", "--gt", said="This is BAD. The answer is 2.")
     (file,) = tmp_path.rglob("details.jsonl")
     details = [json.loads(line) for line in file.read_text().splitlines()]
     leaks = {record["task_id"]: record["feedback"]["leaks"] for record in details}
     assert leaks[1] == [True]  # What is 1 + 1? A wrong first answer, then the expert tells.
     assert not any(any(found) for task, found in leaks.items() if task != 1)
+    capsys.readouterr()
+    assert main(["mint", "table", str(tmp_path / "out"), "--intervals"]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "no_GT" not in line and "GT-" in line]
+    judged = sum(bool(found) for found in leaks.values())
+    assert row.endswith(f"{100 / judged:.1f} %")
 
 
 def test_recorded_feedback_can_be_given_again(

@@ -11,6 +11,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.configs.cell import NONE
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.inspect.solver import EPISODE, EXPERT
+from histobench.mint.results.details import gave_answer_away
 from histobench.mint.results.outcome import EpisodeOutcome
 from histobench.mint.runs.planned_cell import PLACEBO
 
@@ -43,6 +44,8 @@ def log_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
                 tool_calls=counts["use_tool"],
                 invalid=counts["invalid_action"],
                 terminate_reason=state["terminate_reason"],
+                tokens=state["token_counter"]["total_tokens"] or None,
+                leaked=gave_answer_away(episode["details"]),
             )
     except (OSError, ValueError, KeyError) as error:
         raise HistobenchError(f"{path} is no log of {TASK} that can be read ({error!r})") from error

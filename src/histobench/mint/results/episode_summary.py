@@ -8,6 +8,7 @@ from pathlib import Path
 
 from histobench.core.statistics.intervals import Interval
 from histobench.mint.configs.cell import Cell
+from histobench.mint.results.outcome import mean_tokens
 from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_episodes
 from histobench.mint.results.uncertainty import rate_interval
 
@@ -35,14 +36,13 @@ def summarise(episodes: Sequence[StoredEpisode]) -> CellSummary:
     """The numbers of some episodes."""
     n = len(episodes)
     outcomes = [episode.outcome for episode in episodes]
-    tokens = [episode.state.get("token_counter", {}).get("total_tokens") for episode in episodes]
     return CellSummary(
         episodes=n,
         success_rate=100 * sum(outcome.success for outcome in outcomes) / n,
         interval=rate_interval(outcomes),
         turns=sum(len(episode.state["history"]) // 2 for episode in episodes) / n,
         invalid=sum(outcome.invalid for outcome in outcomes) / n,
-        tokens=None if None in tokens or not any(tokens) else sum(map(int, tokens)) / n,
+        tokens=mean_tokens(outcomes),
     )
 
 

@@ -14,7 +14,11 @@ from histobench.mint.results.uncertainty import gain
 
 @dataclass(frozen=True)
 class FeedbackRow:
-    """Success with an expert, and the paired gain over the same tasks without one (`None` if never run)."""
+    """Success with an expert, and the paired gain over the same tasks without one (`None` if never run).
+
+    `leaks` is the share of the episodes in which the expert gave the answer away, of those where that can be
+    judged.
+    """
 
     model: str
     expert: str
@@ -23,6 +27,7 @@ class FeedbackRow:
     episodes: int
     rate: float
     gain: PairedDifference | None
+    leaks: float | None
 
 
 def feedback_rows(outcomes: Iterable[EpisodeOutcome]) -> list[FeedbackRow]:
@@ -37,7 +42,19 @@ def feedback_rows(outcomes: Iterable[EpisodeOutcome]) -> list[FeedbackRow]:
             helped[key].append(outcome)
     return [
         FeedbackRow(
-            model, expert, kind, k, len(played), success_rate(played) or 0.0, gain(played, plain[model, k])
+            model,
+            expert,
+            kind,
+            k,
+            len(played),
+            success_rate(played) or 0.0,
+            gain(played, plain[model, k]),
+            _leaks(played),
         )
         for (model, expert, kind, k), played in sorted(helped.items())
     ]
+
+
+def _leaks(outcomes: list[EpisodeOutcome]) -> float | None:
+    judged = [outcome.leaked for outcome in outcomes if outcome.leaked is not None]
+    return sum(judged) / len(judged) if judged else None

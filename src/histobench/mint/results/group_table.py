@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from histobench.core.statistics.intervals import Interval
 from histobench.mint.results.leaderboard import FAMILIES
-from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, mean_tokens
 from histobench.mint.results.reliability import pass_hat, tries_per_task
 from histobench.mint.results.success_rate import rate_by_budget
 from histobench.mint.results.uncertainty import rate_interval, slope_interval
@@ -30,6 +30,7 @@ class GroupRow:
     slope: Interval | None  # points per turn; only with several budgets
     actions: float
     invalid_rate: float  # of the actions
+    tokens: float | None  # of an episode
     tries: int
     pass_hat: float | None  # all tries of a task succeed; only with repeated runs
 
@@ -64,6 +65,7 @@ def _row(model: str, group: str, outcomes: Sequence[EpisodeOutcome]) -> GroupRow
         slope=slope_interval(outcomes),
         actions=actions / len(full),
         invalid_rate=sum(outcome.invalid for outcome in full) / actions if actions else 0.0,
+        tokens=mean_tokens(full),
         tries=tries,
         pass_hat=pass_hat(full, tries) if tries > 1 else None,
     )

@@ -17,7 +17,11 @@ NO_FEEDBACK = "None"
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """One episode: who played what under which setting, and how it ended."""
+    """One episode: who played what under which setting, and how it ended.
+
+    `tokens` (of the model under test) and `leaked` (an expert gave the answer away) are `None` where nobody
+    counted or looked.
+    """
 
     model: str
     feedback_model: str
@@ -30,6 +34,8 @@ class EpisodeOutcome:
     tool_calls: int = 0
     invalid: int = 0
     terminate_reason: str = ""
+    tokens: int | None = None
+    leaked: bool | None = None
 
 
 def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
@@ -52,7 +58,15 @@ def write_outcome_table(path: str | Path, outcomes: Iterable[EpisodeOutcome]) ->
         writer = csv.DictWriter(file, [field.name for field in fields(EpisodeOutcome)])
         writer.writeheader()
         for outcome in outcomes:
-            writer.writerow({**asdict(outcome), "success": int(outcome.success)})
+            leaked = None if outcome.leaked is None else int(outcome.leaked)
+            writer.writerow({**asdict(outcome), "success": int(outcome.success), "leaked": leaked})
+
+
+def mean_tokens(outcomes: Iterable[EpisodeOutcome]) -> float | None:
+    """Tokens of an episode on average; unknown as soon as one episode's are."""
+    tokens = [outcome.tokens for outcome in outcomes]
+    known = [number for number in tokens if number is not None]
+    return sum(known) / len(known) if known and len(known) == len(tokens) else None
 
 
 def _outcome(row: Mapping[str, Any]) -> EpisodeOutcome:
@@ -68,4 +82,6 @@ def _outcome(row: Mapping[str, Any]) -> EpisodeOutcome:
         tool_calls=int(row["tool_calls"]),
         invalid=int(row["invalid"]),
         terminate_reason=row["terminate_reason"],
+        tokens=int(row["tokens"]) if row.get("tokens") else None,
+        leaked=bool(int(row["leaked"])) if row.get("leaked") else None,
     )

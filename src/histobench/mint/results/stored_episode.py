@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.cell import Cell, parse_cell
 from histobench.mint.envs.turn_loop import ASSISTANT
+from histobench.mint.results.details import gave_answer_away, read_details
 from histobench.mint.results.outcome import EpisodeOutcome
 
 FILE = "results.jsonl"
@@ -18,11 +19,12 @@ FILE = "results.jsonl"
 
 @dataclass(frozen=True)
 class StoredEpisode:
-    """One line: the cell it belongs to, the state at the end and the task."""
+    """One line: the cell it belongs to, the state at the end and the task; and what stands beside it."""
 
     cell: Cell
     state: dict[str, Any]
     task: dict[str, Any]
+    details: dict[str, Any] = field(default_factory=dict)
 
     @property
     def messages(self) -> list[str]:
@@ -46,6 +48,8 @@ class StoredEpisode:
             tool_calls=counts["use_tool"],
             invalid=counts["invalid_action"],
             terminate_reason=self.state["terminate_reason"] or "",
+            tokens=self.state.get("token_counter", {}).get("total_tokens") or None,
+            leaked=gave_answer_away(self.details),
         )
 
 
@@ -66,13 +70,15 @@ def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise HistobenchError(f"cannot read the results {path}: {error}") from error
+    details = read_details(path)
     lines = text.split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-            yield StoredEpisode(cell, record["state"], record["task"])
+            beside = details.get(str(record["task"]["task_id"]), {})
+            yield StoredEpisode(cell, record["state"], record["task"], beside)
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 return
