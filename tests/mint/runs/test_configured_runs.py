@@ -123,6 +123,16 @@ def test_repeated_runs_give_the_share_of_tasks_solved_every_time(
     assert "50.0 % (of 3)" in capsys.readouterr().out
 
 
+def test_a_server_that_comes_back_elsewhere_is_the_same_model(
+    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, script: Any
+) -> None:
+    where = ["--tasks", "gsm8k", "--data", str(make_data(4)), "-o", str(tmp_path / "out")]
+    other = scripted.replace("127.0.0.1", "localhost")
+    assert main(["mint", "run", "--agent", scripted, *where, "--limit", "2"]) == 0
+    assert main(["mint", "run", "--agent", other, *where]) == 0
+    assert len(script.lines(tmp_path / "out")) == 4
+
+
 def test_other_settings_do_not_grow_into_the_same_folder(
     tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,12 @@ class PlannedCell:
     prompts: str = "own"
 
     def settings(self) -> dict[str, Any]:
-        """What must not change while the folder of the cell grows; kept beside the results."""
+        """What must not change while the folder of the cell grows; kept beside the results.
+
+        Addresses are left out: a server that comes back on another port is the same model.
+        """
         settings: dict[str, Any] = {
-            "agent": str(self.agent),
+            "agent": _without_address(self.agent),
             "sampling": {"temperature": self.sampling.temperature, "max_tokens": self.sampling.max_tokens},
             "rule": self.rule,
             "prompts": self.prompts,
@@ -53,12 +56,17 @@ class PlannedCell:
         if self.expert is not None:
             sampling = self.expert.sampling
             settings["expert"] = {
-                "agent": str(self.expert.spec) if self.expert.spec else PLACEBO,
+                "agent": _without_address(self.expert.spec) if self.expert.spec else PLACEBO,
                 "kind": self.expert.kind.name,
                 "sampling": {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens},
             }
         return settings
 
     def record(self) -> dict[str, Any]:
-        """The settings with the version that made the results."""
-        return {**self.settings(), "histobench": __version__}
+        """The settings with the address at the start and the version that made the results."""
+        address = {"address": self.agent.base_url} if self.agent.base_url else {}
+        return {**self.settings(), **address, "histobench": __version__}
+
+
+def _without_address(spec: AgentSpec) -> str:
+    return str(replace(spec, base_url=None))
