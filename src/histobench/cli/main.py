@@ -12,7 +12,7 @@ from histobench.core.errors import did_you_mean
 
 #: verb -> (module, what it does). The module has `add_arguments(parser)` and `run(args) -> int | None`.
 VERBS: dict[str, tuple[str, str]] = {
-    "demo": ("histobench.cli.demo", "the whole ROI track on synthetic tissue, in minutes"),
+    "demo": ("histobench.cli.demo", "both tracks in minutes: encoders on synthetic tissue, then a few agents"),
     "run": ("histobench.cli.run", "a whole benchmark: datasets x encoders x tasks, to a ranked summary"),
     "data": ("histobench.cli.data", "check a dataset; write the synthetic demo dataset"),
     "extract": ("histobench.cli.extract", "images to features with one or more encoders"),
@@ -24,7 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("histobench.cli.report", "results to a web site: leaderboard, runs, comparisons"),
     "serve": ("histobench.cli.serve", "the same site, live, while runs are going on"),
     "models": ("histobench.cli.models", "the encoders: table, details, licences"),
-    "mint": ("histobench.cli.mint", "language-model agents: replay, rescore, table, configs"),
+    "mint": ("histobench.cli.mint", "language-model agents: run, table, compare, rescore, replay, configs"),
     "doctor": ("histobench.cli.doctor", "is this machine ready? PASS, WARN, FAIL and the fix"),
 }
 
