@@ -12,7 +12,7 @@ from histobench.core.errors import did_you_mean
 
 #: verb -> (module, what it does). The module has `add_arguments(parser)` and `run(args) -> int | None`.
 VERBS: dict[str, tuple[str, str]] = {
-    "demo": ("histobench.cli.demo", "both tracks in minutes: encoders on synthetic tissue, then a few agents"),
+    "demo": ("histobench.cli.demo", "both tracks, in minutes: encoders on synthetic tissue, a few agents"),
     "run": ("histobench.cli.run", "a whole benchmark: datasets x encoders x tasks, to a ranked summary"),
     "data": ("histobench.cli.data", "check a dataset; write the synthetic demo dataset"),
     "extract": ("histobench.cli.extract", "images to features with one or more encoders"),
