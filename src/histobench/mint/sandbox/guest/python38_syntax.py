@@ -20,7 +20,7 @@ def reword_syntax_error(error: SyntaxError) -> None:
     source = _source_of(error)
     if not source.strip() or error.lineno is None or isinstance(error, TabError):
         return
-    lines = source.splitlines()
+    lines = re.split(r"\r\n|\r|\n", source.removesuffix("\n"))  # the parser knows no other line ends
     if (error.msg or "").startswith("f-string: ") and _is_inside_braces(error, lines):
         source = (error.text or "").rstrip("\n")
         lines, error.filename, error.msg = [source], "<fstring>", "invalid syntax"
