@@ -131,6 +131,10 @@ def test_a_sample_is_spread_over_the_episodes(recordings: list[Recording]) -> No
         ("Out[2]: 5", "Out[3]: 5"),
         ("File /usr/lib/python3.8/json/decoder.py:355, in f(x)", "File /opt/py/json/decoder.py:12, in f(x)"),
         ("File /a/b.py:3, in f(x)\n--> 3 a\n      4 b\n\nE: 1", "File /b.py:9, in f(x)\n--> 9 a\n\nE: 1"),
+        (
+            "File <hidden_filepath>:32, in f(x)\n---> 32 a",
+            "File <hidden_filepath>:/bench/, in f(x)\n---> 31 a",
+        ),
         ("1" * 900 + " /a/long/path/x.py" + "...\n[Output Truncated]", "1" * 900 + "...\n[Output Truncated]"),
     ],
 )

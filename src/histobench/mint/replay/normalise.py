@@ -19,7 +19,13 @@ _STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at ADDRESS"),
     (re.compile(r"\b(In|Out) ?\[\d+\]"), r"\1[N]"),
     (re.compile(r"<ipython-input-\d+-[0-9a-f]+>"), "<cell>"),
-    (re.compile(r"^( *File )(?:[~/.][^\s:,]*|<frozen [\w.]+>):\d+", re.MULTILINE), r"\1PATH"),
+    # A hidden path is followed by a line number or, where the hiding went wrong, by the path's beginning.
+    (
+        re.compile(
+            r"^( *File )(?:(?:[~/.][^\s:,]*|<frozen [\w.]+>):\d+|<hidden_filepath>:[^\s,]*)", re.MULTILINE
+        ),
+        r"\1PATH",
+    ),
     (re.compile(r"(?:~|\.)?(?:/[\w.+-]+)+/([\w.+-]+\.pyx?)(?::\d+)?"), r"PATH/\1"),
     # The numbered lines under a frame of a file, up to the empty line that ends it.
     (re.compile(r"^(File PATH[^\n]*)(?:\n[^\n]+)+", re.MULTILINE), r"\1"),
