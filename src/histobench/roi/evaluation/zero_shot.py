@@ -41,7 +41,7 @@ def zero_shot_outcome(context: Context) -> Outcome:
             f"extract them with --model_name {name}"
         )
     prompts = read_prompts(options.zeroshot_prompt_file, context.classes)
-    encoder = create_encoder(name, resize_size=context.request.test.metadata.get("size"))
+    encoder = create_encoder(name)  # its text tower is the same at every image size
     if not encoder.supports_zero_shot:
         raise TaskSkippedError(f"{name} has no text tower; zero-shot needs an image-text encoder")
     probabilities = _probabilities(encoder, prompts, context)
