@@ -1,4 +1,4 @@
-"""How often a table of equal encoders makes a false claim: corrected for all pairs, or for those with the best.
+"""How often a table of equal encoders makes a false claim, corrected for all pairs or for those with the best.
 
     python benchmarks/false_claims.py [--tables 6000]
 
@@ -44,7 +44,7 @@ def main() -> int:
         false_claims["all pairs"] += bool((holm(p_values) <= ALPHA).any())
         false_claims["the comparisons with the best"] += bool((holm(with_best) <= ALPHA).any())
     for family, number in false_claims.items():
-        print(f"corrected for {family}: a false claim in {number / args.tables:.1%} of {args.tables:,} tables")
+        print(f"corrected for {family}: a false claim in {number / args.tables:.1%} of {args.tables} tables")
     return 0
 
 
