@@ -1,4 +1,4 @@
-"""How often a table of equal encoders makes a false claim, corrected for all pairs or for those with the best.
+"""How often a table of equal encoders makes a false claim: corrected for all pairs, or those with the best.
 
     python benchmarks/false_claims.py [--tables 6000]
 
