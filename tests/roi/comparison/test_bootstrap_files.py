@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
@@ -44,6 +44,26 @@ def test_intervals_are_those_of_a_loop_over_scikit_learn(write_run: Write) -> No
     assert [entry["ci_lower"], entry["ci_upper"]] == pytest.approx(np.percentile(slow, [2.5, 97.5]))
     assert entry["value"] == pytest.approx(run.metrics["balanced_accuracy"])
     assert entry["std"] == pytest.approx(np.std(slow, ddof=1))
+
+
+def test_the_metrics_of_each_class_have_intervals_too(write_run: Write) -> None:
+    (run,) = load_runs(write_run("a"))
+    found = run_intervals(run, BootstrapSettings(n_bootstrap=100, random_state=5))["per_class"]
+    predictions = run.predictions
+    counts = draw_counts(sampling_design(150, strata=predictions.labels), 100, np.random.default_rng(5))
+    assert list(found) == list(predictions.classes)
+    for label, name in enumerate(predictions.classes):
+        slow = []
+        for row in counts:
+            index = np.repeat(np.arange(150), row)
+            slow.append(
+                f1_score(
+                    predictions.labels[index] == label, predictions.predicted[index] == label, zero_division=0
+                )
+            )
+        entry = found[name]["f1_score"]
+        assert [entry["ci_lower"], entry["ci_upper"]] == pytest.approx(np.percentile(slow, [2.5, 97.5]))
+        assert set(found[name]) == {"precision", "recall", "f1_score", "auroc", "auprc"}
 
 
 def test_every_metric_of_every_task_gets_an_interval_beside_its_files(write_run: Write) -> None:

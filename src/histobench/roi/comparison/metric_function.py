@@ -33,12 +33,16 @@ def check_metric(metric: str) -> None:
         raise HistobenchError(f"unknown metric {metric!r}; {did_you_mean(metric, METRICS)}")
 
 
-def all_metrics(predictions: Predictions) -> Evaluate:
-    """Every metric of one run as a function of counts [b, n]."""
+def all_metrics(predictions: Predictions, *, by_class: bool = False) -> Evaluate:
+    """Every metric of one run as a function of counts [b, n]; `by_class` adds `recall@0` and the like."""
 
     def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
         return evaluate_resamples(
-            predictions.probabilities, predictions.labels, counts, predicted=predictions.predicted
+            predictions.probabilities,
+            predictions.labels,
+            counts,
+            predicted=predictions.predicted,
+            by_class=by_class,
         )
 
     return evaluate

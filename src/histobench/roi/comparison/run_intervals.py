@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,9 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
             f"{TaskFiles.beside(run.path).detailed} holds no predictions: nothing to resample"
         )
     design = design_of(predictions)
-    over_images = intervals_of(all_metrics(predictions), design, settings)
+    everything = intervals_of(all_metrics(predictions, by_class=True), design, settings)
+    over_images = {name: entry for name, entry in everything.items() if "@" not in name}
+    by_class = _by_class(everything, predictions.classes)
     reasons = run.info.get("undefined_metrics") or {}
     content: dict[str, Any] = {
         "task_name": run.task,
@@ -84,6 +86,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
     if episodes is None:
         content |= {"resampling": design.kind, "resampled": RESAMPLED[design.kind]}
         content["metrics"] = _for_reported(over_images, run.metrics, reasons)
+        content["per_class"] = by_class
         return content
     n_episodes = len(next(iter(episodes.values())))
     over_episodes = intervals_of(means_of(episodes), sampling_design(n_episodes), settings)
@@ -94,6 +97,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         "resampling": design.kind,
         "resampled": RESAMPLED[design.kind],
         "metrics": over_images,
+        "per_class": by_class,
     }
     return content
 
@@ -120,6 +124,18 @@ def intervals_of(
         else:
             found[name] = _entry(value, values, percentile_interval(values))
     return found
+
+
+def _by_class(
+    everything: Mapping[str, dict[str, Any]], classes: Sequence[str]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Of each class its metrics, from the entries named `recall@0` and the like."""
+    table: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in classes}
+    for key, entry in everything.items():
+        name, found, label = key.partition("@")
+        if found and int(label) < len(classes):
+            table[classes[int(label)]][name] = entry
+    return table
 
 
 def read_episodes(path: Path) -> dict[str, Floats] | None:

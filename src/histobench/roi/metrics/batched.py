@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from histobench.roi.metrics.formulas import metrics_of
+from histobench.roi.metrics.formulas import class_metrics_of, metrics_of
 from histobench.roi.metrics.tally import Floats
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ def evaluate_resamples(
     counts: NDArray[np.number],
     *,
     predicted: ArrayLike | None = None,
+    by_class: bool = False,
     memory: int = MEMORY,
     threads: int = 2,
 ) -> dict[str, Floats]:
-    """Every metric of every resample, [B] each, NaN where undefined.
+    """Every metric of every resample, [B] each, NaN where undefined; `by_class` adds `recall@0` and the like.
 
     `counts` [B, n] says how often each image occurs in a resample; the result is that of `evaluate` on the
     repeated rows, without repeating them. Rows that are NaN throughout were not scored and never count.
@@ -43,7 +44,12 @@ def evaluate_resamples(
     scored = ~np.all(np.isnan(p), axis=1)
     if not np.all(scored):
         p, truth, guess, counts = p[scored], truth[scored], guess[scored], counts[:, scored]
-    return metrics_of(tally_resamples(p, truth, guess, counts, memory=memory, threads=threads))
+    tally = tally_resamples(p, truth, guess, counts, memory=memory, threads=threads)
+    scores = metrics_of(tally)
+    if by_class:
+        for name, values in class_metrics_of(tally).items():
+            scores |= {f"{name}@{label}": values[:, label] for label in range(values.shape[1])}
+    return scores
 
 
 def evaluate_episodes(
