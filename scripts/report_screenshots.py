@@ -1,0 +1,104 @@
+"""Take the pictures of docs/report.md from a built site, with headless Chromium.
+
+python scripts/report_screenshots.py SITE docs/images
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from PIL import Image
+
+WIDE, PHONE = (1440, 900), (390, 844)
+MOST_BYTES = 240_000
+
+
+def main() -> int:
+    """Open every page and save what is seen."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("site", type=Path)
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    overview = _data(args.site, "site")
+    pages = _pages(overview)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name, (place, size, theme) in pages.items():
+            context = browser.new_context(
+                viewport={"width": size[0], "height": size[1]}, color_scheme=theme, reduced_motion="reduce"
+            )
+            page = context.new_page()
+            page.goto((args.site / "index.html").resolve().as_uri() + place)
+            page.wait_for_selector("main h1")
+            page.wait_for_load_state("networkidle")
+            page.wait_for_timeout(1000)
+            height = min(int(page.evaluate("document.documentElement.scrollHeight")), 2 * size[1])
+            page.set_viewport_size({"width": size[0], "height": height})
+            page.wait_for_timeout(1500)
+            _save(page.screenshot(), args.out / f"report-{name}.png")
+            context.close()
+        browser.close()
+    return 0
+
+
+def _pages(overview: dict[str, Any]) -> dict[str, tuple[str, tuple[int, int], str]]:
+    """Name -> address, size of the window, theme: the first encoder on the dataset with most images."""
+    datasets, encoders, runs = overview["datasets"], overview["encoders"], overview["runs"]
+    dataset = max(range(len(datasets)), key=lambda k: datasets[k]["images"])
+    run = next(k for k, d in enumerate(runs["dataset"]) if d == dataset)
+    board = overview["boards"][runs["board"][run]]
+    parts = [
+        datasets[dataset]["name"],
+        encoders[runs["encoder"][run]]["name"],
+        board["task"],
+        board["setting"] or "-",
+        board["preset"],
+    ]
+    helped = next((name for name in overview["agents"] if " + " in name), "")
+    pages = {
+        "leaderboard": ("", WIDE, "light"),
+        "dataset": (f"#/dataset/{quote(parts[0], safe='')}", WIDE, "light"),
+        "run": ("#/run/" + "/".join(quote(part, safe="") for part in parts), WIDE, "light"),
+        "compare": (f"#/compare?dataset={quote(parts[0])}", WIDE, "light"),
+        "methods": ("#/methods", WIDE, "light"),
+        "phone": ("", PHONE, "dark"),
+    }
+    if overview["agents"]:
+        pages["agents"] = ("#/agents", WIDE, "light")
+    if helped:
+        pages["episode"] = (f"#/episode/{quote(helped, safe='')}/3", WIDE, "dark")
+    return pages
+
+
+def _data(site: Path, key: str) -> Any:
+    text = (site / "data" / f"{key}.js").read_text(encoding="ascii")
+    return json.loads(f"[{text.removeprefix('histobench.receive(').removesuffix(');' + chr(10))}]")[1]
+
+
+def _save(content: bytes, path: Path) -> None:
+    """As PNG with few enough colours to be small."""
+    picture = Image.open(io.BytesIO(content)).convert("RGB")
+    for colours in (256, 128, 64, 32):
+        small = picture.quantize(colours, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        buffer = io.BytesIO()
+        small.save(buffer, "PNG", optimize=True)
+        if buffer.tell() <= MOST_BYTES:
+            break
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(buffer.getvalue())
+    print(f"{path}: {buffer.tell() / 1024:.0f} KiB, {colours} colours")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
