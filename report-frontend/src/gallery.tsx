@@ -34,9 +34,9 @@ export interface Tile {
 
 const FIRST = 60;
 
-export function Gallery({ tiles, images, thumbs, onOpen, empty }: { tiles: Tile[]; images: Images; thumbs: Thumbs | null; onOpen?: (image: number) => void; empty: string }) {
-  const [limit, setLimit] = useState(FIRST);
-  useEffect(() => setLimit(FIRST), [tiles]);
+export function Gallery({ tiles, images, thumbs, onOpen, empty, first = FIRST }: { tiles: Tile[]; images: Images; thumbs: Thumbs | null; onOpen?: (image: number) => void; empty: string; first?: number }) {
+  const [limit, setLimit] = useState(first);
+  useEffect(() => setLimit(first), [tiles]);
   if (!tiles.length) return <p class="fine">{empty}</p>;
   return (
     <>

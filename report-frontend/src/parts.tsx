@@ -95,7 +95,7 @@ export function TableDownloads({ table }: { table: () => Table }) {
   );
 }
 
-export function CopyBox({ label, text }: { label: string; text: string }) {
+export function CopyBox({ label, text, prose = false }: { label: string; text: string; prose?: boolean }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
     try {
@@ -120,7 +120,7 @@ export function CopyBox({ label, text }: { label: string; text: string }) {
           {copied ? "Copied" : "Copy"}
         </button>
       </header>
-      <pre tabIndex={0}>{text}</pre>
+      <pre tabIndex={0} class={prose ? "running" : undefined}>{text}</pre>
     </div>
   );
 }

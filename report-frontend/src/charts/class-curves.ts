@@ -29,7 +29,7 @@ export function classCurves(curves: ClassCurve[], labels: { x: string; y: string
     marginRight: 6,
     fx: { axis: null, padding: 0.12 },
     fy: { axis: null, padding: 0.24 },
-    x: { domain: [0, 1], ticks: [0, 0.5, 1], label: labels.x, labelAnchor: "center", tickFormat: (x: number) => String(x) },
+    x: { domain: [0, 1], ticks: [0, 0.5, 1], label: labels.x, labelAnchor: "center", labelOffset: 36, tickFormat: (x: number) => String(x) },
     y: { domain: [0, 1], ticks: [0, 0.5, 1], label: labels.y, labelAnchor: "center", tickFormat: (y: number) => String(y) },
     marks: [
       Plot.frame({ stroke: palette.grid }),

@@ -49,8 +49,8 @@ export function intervalRows(rows: (IntervalRow | Heading)[], options: IntervalO
     marginRight: 60,
     marginTop: above ? 18 : 10,
     marginBottom: 44,
-    x: { label: options.label, labelAnchor: "center", nice: true, insetLeft: 6, insetRight: 6, ticks: Math.max(3, Math.min(8, width / 90)), ...tick },
-    y: { domain: rows.map((_, k) => k), axis: null, padding: 0.3 },
+    x: { label: options.label, labelAnchor: "center", labelOffset: 36, nice: true, insetLeft: 6, insetRight: 6, ticks: Math.max(3, Math.min(8, width / 90)), ...tick },
+    y: { type: "point", domain: rows.map((_, k) => k), axis: null, padding: 0.5 },
     marks: [
       Plot.gridX({ stroke: palette.grid, strokeOpacity: 1 }),
       ...(options.zero ? [Plot.ruleX([0], { stroke: palette.ink, strokeWidth: 1.2 })] : []),

@@ -46,7 +46,7 @@ export function learningCurve(points: CurvePoint[], names: string[], options: Cu
       marginRight: room,
       marginTop,
       marginBottom: 46,
-      x: { type: options.linear ? "linear" : "log", domain: [xs[0], end], label: options.xLabel, labelAnchor: "center", ticks: xs, tickFormat: options.format, insetLeft: 8, insetRight: 8 },
+      x: { type: options.linear ? "linear" : "log", domain: [xs[0], end], label: options.xLabel, labelAnchor: "center", labelOffset: 38, ticks: xs, tickFormat: options.format, insetLeft: 8, insetRight: 8 },
       y: { label: above ? null : `↑ ${options.yLabel}`, nice: true, ticks: 6, tickFormat: options.percent ? (y: number) => `${Math.round(100 * y)}%` : (y: number) => y.toFixed(2) },
       marks: [
         Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),

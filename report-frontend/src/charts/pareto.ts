@@ -44,7 +44,7 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
     marginRight: 34,
     marginTop: 26,
     marginBottom: 46,
-    x: { type: "log", label: `${axes.xLabel} (log scale)`, labelAnchor: "center", tickFormat: (x: number) => (labelled.includes(x.toExponential()[0]) ? compact(x) : ""), insetLeft: 30, insetRight: 30 },
+    x: { type: "log", label: `${axes.xLabel} (log scale)`, labelAnchor: "center", labelOffset: 38, ticks: 30, tickFormat: (x: number) => (labelled.includes(x.toExponential()[0]) ? compact(x) : ""), insetLeft: 30, insetRight: 30 },
     y: { label: `${axes.lowerY ? "↓ lower is better: " : "↑ "}${axes.yLabel}`, insetTop: 18, insetBottom: 12, ticks: 7, tickFormat: (y: number) => y.toFixed(2) },
     marks: [
       Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),

@@ -13,7 +13,7 @@ export function reliability(bins: Bin[], width: number, palette: Palette): SVGSV
     marginLeft: 48,
     marginBottom: 46,
     marginTop: 20,
-    x: { domain: [0, 1], label: "stated confidence", labelAnchor: "center", ticks: 5 },
+    x: { domain: [0, 1], label: "stated confidence", labelAnchor: "center", labelOffset: 38, ticks: 5 },
     y: { domain: [0, 1], label: "share that is right", labelAnchor: "center", ticks: 5 },
     marks: [
       Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),

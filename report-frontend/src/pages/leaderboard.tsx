@@ -153,13 +153,14 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
     const up = key === "name" || key === "rank" || metric.lower;
     setSort((old) => ({ key, up: old.key === key ? !old.up : up }));
   };
-  const header = (key: SortKey, label: string, extra?: string, className?: string) => (
+  const header = (key: SortKey, label: string, extra?: string, className?: string, more?: string) => (
     <th scope="col" class={className} aria-sort={sort.key === key ? (sort.up ? "ascending" : "descending") : undefined}>
       <button type="button" onClick={() => by(key)}>
         <span>{label}</span>
         <i aria-hidden="true">{sort.key === key ? (sort.up ? "▲" : "▼") : ""}</i>
       </button>
       {extra && <small>{extra}</small>}
+      {more && <small>{more}</small>}
     </th>
   );
   const table = () => ({
@@ -196,7 +197,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
               {header("name", "Encoder", undefined, "sticky")}
               {several && header("rank", narrow ? "Rank" : "Mean rank", undefined, "number")}
               {several && !narrow && header("mean", "Mean", undefined, "number")}
-              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${board.numImages[k].toLocaleString("en")} images${board.numGroups[k] ? `, ${board.numGroups[k]} groups` : ""}${metric.tested && board.rows.length > 1 && !tested(data, k) ? "; ties not tested" : ""}`, "dataset"))}
+              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${board.numImages[k].toLocaleString("en")} images${board.numGroups[k] ? `, ${board.numGroups[k]} groups` : ""}`, "dataset", metric.tested && board.rows.length > 1 && !tested(data, k) ? "ties not tested" : undefined))}
             </tr>
           </thead>
           <tbody>

@@ -48,7 +48,7 @@ export function MethodsPage({ site }: { site: Site }) {
         )}
       </section>
       <section class="card">
-        {methods.paragraph && <CopyBox label="Methods paragraph" text={methods.paragraph} />}
+        {methods.paragraph && <CopyBox label="Methods paragraph" text={methods.paragraph} prose />}
         <CopyBox label="BibTeX" text={methods.bibtex} />
       </section>
       </div>

@@ -292,7 +292,8 @@ function Confusion({ view, name, cell, onChoose }: { view: View; name: string; c
   );
 }
 
-const MISTAKES = 24;
+/** Mistakes that are shown at once, and at most. */
+const [FEW, MISTAKES] = [15, 100];
 
 /** The images of the chosen cell of the confusion matrix, or the most confident mistakes. */
 function Pictures({ view, cell, onClear, onOpen }: { view: View; cell: Cell; onClear: () => void; onOpen: (image: number) => void }) {
@@ -315,7 +316,7 @@ function Pictures({ view, cell, onClear, onOpen }: { view: View; cell: Cell; onC
           </button>
         )}
       </header>
-      <Gallery tiles={cell ? tiles : tiles.slice(0, MISTAKES)} images={images} thumbs={thumbs} onOpen={onOpen} empty="No mistakes: every test image is classified as labelled." />
+      <Gallery tiles={cell ? tiles : tiles.slice(0, MISTAKES)} first={cell ? undefined : FEW} images={images} thumbs={thumbs} onOpen={onOpen} empty="No mistakes: every test image is classified as labelled." />
     </section>
   );
 }

@@ -238,7 +238,7 @@ def _choice(design: SamplingDesign, n_pairs: int, n_resamples: int) -> tuple[str
             "",
             f"{design.n_units} groups are too few for {n_pairs} corrected comparisons: no ties are marked",
         )
-    return "", f"{n_pairs} pairs were not tested, which takes many resamples; --thorough draws them"
+    return "", f"{n_pairs} pairs are not tested: that takes many resamples, which only --thorough draws"
 
 
 def _auroc(
@@ -261,7 +261,7 @@ def _auroc(
     names = [name for name in order if not math.isnan(values[name])]
     couples = list(combinations(names, 2))
     if not couples or not affordable:
-        note = "" if affordable else f"{len(couples)} pairs were not tested; --thorough tests them"
+        note = "" if affordable else f"{len(couples)} pairs are not tested; --thorough tests them"
         return MetricStatistics(order, intervals, note=note)
     reference = predictions[names[0]]
     every = delong_all_pairs(
