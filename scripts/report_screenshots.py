@@ -43,7 +43,7 @@ def main() -> int:
             page.wait_for_selector("main h1")
             page.wait_for_load_state("networkidle")
             page.wait_for_timeout(1000)
-            height = min(int(page.evaluate("document.documentElement.scrollHeight")), 2 * size[1])
+            height = min(int(page.evaluate("document.documentElement.scrollHeight")), int(1.6 * size[1]))
             page.set_viewport_size({"width": size[0], "height": height})
             page.wait_for_timeout(1500)
             _save(page.screenshot(), args.out / f"report-{name}.png")
