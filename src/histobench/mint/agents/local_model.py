@@ -75,14 +75,22 @@ def find_model(path: str | None = None) -> Path:
         if not Path(path).is_file():
             raise HistobenchError(f"no GGUF file at {path}")
         return Path(path)
+    present = present_model()
+    if present is None:
+        present = _cached()
+        _fetch(present)
+    return present
+
+
+def present_model() -> Path | None:
+    """The default model if it is on this machine: installed, or fetched before."""
     spec = importlib.util.find_spec(MODULE)
-    for folder in spec.submodule_search_locations or [] if spec else []:
-        if (Path(folder) / FILE).is_file():
-            return Path(folder) / FILE
-    cached = cache_dir() / "models" / FILE
-    if not cached.is_file():
-        _fetch(cached)
-    return cached
+    places = [Path(folder) / FILE for folder in (spec.submodule_search_locations or [] if spec else [])]
+    return next((path for path in [*places, _cached()] if path.is_file()), None)
+
+
+def _cached() -> Path:
+    return cache_dir() / "models" / FILE
 
 
 def _fetch(target: Path) -> None:
