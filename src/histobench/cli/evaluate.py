@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from histobench.cli.entry import USER_ERROR
+from histobench.cli.flag_values import boolean, positive, positives
 from histobench.core.errors import HistobenchError
 
 
@@ -36,32 +37,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     general.add_argument("--seed", type=int, default=0, help="seed of everything random (default: 0)")
     probe = parser.add_argument_group("linear probe")
-    probe.add_argument(
-        "--max_iteration", type=_positive, default=1000, help="most iterations (default: 1000)"
-    )
+    probe.add_argument("--max_iteration", type=positive, default=1000, help="most iterations (default: 1000)")
     probe.add_argument(
         "--use_sklearn",
-        type=_boolean,
+        type=boolean,
         nargs="?",
         const=True,
         default=False,
         help="use scikit-learn (default: False)",
     )
     knn = parser.add_argument_group("KNN")
-    knn.add_argument("--n_neighbors", type=_positive, default=20, help="neighbours (default: 20)")
+    knn.add_argument("--n_neighbors", type=positive, default=20, help="neighbours (default: 20)")
     few = parser.add_argument_group("few-shot")
-    few.add_argument("--n_iter", type=_positive, default=100, help="episodes per setting (default: 100)")
+    few.add_argument("--n_iter", type=positive, default=100, help="episodes per setting (default: 100)")
     few.add_argument(
         "--use_all_way",
-        type=_boolean,
+        type=boolean,
         nargs="?",
         const=True,
         default=True,
         help="add the all-classes way (True)",
     )
-    few.add_argument("--n_way", type=_integers, default="2,3,4,5,6,7,8,9,10", help="ways (default: 2,...,10)")
+    few.add_argument("--n_way", type=positives, default="2,3,4,5,6,7,8,9,10", help="ways (default: 2,...,10)")
     few.add_argument(
-        "--n_shot", type=_integers, default="1,2,4,8,16,32,64,128,256", help="shots (1,2,4,...,256)"
+        "--n_shot", type=positives, default="1,2,4,8,16,32,64,128,256", help="shots (1,2,4,...,256)"
     )
     zero = parser.add_argument_group("zero-shot")
     zero.add_argument(
@@ -71,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--zeroshot_prompt_file", help="one prompt per class, or templates x names as YAML/JSON"
     )
     zero.add_argument(
-        "--zeroshot_batch_size", type=_positive, default=32, help="images per step (default: 32)"
+        "--zeroshot_batch_size", type=positive, default=32, help="images per step (default: 32)"
     )
     zero.add_argument(
         "--num_workers", type=int, default=4, help="kept for old command lines; features are in memory"
@@ -120,33 +119,3 @@ def _names(text: str) -> tuple[str, ...]:
     if not names:
         raise HistobenchError("--TASK names no task")
     return names
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    try:
-        values = tuple(int(item) for item in text.split(",") if item.strip())
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected whole numbers separated by commas, found {text!r}"
-        ) from None
-    if any(value < 1 for value in values):
-        raise argparse.ArgumentTypeError(f"numbers must be at least 1, found {text!r}")
-    return values
-
-
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return value
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() in ("true", "1", "yes", "y", "on"):
-        return True
-    if text.lower() in ("false", "0", "no", "n", "off"):
-        return False
-    raise argparse.ArgumentTypeError(f"expected True or False, found {text!r}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 
+from histobench.cli.flag_values import positive
 from histobench.core.errors import HistobenchError
 
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument(
         "--resize_size",
-        type=_positive,
+        type=positive,
         help="image size (default: the encoder's own; 448 in 00-ROI_Feature_Extract.py)",
     )
     model.add_argument(
@@ -111,15 +112,5 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return value
-
-
 def _batch_size(text: str) -> int | str:
-    return text if text == "auto" else _positive(text)
+    return text if text == "auto" else positive(text)
