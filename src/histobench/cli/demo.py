@@ -61,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
     )
     code = carry_out(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
     play_agents(output, console)
-    _build_site(output, console)
+    build_pages(output, console)
     return code
 
 
-def _build_site(output: Path, console: Console) -> None:
+def build_pages(output: Path, console: Console) -> None:
     """The web pages of everything the demo has made; the last line says where they are."""
     from histobench.report.site import build_site
 
