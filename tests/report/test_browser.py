@@ -223,14 +223,13 @@ def test_dark_and_light_are_kept(site: Path, open_page: Open) -> None:
 
 def test_figures_are_printed_dark_on_white_whatever_the_theme(site: Path, open_page: Open) -> None:
     page = open_page(site, run_address("tissue", "plip", "KNN"), color_scheme="dark")
-    text = (
-        page.locator("figure", has=page.get_by_role("heading", name="Reliability")).locator("svg text").first
-    )
-    text.wait_for()
-    colour = "e => getComputedStyle(e).fill"
-    assert text.evaluate(colour) == "rgb(241, 239, 246)"
+    figure = page.locator("figure", has=page.get_by_role("heading", name="Reliability"))
+    text = figure.locator("svg text").first
+    # Paper is narrower, so that figures are drawn again: `expect` waits for that.
+    expect = pytest.importorskip("playwright.sync_api").expect
+    expect(text).to_have_css("fill", "rgb(241, 239, 246)")
     page.emulate_media(media="print")
-    assert text.evaluate(colour) == "rgb(0, 0, 0)"
+    expect(text).to_have_css("fill", "rgb(0, 0, 0)")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator("header.top").is_visible()
 
