@@ -272,7 +272,7 @@ function Confusion({ view, name, cell, onChoose }: { view: View; name: string; c
                         disabled={value === 0}
                         aria-pressed={chosen}
                         class={share > 0.5 ? "strong" : undefined}
-                        style={{ "--share": Math.sqrt(share).toFixed(3) }}
+                        style={{ "--share": tint(share).toFixed(3) }}
                         onClick={() => onChoose(chosen ? null : [t, q])}
                         aria-label={`true ${data.classes[t]}, predicted ${data.classes[q]}: ${value} images, ${percent(share)}`}
                         data-true={t}
@@ -290,6 +290,11 @@ function Confusion({ view, name, cell, onChoose }: { view: View; name: string; c
       </div>
     </section>
   );
+}
+
+/** How much colour a cell gets: pale up to one half, strong above it, and nothing between, where no text would be legible. */
+function tint(share: number): number {
+  return share > 0.5 ? 0.8 + 0.4 * (share - 0.5) : 0.5 * Math.sqrt(2 * share);
 }
 
 /** Mistakes that are shown at once, and at most. */
