@@ -90,8 +90,9 @@ def run(args: argparse.Namespace) -> int:
     from histobench.mint.sandbox import open_sandbox
     from histobench.mint.tools.wikipedia.source import open_encyclopedia
 
-    if args.concurrency < 1 or args.repeat < 1:
-        raise HistobenchError("--concurrency and --repeat must be at least 1")
+    for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise HistobenchError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     console = Console(stderr=True)
     wording = choose_wording(args.prompts, args.prompts_dir)
     cells, output = _cells(args)

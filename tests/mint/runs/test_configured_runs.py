@@ -75,6 +75,12 @@ def test_a_file_that_is_no_configuration_is_named(
     assert len(said.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("option", ["--limit", "--repeat", "--concurrency", "--attempts", "--max-tokens"])
+def test_less_than_one_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mint", "run", option, "0"]) == 2
+    assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
+
+
 def test_several_budgets_are_runs_of_their_own_and_make_a_slope(
     tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
