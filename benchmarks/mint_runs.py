@@ -81,15 +81,23 @@ def main() -> None:
     parser.add_argument("--tape", help="recorded answers of the encyclopedia")
     parser.add_argument("--write", action="store_true", help="put the section into docs/benchmarks.md")
     args = parser.parse_args()
+    sections = {"mint-runs": measured_section(args.episodes, args.concurrency)}
+    if args.recording:
+        load = os.getloadavg()[0]
+        row = measure_recording(args.recording, args.data, args.tape, args.episodes, args.concurrency)
+        sections["mint-recordings"] = describe(row, load, heading="### Recorded episodes")
+    for name, section in sections.items():
+        print(section)
+        if args.write:
+            write_section(name, section)
+
+
+def measured_section(episodes: int = 1000, concurrency: int = 32) -> str:
+    """The made-up episodes, with the goal and with how busy the machine was."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure_made_up(Path(folder), args.episodes, args.concurrency)]
-    if args.recording:
-        rows.append(measure_recording(args.recording, args.data, args.tape, args.episodes, args.concurrency))
-    section = describe(rows, load)
-    print(section)
-    if args.write:
-        write_section("mint-runs", section)
+        row = measure_made_up(Path(folder), episodes, concurrency)
+    return describe(row, load)
 
 
 def measure_made_up(folder: Path, episodes: int, concurrency: int) -> Figures:
@@ -196,25 +204,19 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def describe(rows: Sequence[Figures], load: float) -> str:
-    """The section of the page."""
-    head = (
-        "| episodes | number | turns each | at a time | episodes/s | harness, CPU ms/episode | goal "
-        "| sandbox, CPU ms/episode | memory of the harness |"
-    )
-    lines = [head, "|---|---|---|---|---|---|---|---|---|"]
-    for row in rows:
-        memory = ", ".join(f"{value:.0f} MB after {done:,}" for done, value in sorted(row.memory.items()))
-        verdict = f"{row.harness_ms:.1f}" + ("" if row.harness_ms <= GOAL_MS else " (missed)")
-        lines.append(
-            f"| {row.name} | {row.episodes:,} | {row.turns / row.episodes:.1f} | {row.concurrency} "
-            f"| {row.per_second:.1f} | {verdict} | <= {GOAL_MS:.0f} | {row.sandbox_ms:.1f} | {memory} |"
-        )
+def describe(row: Figures, load: float, heading: str = "## Runs of agents") -> str:
+    """A section of the page."""
+    memory = ", ".join(f"{value:.0f} MB after {done:,}" for done, value in sorted(row.memory.items()))
+    harness = f"{row.harness_ms:.1f}" + ("" if row.harness_ms <= GOAL_MS else " (missed)")
     return (
-        f"## Runs of agents\n\n`python benchmarks/mint_runs.py`, {date.today()}, {os.cpu_count()} "
-        f"processors, load {load:.1f} from other work when this began. Messages are replayed; the rest is "
-        "the harness (turn loop, prompts, checkers, files; one process) and the sandbox (all its processes, "
-        f"opening and closing included).\n\n{chr(10).join(lines)}\n"
+        f"{heading}\n\n`python benchmarks/mint_runs.py`, {date.today()}, {os.cpu_count()} processors, load "
+        f"{load:.1f} from other work when this began. Messages are replayed; the rest is the harness (turn "
+        "loop, prompts, checkers, files; one process) and the sandbox (all processes, opening and closing "
+        "included).\n\n"
+        "| episodes | number | turns each | at a time | episodes/s | harness, CPU ms/episode | goal "
+        "| sandbox, CPU ms/episode | memory of the harness |\n|---|---|---|---|---|---|---|---|---|\n"
+        f"| {row.name} | {row.episodes:,} | {row.turns / row.episodes:.1f} | {row.concurrency} "
+        f"| {row.per_second:.1f} | {harness} | <= {GOAL_MS:.0f} | {row.sandbox_ms:.1f} | {memory} |\n"
     )
 
 

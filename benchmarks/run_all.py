@@ -15,6 +15,7 @@ import bootstrap
 import few_shot
 import knn
 import linear_probe
+import mint_runs
 import sandbox
 import torch
 from measure import PARTS, Machine, Row, Setup, table
@@ -69,6 +70,7 @@ def main() -> int:
     if not (args.no_write or args.quick):
         write_section("protocols", text)
         write_section("sandbox", sandbox.measured_section())
+        write_section("mint-runs", mint_runs.measured_section())
     return 0
 
 
