@@ -7,7 +7,8 @@ Keys: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY; for an address of your 
 A run that was stopped or killed goes on where it was: repeat the same command.
 
 Examples:
-  histobench mint run                                            a small local model on a few built-in tasks
+  histobench mint run                                            a small local model on eight built-in tasks
+  histobench mint run --limit 4 --k 2 --max-tokens 64            the same in a minute or less
   histobench mint run --agent openai:gpt-4o-mini --tasks gsm8k,math --k 1..5 --max-cost 5
   histobench mint run --agent openai:M@http://localhost:8000/v1 --tasks reasoning --feedback openai:gpt-4o
   histobench mint run --config configs/ --output data/outputs
