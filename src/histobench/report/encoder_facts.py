@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from histobench.core.errors import HistobenchError
@@ -15,6 +16,11 @@ _OPEN = re.compile(r"^(MIT|Apache-2\.0|BSD|GPL|CC0|CC-BY-4\.0)")
 
 def encoder_facts(name: str) -> dict[str, Any]:
     """The facts of one encoder; only its name where the zoo does not know it."""
+    return dict(_facts(name))
+
+
+@lru_cache(maxsize=1024)  # looking up an encoder asks every installed package for plug-ins
+def _facts(name: str) -> dict[str, Any]:
     spec = _spec(name)
     if spec is None:
         return {"name": name, "title": name, "licence": "", "terms": "unknown"}

@@ -32,8 +32,15 @@ def test_percentile_interval_is_scipys() -> None:
     assert ours.high == pytest.approx(reference.confidence_interval.high)
 
 
-@pytest.mark.parametrize("undefined", [0, 3, 198])
-def test_intervals_of_many_rows_are_those_of_each_row(undefined: int) -> None:
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
+@pytest.mark.parametrize("n", [2, 3, 200, 1000])
+def test_intervals_of_many_rows_are_those_of_each_row(n: int, level: float) -> None:
+    rows = np.random.default_rng(n).normal(size=(50, n))
+    assert percentile_intervals(rows, level=level) == [percentile_interval(row, level=level) for row in rows]
+
+
+@pytest.mark.parametrize("undefined", [3, 198])
+def test_undefined_replicates_are_left_out_of_many_rows_too(undefined: int) -> None:
     rows = np.random.default_rng(2).normal(size=(5, 200))
     rows[1, :undefined] = np.nan
     assert percentile_intervals(rows, level=0.9) == [percentile_interval(row, level=0.9) for row in rows]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 Floats = NDArray[np.float64]
 
@@ -124,13 +124,21 @@ def _placements(scores: ArrayLike, labels: ArrayLike) -> tuple[float, Floats, ND
         n_positive, n_negative = int(is_positive.sum()), int((~is_positive).sum())
         if n_positive == 0 or n_negative == 0:
             raise ValueError(f"class {positive} has {n_positive} of {len(classes)} samples: no AUROC")
-        rank = stats.rankdata(column)
-        above = (rank[is_positive] - stats.rankdata(column[is_positive])) / n_negative
-        below = 1 - (rank[~is_positive] - stats.rankdata(column[~is_positive])) / n_positive
+        above = _share_below(column[is_positive], column[~is_positive])
+        below = 1 - _share_below(column[~is_positive], column[is_positive])
         total += float(above.mean())
         shares[is_positive] += above / n_positive
         shares[~is_positive] += below / n_negative
     return total / len(positives), shares / len(positives), classes
+
+
+def _share_below(values: Floats, others: Floats) -> Floats:
+    """For each value the share of `others` below it; equal ones count half."""
+    if np.isnan(values).any() or np.isnan(others).any():
+        return np.full(len(values), np.nan)
+    ordered = np.sort(others)
+    below_and_twice_equal = np.searchsorted(ordered, values) + np.searchsorted(ordered, values, side="right")
+    return np.asarray(below_and_twice_equal / (2 * len(ordered)), dtype=np.float64)
 
 
 def _variance(shares: Floats, classes: NDArray[np.int64], clusters: Sequence[object] | None) -> float:

@@ -49,11 +49,22 @@ def percentile_intervals(rows: Floats, *, level: float = 0.95) -> list[Interval]
     if rows.shape[1] < 2 or not np.isfinite(rows).all():
         return [percentile_interval(row, level=level) for row in rows]
     tail = (1 - level) / 2
-    low, high = np.quantile(rows, [tail, 1 - tail], axis=1)
+    ordered = np.sort(rows, axis=1)  # several times as fast as the selection that np.quantile does
+    low, high = _quantile_of_ordered(ordered, tail), _quantile_of_ordered(ordered, 1 - tail)
     count = rows.shape[1]
     return [
         Interval(a, b, level, "percentile", count) for a, b in zip(low.tolist(), high.tolist(), strict=True)
     ]
+
+
+def _quantile_of_ordered(rows: Floats, share: float) -> Floats:
+    """The quantile of each ordered row, interpolated linearly and rounded just as np.quantile does."""
+    place = share * (rows.shape[1] - 1)
+    before = int(np.floor(place))
+    weight = place - before
+    first, second = rows[:, before], rows[:, min(before + 1, rows.shape[1] - 1)]
+    step = second - first
+    return first + step * weight if weight < 0.5 else second - step * (1 - weight)
 
 
 def bca_interval(
