@@ -145,6 +145,8 @@ def test_an_image_in_train_and_test_is_told(tmp_path: Path, simulated: ModuleTyp
     findings = data_of(site, "dataset/0")["findings"]
     assert ("error", "image in two splits") in [(item["level"], item["kind"]) for item in findings["items"]]
     assert data_of(site, "dataset/0")["counts"]["train"] == [2, 1]
+    assert "copy.png" in str(findings)
+    assert str(tmp_path) not in str(findings)
 
 
 def test_principal_components_agree_with_the_definition() -> None:

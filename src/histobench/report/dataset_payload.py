@@ -101,7 +101,7 @@ def _findings(source: ImageSource | None, thorough: bool) -> dict[str, Any]:
         return {"checked": False, "why": why}
     findings = check_dataset(source.reading, on_bad_image="skip")
     items = [
-        {"level": finding.level, "kind": finding.kind, "message": finding.message}
+        {"level": finding.level, "kind": finding.kind, "message": source.without_folders(finding.message)}
         for finding in findings.found
         if finding.kind not in ("missing file", "left out")
     ]

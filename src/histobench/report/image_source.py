@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from histobench.core.errors import HistobenchError, did_you_mean
@@ -24,7 +25,25 @@ class ImageSource:
 
     paths: Mapping[str, Path]
     reading: Reading | None = None
-    shown: str = ""
+    place: Path = Path()
+
+    @property
+    def shown(self) -> str:
+        """The name of the source."""
+        return self.place.name
+
+    def without_folders(self, text: str) -> str:
+        """A text about images with file names instead of paths: a site may be public."""
+        for folder in self._folders:
+            text = text.replace(folder, "")
+        return text
+
+    @cached_property
+    def _folders(self) -> list[str]:
+        """Every folder that images or the source lie in, the longest first."""
+        folders = {self.place.parent, self.place} | {path.parent for path in self.paths.values()}
+        named = {f"{folder.as_posix()}/" for folder in folders if folder.name}
+        return sorted(named, key=len, reverse=True)
 
     def path(self, name: str) -> Path | None:
         """The file of an image, or None; a path is also tried by its file name."""
@@ -102,7 +121,7 @@ def noted_datasets(results_dir: Path) -> dict[str, DatasetNote]:
 def _source_of(note: DatasetNote) -> ImageSource:
     """The images as the run had them: same splits, same patients."""
     reading = note.read()
-    return ImageSource(_with_file_names(_paths(reading)), reading, Path(note.source).name)
+    return ImageSource(_with_file_names(_paths(reading)), reading, Path(note.source))
 
 
 def open_source(place: str | Path) -> ImageSource:
@@ -111,14 +130,14 @@ def open_source(place: str | Path) -> ImageSource:
     try:
         reading = scan_dataset(path)
         if paths := _paths(reading):
-            return ImageSource(_with_file_names(paths), reading, path.name)
+            return ImageSource(_with_file_names(paths), reading, path)
     except HistobenchError:
         if not path.is_dir():
             raise
     files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if _is_image(file)}
     if not files:
         raise HistobenchError(f"no images in {path}")
-    return ImageSource(_with_file_names(files), None, path.name)
+    return ImageSource(_with_file_names(files), None, path)
 
 
 def _paths(reading: Reading) -> dict[str, Path]:

@@ -49,7 +49,7 @@ def take_inventory(results_dir: Path) -> Inventory:
             encoder = run.identity.encoder or "unknown"
             runs.append(replace(run, identity=replace(run.identity, dataset=dataset, encoder=encoder)))
         except HistobenchError as error:
-            unreadable.append(_without(str(error), results_dir))
+            unreadable.append(without_folder(str(error), results_dir))
     boards = _boards(runs)
     place = {(board.task, board.setting, board.preset): board.number for board in boards}
 
@@ -90,11 +90,11 @@ def _row_names(
     for members in tables.values():
         called = distinct_names([runs[number] for number in members])
         for number, name in zip(members, called, strict=True):
-            names[number] = _without(name, results_dir)
+            names[number] = without_folder(name, results_dir)
     return tuple(names)
 
 
-def _without(text: str, results_dir: Path) -> str:
+def without_folder(text: str, results_dir: Path) -> str:
     """A site may be public: paths are told from the results folder on."""
     return text.replace(f"{results_dir.as_posix()}/", "")
 

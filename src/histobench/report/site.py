@@ -21,7 +21,7 @@ from histobench.report.embedding_map import write_maps
 from histobench.report.encoder_facts import encoder_facts
 from histobench.report.headline import metric_facts
 from histobench.report.image_source import ImageSources, image_sources
-from histobench.report.inventory import Inventory, take_inventory
+from histobench.report.inventory import Inventory, take_inventory, without_folder
 from histobench.report.measured_speed import measured_speed
 from histobench.report.methods import methods_payload
 from histobench.report.page import write_page
@@ -86,7 +86,7 @@ def build_site(
         if agents:
             write_agents(site, agents)
         speeds, device = measured_speed(results_dir)
-        for facts in (overview := _overview(inventory, results, title))["encoders"]:
+        for facts in (overview := _overview(inventory, results, title, results_dir))["encoders"]:
             facts["speed"] = speeds.get(facts["name"])
         overview |= {
             "speedDevice": device,
@@ -213,9 +213,15 @@ def _write_boards(inventory: Inventory, results: list[TableResult], site: Path) 
         write_payload(site, f"board/{board.number}", board_payload(members, names))
 
 
-def _overview(inventory: Inventory, results: list[TableResult], title: str) -> dict[str, Any]:
+def _overview(
+    inventory: Inventory, results: list[TableResult], title: str, results_dir: Path
+) -> dict[str, Any]:
     encoders = list(inventory.encoders)
-    failures = {number: text for result in results for number, text in result.failures.items()}
+    failures = {
+        number: without_folder(text, results_dir)
+        for result in results
+        for number, text in result.failures.items()
+    }
     return {
         "title": title,
         "built": datetime.now(UTC).isoformat(timespec="seconds"),
