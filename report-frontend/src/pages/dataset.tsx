@@ -80,7 +80,7 @@ export function DatasetPage({ site, route }: { site: Site; route: Route }) {
         <h1>{dataset.name}</h1>
         <p class="lead">
           {count(dataset.images, "test image")}
-          {dataset.groups ? ` of ${count(dataset.groups, "patient or slide").replace("slides", "slides").replace("patient or slides", "patients or slides")}` : ""}
+          {dataset.groups ? ` in ${count(dataset.groups, "group")} (patients, slides or the like)` : ""}
           {train ? `, ${count(train, "training image")}` : ""}, {data.classes.length} classes
         </p>
       </div>
