@@ -142,3 +142,8 @@ def test_an_answer_is_never_run_as_code() -> None:
     assert not theorem_answer.published(1, "integer", hostile)
     assert not theorem_answer.strict(1, "integer", "[].__class__.__mro__")
     assert not theorem_answer.published(1, "integer", "9**9**9**9")
+
+
+def test_a_digit_that_is_no_number_does_not_break_the_published_rule() -> None:
+    assert not multiple_choice.published("a", {"a": "²", "b": "3"}, "²")
+    assert not multiple_choice.published("a", {"a": "x", "b": "²"}, "³")

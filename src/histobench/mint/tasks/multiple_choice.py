@@ -32,6 +32,13 @@ def parse_options(prompt: str, *, whole: bool = False) -> dict[str, str]:
 
 def published(reference: str, options: Mapping[str, str], solution: str) -> bool:
     """The benchmark's rule, defects included: the reference letter anywhere in the answer is enough."""
+    try:
+        return _published(reference, options, solution)
+    except ValueError:  # "²" is a digit but no number: the published checker broke, which was no success
+        return False
+
+
+def _published(reference: str, options: Mapping[str, str], solution: str) -> bool:
     letter = reference.strip().lower()
     answer = solution.lower().strip()
     if "a)" in answer or "a )" in answer:
