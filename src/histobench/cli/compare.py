@@ -105,7 +105,7 @@ def print_grid(grid: Grid, console: Console) -> None:
     from rich.table import Table
 
     console.print(grid.title, style="bold", soft_wrap=True, highlight=False, markup=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in grid.header:
         table.add_column(escape(column), no_wrap=column != "encoder", overflow="fold")
     for row in grid.rows:

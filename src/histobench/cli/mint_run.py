@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.mint.prompts.choice import choose_wording
     from histobench.mint.runs.episode_run import Stage
     from histobench.mint.runs.run import Run
-    from histobench.mint.runs.task_source import load_tasks
+    from histobench.mint.runs.task_source import load_tasks, searches
     from histobench.mint.sandbox import open_sandbox
     from histobench.mint.tools.wikipedia.source import open_encyclopedia
 
@@ -97,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     wording = choose_wording(args.prompts, args.prompts_dir)
     cells, output = _cells(args)
+    cells = [replace(cell, wikipedia=args.wikipedia) if searches(cell.dataset) else cell for cell in cells]
     loaded = [(cell, load_tasks(cell.dataset, args.data or cell.data, args.limit)) for cell in cells]
     terms = _terms(args, output, cells)
     encyclopedia = open_encyclopedia(args.wikipedia)

@@ -156,3 +156,33 @@ def test_other_settings_do_not_grow_into_the_same_folder(
     capsys.readouterr()
     assert main(["mint", "run", *arguments, "--rule", "published"]) == 2
     assert "rule was 'strict', now 'published'" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_with_the_encyclopedia_it_began_with(
+    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    articles = tmp_path / "articles"
+    articles.mkdir()
+    (articles / "Liver.txt").write_text("The liver is an organ.")
+    arguments = [
+        "mint",
+        "run",
+        "--agent",
+        scripted,
+        "--tasks",
+        "gsm8k",
+        "--k",
+        "2",
+        "--data",
+        str(make_data(2)),
+    ]
+    arguments += ["--data", str(make_data(2)), "-o", str(tmp_path / "out"), "--wikipedia"]
+    assert main([*arguments, f"folder:{articles}"]) == 0
+    (kept,) = (tmp_path / "out").rglob("settings.json")
+    assert json.loads(kept.read_text())["wikipedia"] == "folder:articles"
+    assert main([*arguments, "live"]) == 2
+    assert "wikipedia was 'folder:articles', now 'live'" in capsys.readouterr().err
+    moved = articles.rename(tmp_path / "elsewhere")
+    (tmp_path / "there").mkdir()
+    moved.rename(tmp_path / "there" / "articles")
+    assert main([*arguments, f"folder:{tmp_path / 'there' / 'articles'}"]) == 0

@@ -41,6 +41,8 @@ class PlannedCell:
     rule: Rule = "strict"
     data: Path | None = None
     prompts: str = "own"
+    #: Where a search of this cell's tools goes, as `--wikipedia` says it; None where nothing searches.
+    wikipedia: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """What must not change while the folder of the cell grows; kept beside the results.
@@ -53,6 +55,9 @@ class PlannedCell:
             "rule": self.rule,
             "prompts": self.prompts,
         }
+        if self.wikipedia is not None:
+            kind, colon, place = self.wikipedia.partition(":")
+            settings["wikipedia"] = kind + colon + Path(place).name  # a file that was moved is the same tape
         if self.expert is not None:
             sampling = self.expert.sampling
             settings["expert"] = {

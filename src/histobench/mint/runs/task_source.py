@@ -45,6 +45,11 @@ def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = No
     return tasks if limit is None else tasks[:limit]
 
 
+def searches(dataset: Dataset) -> bool:
+    """Whether the tools of a dataset include the search, so that its episodes depend on an encyclopedia."""
+    return any(isinstance(tool, WikipediaQueryRun) for tool in dataset.tools())
+
+
 def episode_tools(dataset: Dataset, encyclopedia: Encyclopedia | None) -> Sequence[Tool]:
     """Fresh tools for one episode; the search asks `encyclopedia` where one is given."""
     tools = dataset.tools()
