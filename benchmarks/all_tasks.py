@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -60,6 +59,16 @@ def run(setup: Setup) -> list[Row]:
     ]
 
 
+def peak_memory() -> int:
+    """The most bytes this process has held so far.
+
+    Not `getrusage`, whose peak is also that of the process that started this one.
+    """
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
 def main() -> None:
     """Run in the process whose memory is measured."""
     dim, device, threads, size = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -72,7 +81,7 @@ def main() -> None:
     from histobench.roi.protocols.zero_shot import zero_shot
 
     evaluate([[1.0, 0.0], [0.0, 1.0]], [0, 1], classes="ab")
-    idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    idle = peak_memory()
     w = (
         reference_workload(dim=dim)
         if size == "full"
@@ -98,7 +107,7 @@ def main() -> None:
         for outcome in outcomes:
             evaluate(outcome.probabilities, w.test_labels, classes=classes, predicted=outcome.predicted)
         wall[name], cpu[name] = time.perf_counter() - start[0], time.process_time() - start[1]
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - idle) * 1024
+    peak = peak_memory() - idle
     print(json.dumps({"wall": wall, "cpu": cpu, "peak": peak, "features": w.bytes}))
 
 
