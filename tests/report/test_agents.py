@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ def test_rates_gain_and_turns(site: Path, data_of: DataOf) -> None:
     assert (gain["n"], gain["difference"]) == (3, pytest.approx(1 / 3, abs=1e-5))
     assert gain["low"] <= gain["difference"] <= gain["high"]
     assert (alone["turns"], alone["invalid"], alone["tokens"]) == (2.0, 0.0, 100.0)
+
+
+def test_an_agent_that_always_fails_is_not_said_to_be_surely_at_zero(
+    results: Path, tmp_path: Path, data_of: DataOf
+) -> None:
+    runs, _ = find_agent_runs(results)
+    failed = [
+        replace(episode, outcome=replace(episode.outcome, success=False)) for episode in runs[0].episodes
+    ]
+    write_agents(tmp_path, [replace(runs[0], episodes=failed)])
+    rate = data_of(tmp_path / "index.html", "agents")["runs"][0]["all"]
+    assert (rate["value"], rate["low"]) == (0.0, 0.0)
+    assert rate["high"] == pytest.approx(0.5615, abs=1e-4)  # Wilson's interval of 0 in 3
 
 
 def test_every_episode_can_be_read(site: Path, data_of: DataOf) -> None:

@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from histobench.core.statistics.intervals import percentile_interval
-from histobench.core.statistics.paired import paired_bootstrap
-from histobench.core.statistics.resampling import Metric, replicates, sampling_design
 from histobench.mint.results.leaderboard import leaderboard
-from histobench.mint.results.outcome import NO_FEEDBACK
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
+from histobench.mint.results.uncertainty import gain, rate_interval
 from histobench.report.agent_runs import AgentRun, Episode, family_of
 from histobench.report.payload import rounded, write_payload
 
 #: Conversations of one data file, and characters of one message.
 _PER_FILE, _LONGEST = 25, 20_000
-_RESAMPLES, _SEED = 2000, 42
 
 
 def write_agents(site: Path, runs: Sequence[AgentRun]) -> None:
@@ -80,24 +76,19 @@ def _tokens(run: AgentRun) -> float | None:
 
 
 def _rate(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Success with its interval; repeated plays of a task are drawn together."""
-    success = np.array([episode.outcome.success for episode in episodes], dtype=np.float64)
-    tasks = [f"{episode.outcome.task}/{episode.outcome.task_id}" for episode in episodes]
-    design = sampling_design(len(success), clusters=tasks)
-    interval = percentile_interval(replicates(_mean(success), design, n_resamples=_RESAMPLES, seed=_SEED))
+    """Success with its interval, as `histobench mint table` gives it."""
+    outcomes = [episode.outcome for episode in episodes]
+    interval = rate_interval(outcomes)
     return {
-        "n": len(success),
-        "value": rounded(float(success.mean())),
+        "n": len(outcomes),
+        "value": rounded(_share(outcomes)),
         "low": rounded(interval.low),
         "high": rounded(interval.high),
     }
 
 
-def _mean(values: NDArray[np.float64]) -> Metric:
-    def metric(counts: NDArray[np.int32]) -> NDArray[np.float64]:
-        return np.asarray((counts @ values) / counts.sum(axis=1), dtype=np.float64)
-
-    return metric
+def _share(outcomes: Sequence[EpisodeOutcome]) -> float:
+    return float(np.mean([outcome.success for outcome in outcomes]))
 
 
 def _solved_by(run: AgentRun) -> list[float | None]:
@@ -114,23 +105,19 @@ def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
         base = plain.get((run.agent, run.k))
         if run.feedback_model == NO_FEEDBACK or base is None:
             continue
-        helped, alone = _by_task(run), _by_task(base)
-        shared = sorted(helped.keys() & alone.keys())
-        if len(shared) < 2:
+        helped, alone = ([episode.outcome for episode in one.episodes] for one in (run, base))
+        found = gain(helped, alone)
+        if found is None:
             continue
-        first = np.array([helped[task] for task in shared])
-        second = np.array([alone[task] for task in shared])
-        found = paired_bootstrap(
-            _mean(first), _mean(second), sampling_design(len(shared)), n_resamples=5000, seed=_SEED
-        )
+        shared = _tasks(helped) & _tasks(alone)
         gains.append(
             {
                 "agent": run.agent,
                 "feedback": run.feedback,
                 "k": run.k,
                 "n": len(shared),
-                "without": rounded(float(second.mean())),
-                "with": rounded(float(first.mean())),
+                "without": rounded(_share([one for one in alone if _task(one) in shared])),
+                "with": rounded(_share([one for one in helped if _task(one) in shared])),
                 "difference": rounded(found.difference),
                 "low": rounded(found.interval.low),
                 "high": rounded(found.interval.high),
@@ -140,11 +127,12 @@ def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
     return gains
 
 
-def _by_task(run: AgentRun) -> dict[tuple[str, str], float]:
-    plays: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for episode in run.episodes:
-        plays[episode.outcome.task, episode.outcome.task_id].append(episode.outcome.success)
-    return {task: float(np.mean(results)) for task, results in plays.items()}
+def _task(outcome: EpisodeOutcome) -> tuple[str, str]:
+    return outcome.task, outcome.task_id
+
+
+def _tasks(outcomes: Sequence[EpisodeOutcome]) -> set[tuple[str, str]]:
+    return {_task(outcome) for outcome in outcomes}
 
 
 def _row(episode: Episode) -> list[Any]:
