@@ -230,3 +230,19 @@ def test_a_device_that_is_behind_changes_nothing(
     pixels = [tiny.eval_transforms(Image.open(image.path)) for image in dataset.splits["train"]]
     expected = tiny(torch.stack(pixels))
     torch.testing.assert_close(load(train.path).embeddings, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_code_may_read_past_the_edges_of_its_input(encoder_file: Path) -> None:
+    forward = Forward(create_encoder(f"{encoder_file}:Tiny"), device="cpu", precision="fp32", batch=11)
+    expected = forward.finish(forward.start(PIXELS, 11))
+    seen = []
+
+    def compiled(pixels: torch.Tensor) -> torch.Tensor:
+        one = pixels[0].numel()
+        room = pixels.untyped_storage().nbytes() // pixels.element_size() - pixels.storage_offset()
+        seen.append((pixels.storage_offset() >= one, room >= pixels.numel() + one))
+        return forward._network(pixels)
+
+    forward._run, forward.compiled = compiled, True
+    assert torch.equal(forward.finish(forward.start(PIXELS, 11)), expected)
+    assert seen == [(True, True)]

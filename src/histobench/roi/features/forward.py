@@ -196,7 +196,8 @@ class Forward:
     def _step(self, piece: Tensor) -> Tensor:
         with arithmetic(self.device, self.precision):
             if self._copies is None:
-                return self._run(self._padded(piece.to(self.device))).cpu()
+                pixels = self._padded(piece.to(self.device))
+                return self._run(self._with_room(pixels) if self.compiled else pixels).cpu()
             compute = torch.cuda.current_stream(self.device)
             with torch.cuda.stream(self._copies):
                 pixels = piece.to(self.device, non_blocking=True)
@@ -206,6 +207,13 @@ class Forward:
             host = torch.empty(features.shape, dtype=features.dtype, pin_memory=True)
             host.copy_(features, non_blocking=True)
             return host
+
+    def _with_room(self, pixels: Tensor) -> Tensor:
+        # Compiled code for the CPU reads past the edges of its input where a network pads its images; at the
+        # end of the memory shared with the workers that would be the end of this process.
+        roomy = torch.zeros((len(pixels) + 2, *pixels.shape[1:]), dtype=pixels.dtype, device=pixels.device)
+        roomy[1:-1] = pixels
+        return roomy[1:-1]
 
     def _padded(self, pixels: Tensor) -> Tensor:
         # One shape for all batches: nothing is compiled twice, and a row's arithmetic does not depend on
