@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from histobench.mint.results.leaderboard import leaderboard
-from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain, rate_interval
 from histobench.report.agent_runs import AgentRun, Episode, family_of
 from histobench.report.payload import rounded, write_payload
@@ -109,15 +109,15 @@ def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
         found = gain(helped, alone)
         if found is None:
             continue
-        shared = _tasks(helped) & _tasks(alone)
+        shared = by_task(helped).keys() & by_task(alone).keys()
         gains.append(
             {
                 "agent": run.agent,
                 "feedback": run.feedback,
                 "k": run.k,
                 "n": len(shared),
-                "without": rounded(_share([one for one in alone if _task(one) in shared])),
-                "with": rounded(_share([one for one in helped if _task(one) in shared])),
+                "without": rounded(_share([one for one in alone if one.key in shared])),
+                "with": rounded(_share([one for one in helped if one.key in shared])),
                 "difference": rounded(found.difference),
                 "low": rounded(found.interval.low),
                 "high": rounded(found.interval.high),
@@ -125,14 +125,6 @@ def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
             }
         )
     return gains
-
-
-def _task(outcome: EpisodeOutcome) -> tuple[str, str]:
-    return outcome.task, outcome.task_id
-
-
-def _tasks(outcomes: Sequence[EpisodeOutcome]) -> set[tuple[str, str]]:
-    return {_task(outcome) for outcome in outcomes}
 
 
 def _row(episode: Episode) -> list[Any]:

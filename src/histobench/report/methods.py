@@ -99,7 +99,7 @@ def agents_paragraph(agents: Sequence[AgentRun]) -> str:
         return ""
     names = list(dict.fromkeys(run.agent for run in agents))
     datasets = sorted({episode.outcome.task for run in agents for episode in run.episodes})
-    tasks = {(e.outcome.task, e.outcome.task_id) for run in agents for e in run.episodes}
+    tasks = {episode.outcome.key for run in agents for episode in run.episodes}
     budgets = sorted({run.k for run in agents})
     experts = list(dict.fromkeys(run.feedback_model for run in agents if run.feedback))
     sentences = [

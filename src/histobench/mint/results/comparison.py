@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from histobench.core.statistics.mcnemar import McNemar, mcnemar
 from histobench.core.statistics.paired import PairedDifference
 from histobench.mint.results.leaderboard import FAMILIES
-from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.outcome import EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain
 
 ALL = "all"
@@ -50,7 +50,7 @@ def _compare(
     difference = gain(first, second, seed=seed, n_resamples=RESAMPLES)
     if difference is None:
         return None
-    results = [_by_task(first), _by_task(second)]
+    results = [by_task(first), by_task(second)]
     shared = sorted(results[0].keys() & results[1].keys())
     tried = [[success for task in shared for success in side[task]] for side in results]
     once = all(len(side) == len(shared) for side in tried)
@@ -62,10 +62,3 @@ def _compare(
         difference=difference,
         discordant=mcnemar(tried[0], tried[1]) if once else None,
     )
-
-
-def _by_task(outcomes: Sequence[EpisodeOutcome]) -> dict[tuple[str, str], list[bool]]:
-    tasks: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for outcome in outcomes:
-        tasks[outcome.task, outcome.task_id].append(outcome.success)
-    return tasks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -36,6 +37,19 @@ class EpisodeOutcome:
     terminate_reason: str = ""
     tokens: int | None = None
     leaked: bool | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The task that was played: its dataset and its name there."""
+        return self.task, self.task_id
+
+
+def by_task(outcomes: Iterable[EpisodeOutcome]) -> dict[tuple[str, str], list[bool]]:
+    """Which tries of each task succeeded."""
+    tasks: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for outcome in outcomes:
+        tasks[outcome.key].append(outcome.success)
+    return tasks
 
 
 def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import comb
 
-from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.outcome import EpisodeOutcome, by_task
 
 
 def tries_per_task(outcomes: Iterable[EpisodeOutcome]) -> int:
     """How often every task was played, at least."""
-    tries: dict[tuple[str, str], int] = defaultdict(int)
-    for outcome in outcomes:
-        tries[outcome.task, outcome.task_id] += 1
-    return min(tries.values(), default=0)
+    return min(map(len, by_task(outcomes).values()), default=0)
 
 
 def pass_hat(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
@@ -27,9 +23,7 @@ def pass_hat(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
     >>> pass_hat([played("1", True), played("1", True), played("2", True), played("2", False)], 2)
     0.5
     """
-    solved: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for outcome in outcomes:
-        solved[outcome.task, outcome.task_id].append(outcome.success)
+    solved = by_task(outcomes)
     if not solved or min(map(len, solved.values())) < tries:
         return None
     shares = [comb(sum(results), tries) / comb(len(results), tries) for results in solved.values()]

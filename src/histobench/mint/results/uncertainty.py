@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from histobench.core.statistics.intervals import Interval, percentile_interval
 from histobench.core.statistics.paired import PairedDifference, paired_bootstrap
 from histobench.core.statistics.resampling import SamplingDesign, replicates, sampling_design
-from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.outcome import EpisodeOutcome, by_task
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -42,7 +42,7 @@ def task_design(outcomes: Sequence[EpisodeOutcome]) -> SamplingDesign:
     return sampling_design(
         len(outcomes),
         strata=np.array([outcome.task for outcome in outcomes]),
-        clusters=np.array([f"{outcome.task}\t{outcome.task_id}" for outcome in outcomes]),
+        clusters=np.array(["\t".join(outcome.key) for outcome in outcomes]),
     )
 
 
@@ -58,8 +58,8 @@ def gain(
 
     Both rates are taken on the same resampled tasks, so that hard tasks are hard for both.
     """
-    shared = {_key(outcome) for outcome in first} & {_key(outcome) for outcome in second}
-    both = [[outcome for outcome in outcomes if _key(outcome) in shared] for outcomes in (first, second)]
+    shared = by_task(first).keys() & by_task(second).keys()
+    both = [[outcome for outcome in outcomes if outcome.key in shared] for outcomes in (first, second)]
     if len(shared) < 2:
         return None
     together = [*both[0], *both[1]]
@@ -97,10 +97,6 @@ def slope_interval(
         return np.asarray(100 * (rates @ distance) / (distance @ distance), dtype=np.float64)
 
     return percentile_interval(replicates(slope, design, n_resamples=n_resamples, seed=seed), level=level)
-
-
-def _key(outcome: EpisodeOutcome) -> tuple[str, str]:
-    return outcome.task, outcome.task_id
 
 
 def _share(counts: NDArray[np.int32], successes: Floats) -> Floats:
