@@ -15,6 +15,7 @@ import argparse
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from histobench.cli.whole_lines import whole_lines
 from histobench.core.errors import HistobenchError, did_you_mean
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def run(args: argparse.Namespace) -> None:
     compared = compare_agents(sides[args.first], sides[args.second], seed=args.seed)
     if not compared:
         raise HistobenchError(f"{args.first} and {args.second} have played fewer than two tasks in common")
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -66,8 +66,7 @@ def run(args: argparse.Namespace) -> None:
             f"{row.difference.p_value:.3g}",
             f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
         )
-    console = Console()
-    (console if console.is_terminal else Console(width=140)).print(table)
+    whole_lines().print(table)
 
 
 def _names(outcome: EpisodeOutcome) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from histobench.cli.whole_lines import whole_lines
 from histobench.core.errors import HistobenchError, did_you_mean
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         gates.add(*_experts(console, args, tasks))
     if "metrics" in wanted and (folder / "expected_metrics.json").is_file():
         gates.add(proof.metrics_gate(folder))
-    _print(console, gates.all)
+    _print(gates.all)
     return int(proof.failed(gates.all))
 
 
@@ -254,12 +255,9 @@ def _progress(console: Console) -> Any:
     )
 
 
-def _print(console: Console, gates: Sequence[Gate]) -> None:
-    from rich.console import Console
+def _print(gates: Sequence[Gate]) -> None:
     from rich.table import Table
 
-    if not console.is_terminal:
-        console = Console(width=140)  # in a file or a pipe the lines stay whole
     table = Table(box=None, pad_edge=False)
     table.add_column("gate")
     for title in ("agreeing", "of", "rate", "required"):
@@ -277,4 +275,4 @@ def _print(console: Console, gates: Sequence[Gate]) -> None:
             f"[{colours[gate.verdict]}]{gate.verdict}[/]" if gate.verdict else "",
             gate.note,
         )
-    console.print(table)
+    whole_lines().print(table)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from histobench.cli.whole_lines import whole_lines
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -172,7 +173,6 @@ def _run_name(outcome: EpisodeOutcome) -> str:
 
 
 def _print(title: str, tallies: Mapping[str, _Tally], rules: Sequence[Rule]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -187,8 +187,7 @@ def _print(title: str, tallies: Mapping[str, _Tally], rules: Sequence[Rule]) -> 
             cells.append(_percent(row.successes[rule], row.episodes))
             cells += [str(counts[rule] or "") for counts in (row.gained, row.lost, row.open)]
         table.add_row(name, *cells, *[str(row.unknown or "")] * unknown)
-    console = Console()
-    (console if console.is_terminal else Console(width=140)).print(table)
+    whole_lines().print(table)
 
 
 def _percent(part: int, whole: int) -> str:

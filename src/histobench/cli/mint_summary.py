@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.mint_progress import cost_text, duration
+from histobench.cli.whole_lines import whole_lines
 
 if TYPE_CHECKING:
     from histobench.mint.configs.cell import Cell
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
 
 def print_summary(output: Path, cells: Sequence[Cell], outcome: Outcome) -> None:
     """A line for each cell, then what is missing and how to go on."""
-    from rich.console import Console
     from rich.table import Table
 
+    from histobench.mint.configs.cell import NONE
     from histobench.mint.results.episode_summary import summarise_cell
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)  # in a file or a pipe the lines stay whole
+    console = whole_lines()
     table = Table(box=None, pad_edge=False)
     for title in ("model", "feedback", "dataset"):
         table.add_column(title)
@@ -33,7 +32,7 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: Outcome) -> None
         if summary is None:
             continue
         interval = summary.interval
-        feedback = "" if cell.feedback_model == "None" else f"{cell.feedback_model} {cell.feedback_type}"
+        feedback = "" if cell.feedback_model == NONE else f"{cell.feedback_model} {cell.feedback_type}"
         table.add_row(
             cell.model,
             feedback,

@@ -11,6 +11,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from histobench.cli.whole_lines import whole_lines
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -41,11 +43,11 @@ def run(args: argparse.Namespace) -> None:
     outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
     standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
     standings.sort(key=lambda standing: -standing.rates.get(5, max(standing.rates.values(), default=0.0)))
-    _print(_leaderboard(standings))
+    whole_lines().print(_leaderboard(standings))
     if args.intervals or args.by != "all":
-        _print(_groups(outcomes, args.by))
+        whole_lines().print(_groups(outcomes, args.by))
     if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
-        _print(_feedback(outcomes))
+        whole_lines().print(_feedback(outcomes))
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
 
@@ -128,13 +130,6 @@ def _table(names: Sequence[str], numbers: Sequence[str]) -> Table:
     for title in numbers:
         table.add_column(title, justify="right")
     return table
-
-
-def _print(table: Table) -> None:
-    from rich.console import Console
-
-    console = Console()
-    (console if console.is_terminal else Console(width=140)).print(table)
 
 
 def _range(interval: Interval | None, scale: float, *, sign: str = "") -> str:

@@ -1,0 +1,18 @@
+"""Where tables with many columns are printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 140
+
+
+def whole_lines() -> Console:
+    """Standard output; in a file or a pipe, which have no width, lines are not broken at 80 characters."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
