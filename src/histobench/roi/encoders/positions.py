@@ -8,10 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-#: `plain`: bicubic to the new grid (transformers). `timm`: the same with antialiasing. `dino`: by a scale
-#: factor with an offset of 0.1 (the DINO code), which moves the sampling points slightly. `origin`: as the
-#: code whose tensor names the file has.
-METHODS = ("plain", "timm", "dino", "origin")
 DINO_OFFSET = 0.1
 
 

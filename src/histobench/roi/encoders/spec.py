@@ -14,6 +14,10 @@ FAMILIES = ("timm", "transformers", "open_clip", "own", "tiny_vl")
 POOLINGS = ("cls", "cls+mean", "mean", "pooled", "layer3", "layer4", "network")
 PRECISIONS = ("fp32", "fp16", "bf16")
 SOURCES = ("hub", "url", "package", "project", "seed")
+#: How positions are resampled. `plain`: bicubic to the new grid (transformers). `timm`: the same with
+#: antialiasing. `dino`: by a scale factor with an offset of 0.1 (the DINO code), which moves the sampling
+#: points slightly. `origin`: as the code whose tensor names the file has.
+POSITIONS = ("plain", "timm", "dino", "origin")
 SIZE_RULES = ("fixed", "patch", "any")
 
 #: Channel statistics by name, so that an entry cannot mistype them.
@@ -233,7 +237,7 @@ def _source(reader: _Entry) -> WeightsSource:
         url=reader.text("url", ""),
         layout=reader.text("layout", ""),
         container=reader.text("container", ""),
-        positions=reader.choice("positions", ("", "plain", "timm", "dino", "origin"), ""),
+        positions=reader.choice("positions", ("", *POSITIONS), ""),
         ignore=reader.strings("ignore"),
     )
     reader.finish()
