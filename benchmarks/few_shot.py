@@ -101,16 +101,5 @@ def growth(setup: Setup) -> list[Row]:
                 return few_shot(w.train, w.train_labels, w.test, w.test_labels, **options)
 
             times.append(clock(job, repeat=3, device=setup.device)[0])
-        factor = times[1].cpu / times[0].cpu
-        rows.append(
-            Row(
-                f"Few-shot, growth in {label}",
-                "N and 4N, CPU time",
-                times[1],
-                None,
-                "< 5x",
-                factor < 5,
-                f"{factor:.1f}x",
-            )
-        )
+        rows.append(Row.growth(f"Few-shot, growth in {label}", times))
     return rows

@@ -104,6 +104,4 @@ def growth(setup: Setup) -> Row:
         x, y = w.train.to(setup.device), w.train_labels.to(setup.device)
         job = lambda x=x, y=y: fit_softmax(x, y, n_classes=9, penalty=Penalty("norm", 0.02))  # noqa: E731
         times.append(clock(job, repeat=3, device=setup.device)[0])
-    factor = times[1].cpu / times[0].cpu
-    name = "Linear probe, growth in training images"
-    return Row(name, "N and 4N, CPU time", times[1], None, "< 5x", factor < 5, f"{factor:.1f}x")
+    return Row.growth("Linear probe, growth in training images", times)

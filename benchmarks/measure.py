@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -60,6 +60,12 @@ class Row:
         return cls(
             part, alternative, ours, theirs, f">= {at_least:g}x", theirs.wall / ours.wall >= at_least, note
         )
+
+    @classmethod
+    def growth(cls, part: str, times: Sequence[Seconds]) -> Row:
+        """Four times the work, by the times of one and of four: less than five times the time."""
+        factor = times[1].cpu / times[0].cpu
+        return cls(part, "N and 4N, CPU time", times[1], None, "< 5x", factor < 5, f"{factor:.1f}x")
 
 
 @dataclass(frozen=True)
