@@ -1,0 +1,161 @@
+"""The pages as people need them: dark and light, on paper, on a phone, without a mouse, with weak eyes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Open = Callable[..., Any]
+TABLE = "table.leaderboard tbody tr"
+
+
+def test_dark_and_light_are_kept(site: Path, open_page: Open) -> None:
+    page = open_page(site, color_scheme="light")
+    page.wait_for_selector(TABLE)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.get_by_role("button", name="Switch to dark colours").click()
+    assert page.evaluate(ground) != light
+    page.reload()
+    page.wait_for_selector(TABLE)
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.get_by_role("button", name="Switch to light colours").click()
+    assert page.evaluate(ground) == light
+
+
+def test_figures_are_printed_dark_on_white_whatever_the_theme(site: Path, open_page: Open) -> None:
+    page = open_page(site, "#/run/tissue/plip/KNN/-/uni", color_scheme="dark")
+    figure = page.locator("figure", has=page.get_by_role("heading", name="Reliability"))
+    text = figure.locator("svg text").first
+    # Paper is narrower, so that figures are drawn again: `expect` waits for that.
+    expect = pytest.importorskip("playwright.sync_api").expect
+    expect(text).to_have_css("fill", "rgb(241, 239, 246)")
+    page.emulate_media(media="print")
+    expect(text).to_have_css("fill", "rgb(0, 0, 0)")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("header.top").is_visible()
+
+
+#: Text whose contrast to its ground is below WCAG AA, with the ratio; inactive controls do not count.
+FAINT = """() => {
+  const parse = (text) => {
+    const n = text.match(/-?[\\d.]+(?:e-?\\d+)?/g).map(Number);
+    const [r, g, b] = text.startsWith('color(') ? n.slice(0, 3) : n.slice(0, 3).map((x) => x / 255);
+    return { rgb: [r, g, b], alpha: n.length > 3 ? n[3] : 1 };
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const over = (top, rgb) => top.rgb.map((c, k) => top.alpha * c + (1 - top.alpha) * rgb[k]);
+  const ground = (element) => {
+    const above = element.parentElement ? ground(element.parentElement) : [1, 1, 1];
+    return over(parse(getComputedStyle(element).backgroundColor), above);
+  };
+  const faint = [];
+  for (const element of document.querySelectorAll('body *')) {
+    const text = [...element.childNodes].filter((n) => n.nodeType === 3).map((n) => n.data.trim()).join('');
+    if (!text || element.closest(':disabled, option, script, style, .sr, [aria-hidden=true]')) continue;
+    if (!element.getClientRects().length) continue;
+    const style = getComputedStyle(element);
+    const back = ground(element);
+    const ink = over(parse(element.closest('svg') ? style.fill : style.color), back);
+    const [a, b] = [light(ink), light(back)].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    const size = parseFloat(style.fontSize);
+    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+    if (ratio < (large ? 3 : 4.5)) faint.push(`${text.slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return faint;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("place", "proof"),
+    [
+        ("", "figure svg"),
+        ("#/datasets", ".tiles"),
+        ("#/dataset/tissue", ".examples img"),
+        ("#/run/tissue/resnet50/KNN/-/uni", "table.confusion"),
+        ("#/compare?dataset=tissue", ".verdict"),
+        ("#/methods", "pre"),
+        ("#/agents", "table.agents"),
+        ("#/episode/agent-x + judge (no_GT-textual), k = 5/0", ".talk"),
+    ],
+)
+def test_all_text_can_be_read(site: Path, open_page: Open, place: str, proof: str, theme: str) -> None:
+    page = open_page(site, place, color_scheme=theme)
+    page.wait_for_selector(proof)
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate(FAINT) == []
+
+
+def test_the_system_decides_until_the_reader_does(site: Path, open_page: Open) -> None:
+    page = open_page(site, color_scheme="dark")
+    page.wait_for_selector(TABLE)
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_everything_works_without_a_mouse(site: Path, open_page: Open) -> None:
+    page = open_page(site)
+    page.wait_for_selector(TABLE)
+    press = page.keyboard.press
+    press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(40):  # to the first value of the table
+        press("Tab")
+        if page.evaluate("document.activeElement.hasAttribute('data-cell')"):
+            break
+    start = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    press("ArrowDown")
+    press("ArrowRight")
+    moved = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert " on clinic" in start
+    assert " on tissue" in moved
+    assert start.split(" on ")[0] != moved.split(" on ")[0]
+    press("Enter")
+    page.get_by_role("heading", name=moved.split(":")[0]).wait_for()
+    page.wait_for_selector("table.confusion")
+    assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(30):
+        press("Tab")
+        if page.evaluate("document.activeElement.hasAttribute('data-true')"):
+            break
+    press("ArrowDown")
+    press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    assert page.evaluate("document.activeElement.dataset.true") != "0"
+    for _ in range(20):
+        press("Tab")
+        if page.evaluate("document.activeElement.hasAttribute('data-image')"):
+            break
+    press("Enter")
+    page.get_by_role("dialog").wait_for()
+    press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "",
+        "#/datasets",
+        "#/dataset/tissue",
+        "#/run/tissue/uni_v1/KNN/-/uni",
+        "#/compare?dataset=tissue",
+        "#/methods",
+        "#/agents",
+    ],
+)
+def test_no_page_is_wider_than_the_screen(site: Path, open_page: Open, place: str, width: int) -> None:
+    page = open_page(site, place, viewport={"width": width, "height": 800})
+    page.wait_for_selector("main h1")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
