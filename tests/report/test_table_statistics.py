@@ -12,13 +12,18 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from histobench.report.table_statistics import Allowance, exact_test, table_statistics
+from histobench.report.pairs import Pairs
+from histobench.report.table_statistics import Allowance, table_statistics
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.selection import distinct_names, select_runs
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
 
 PLENTY, NOTHING = Allowance(math.inf, math.inf), Allowance(0, 0)
+
+
+def named_pairs(pairs: Pairs) -> list[tuple[str, str]]:
+    return [(pairs.names[i], pairs.names[j]) for i, j in zip(*pairs.places, strict=True)]
 
 
 @pytest.fixture
@@ -43,9 +48,11 @@ def test_with_allowance_the_numbers_are_those_of_compare(results: Path, metric: 
     assert [statistics.intervals[entry.name] for entry in table.entries] == [
         e.interval for e in table.entries
     ]
-    for mine, theirs in zip(statistics.pairs, table.pairs, strict=True):
-        assert (mine.first, mine.second, mine.holds) == (theirs.first, theirs.second, theirs.holds)
-        assert (mine.difference, mine.p_adjusted) == (theirs.difference, theirs.p_adjusted)
+    pairs = statistics.pairs
+    assert named_pairs(pairs) == [(pair.first, pair.second) for pair in table.pairs]
+    assert pairs.holds.tolist() == [pair.holds for pair in table.pairs]
+    assert pairs.difference.tolist() == [pair.difference for pair in table.pairs]
+    assert pairs.p_adjusted.tolist() == [pair.p_adjusted for pair in table.pairs]
 
 
 def test_auroc_goes_by_the_same_delong_test_as_compare(results: Path) -> None:
@@ -54,7 +61,7 @@ def test_auroc_goes_by_the_same_delong_test_as_compare(results: Path) -> None:
     named = {name: run.predictions for name, run in distinct_names(chosen).items()}
     statistics = table_statistics(named, PLENTY).metrics["auroc"]
     assert statistics.test == table.test == "delong"
-    assert [p.p_adjusted for p in statistics.pairs] == pytest.approx([p.p_adjusted for p in table.pairs])
+    assert statistics.pairs.p_adjusted == pytest.approx([pair.p_adjusted for pair in table.pairs])
 
 
 def test_who_stands_how(runs: dict[str, Predictions]) -> None:
@@ -71,23 +78,26 @@ def test_without_allowance_mcnemar_decides(simulated: ModuleType) -> None:
         f"e{k}": simulated.simulated_predictions(data, skill=0.5 + 0.25 * k, sharpness=1, seed=k)
         for k in range(10)
     }
-    statistics = table_statistics(runs, NOTHING).metrics["balanced_accuracy"]
+    found = table_statistics(runs, NOTHING)
+    statistics = found.metrics["balanced_accuracy"]
     assert statistics.test == "mcnemar"
     assert "--thorough" in statistics.note
     right = {name: run.predicted == run.labels for name, run in runs.items()}
     expected = []
-    for pair in statistics.pairs:
-        a, b = right[pair.first], right[pair.second]
+    for first, second in named_pairs(statistics.pairs):
+        a, b = right[first], right[second]
         table = [[(a & b).sum(), (a & ~b).sum()], [(~a & b).sum(), (~a & ~b).sum()]]
         exact = table[0][1] + table[1][0] < 25
         # With equal counts the reference corrects past zero; there is no evidence at all, so p is 1.
         equal = table[0][1] == table[1][0]
-        found = 1.0 if equal else float(reference_mcnemar(table, exact=exact, correction=True).pvalue)
-        expected.append(found)
-        assert exact_test(pair).p_value == pytest.approx(expected[-1])
-    assert [pair.p_value for pair in statistics.pairs] == pytest.approx(expected)
-    adjusted = multipletests(expected, method="holm")[1]
-    assert [pair.p_adjusted for pair in statistics.pairs] == pytest.approx(adjusted.tolist())
+        p_value = 1.0 if equal else float(reference_mcnemar(table, exact=exact, correction=True).pvalue)
+        expected.append(p_value)
+        assert found.discordance is not None
+        i, j = map(found.discordance.names.index, (first, second))
+        assert found.discordance.only_first[[i, j], [j, i]].tolist() == [table[0][1], table[1][0]]
+        assert found.discordance.p_values[[i, j], [j, i]] == pytest.approx([p_value, p_value])
+    assert statistics.pairs.p_value == pytest.approx(expected)
+    assert statistics.pairs.p_adjusted == pytest.approx(multipletests(expected, method="holm")[1])
     assert {statistics.standing(name) for name in runs} >= {"best", "behind"}
 
 
@@ -116,10 +126,7 @@ def test_probabilities_that_miss_a_class_have_no_auroc(runs: dict[str, Predictio
     runs["weak"] = replace(runs["weak"], probabilities=probabilities)
     statistics = table_statistics(runs, PLENTY).metrics["auroc"]
     assert statistics.intervals["weak"].low is None
-    assert {pair.first for pair in statistics.pairs} | {pair.second for pair in statistics.pairs} == {
-        "good",
-        "alike",
-    }
+    assert set(statistics.pairs.names) == {"good", "alike"}
 
 
 def test_one_run_alone_has_intervals_and_no_ties(runs: dict[str, Predictions]) -> None:

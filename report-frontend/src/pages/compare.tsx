@@ -1,6 +1,6 @@
 // Two encoders on the same images: how much better, how sure, and on which images.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { boardName, load, runName, type Images, type RunData, type Site } from "../data";
+import { boardName, load, runName, unpack, type Images, type Packed, type RunData, type Site } from "../data";
 import { topProbability, type Predictions } from "../curves";
 import { count, decimals, pValue, percent, signed } from "../format";
 import { Chart } from "../chart";
@@ -10,11 +10,22 @@ import { Loading, Notice, Segments, Select, TableDownloads, useData } from "../p
 import { replaceQuery, runHref, type Route } from "../route";
 import { predictionsOf } from "./run";
 
-type PairRow = [number, number, number | null, number | null, number | null, number | null, number | null];
+/** One entry of each column for each pair of runs; NaN where there is no number. */
+interface Pairs {
+  first: Packed;
+  second: Packed;
+  difference: Packed;
+  low: Packed;
+  high: Packed;
+  p: Packed;
+  holm: Packed;
+  holds: Packed;
+}
 
 interface TableData {
-  metrics: Record<string, { test: string; note: string; pairs: PairRow[] }>;
-  mcnemar: Record<string, [number, number, number]>;
+  metrics: Record<string, { test: string; note: string; count: number; pairs: Pairs }>;
+  /** Row i, column j: images that only run i of the two gets right. */
+  mcnemar: { runs: number[]; onlyFirst: Packed; p: Packed } | null;
   numImages: number;
   numGroups: number | null;
   resampled: string;
@@ -28,17 +39,24 @@ interface Difference {
   high: number | null;
   p: number | null;
   holm: number | null;
+  holds: boolean;
 }
 
 /** a - b of one metric, whichever way round the table has it. */
 export function differenceOf(table: TableData, metric: string, a: number, b: number): Difference | null {
-  for (const [first, second, difference, low, high, p, holm] of table.metrics[metric]?.pairs ?? []) {
-    if (first === a && second === b) return { difference, low, high, p, holm };
-    if (first === b && second === a) return { difference: negated(difference), low: negated(high), high: negated(low), p, holm };
-  }
-  return null;
+  const pairs = table.metrics[metric]?.pairs;
+  if (!pairs) return null;
+  const [first, second] = [unpack(pairs.first), unpack(pairs.second)];
+  const k = first.findIndex((run, j) => (run === a && second[j] === b) || (run === b && second[j] === a));
+  if (k < 0) return null;
+  const at = (column: Packed) => numberOrNull(unpack(column)[k]);
+  const [difference, low, high] = [at(pairs.difference), at(pairs.low), at(pairs.high)];
+  const rest = { p: at(pairs.p), holm: at(pairs.holm), holds: unpack(pairs.holds)[k] === 1 };
+  if (first[k] === a) return { difference, low, high, ...rest };
+  return { difference: negated(difference), low: negated(high), high: negated(low), ...rest };
 }
 
+const numberOrNull = (x: number) => (Number.isNaN(x) ? null : x);
 const negated = (x: number | null) => (x === null ? null : -x);
 
 export function ComparePage({ site, route }: { site: Site; route: Route }) {
@@ -121,7 +139,7 @@ interface PairViewProps extends PairProps {
 function PairView({ site, board, dataset, datasets, a, b, table, first, second, images, otherImages }: PairViewProps) {
   const names: [string, string] = [runName(site, a), runName(site, b)];
   const [metricName, setMetric] = useState(site.metrics[0].name);
-  const tested = site.metrics.filter((metric) => table.metrics[metric.name]?.pairs.length);
+  const tested = site.metrics.filter((metric) => table.metrics[metric.name]?.count);
   const metric = tested.find((m) => m.name === metricName) ?? tested[0];
   const p = useMemo(() => predictionsOf(first, images), [first, images]);
   const q = useMemo(() => inOrder(predictionsOf(second, otherImages), images, otherImages), [second, images, otherImages]);
@@ -129,7 +147,7 @@ function PairView({ site, board, dataset, datasets, a, b, table, first, second, 
   const found = differenceOf(table, metric.name, a, b);
   return (
     <>
-      {found && <Verdict site={site} table={table} metric={metric} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} exact={exactOf(table, a, b)} averaged={first.averaged} />}
+      {found && <Verdict table={table} metric={metric} names={names} values={[first.metrics[metric.name], second.metrics[metric.name]]} found={found} exact={exactOf(table, a, b)} averaged={first.averaged} />}
       <div class="columns">
         <Differences site={site} table={table} a={a} b={b} names={names} chosen={metric.name} onChoose={setMetric} />
         <PerClass first={p} second={q} names={names} classes={first.classes} />
@@ -151,14 +169,15 @@ function inOrder(p: Predictions, images: Images, own: Images): Predictions {
 }
 
 function exactOf(table: TableData, a: number, b: number): [number, number, number] | null {
-  const there = table.mcnemar[`${a}-${b}`];
-  if (there) return there;
-  const back = table.mcnemar[`${b}-${a}`];
-  return back ? [back[1], back[0], back[2]] : null;
+  if (!table.mcnemar) return null;
+  const { runs, onlyFirst, p } = table.mcnemar;
+  const [i, j] = [runs.indexOf(a), runs.indexOf(b)];
+  if (i < 0 || j < 0) return null;
+  const only = unpack(onlyFirst);
+  return [only[i * runs.length + j], only[j * runs.length + i], unpack(p)[i * runs.length + j]];
 }
 
 interface VerdictProps {
-  site: Site;
   table: TableData;
   metric: Site["metrics"][0];
   names: [string, string];
@@ -168,11 +187,11 @@ interface VerdictProps {
   averaged: boolean;
 }
 
-function Verdict({ site, table, metric, names, values, found, exact, averaged }: VerdictProps) {
-  const holds = found.holm !== null && found.holm <= site.alpha;
+function Verdict({ table, metric, names, values, found, exact, averaged }: VerdictProps) {
+  const { holds } = found;
   const ahead = (found.difference ?? 0) * (metric.lower ? -1 : 1) >= 0 ? 0 : 1;
   const info = table.metrics[metric.name];
-  const pairs = info.pairs.length;
+  const pairs = info.count;
   return (
     <section class={`card verdict ${holds ? "holds" : ""}`}>
       <h2>
@@ -232,7 +251,7 @@ function Differences({ site, table, a, b, names, chosen, onChoose }: { site: Sit
   const rows: (IntervalRow & { metric: string })[] = [];
   for (const metric of site.metrics) {
     const found = differenceOf(table, metric.name, a, b);
-    if (found && found.difference !== null) rows.push({ metric: metric.name, name: metric.label, value: found.difference, low: found.low, high: found.high, strong: found.holm !== null && found.holm <= site.alpha, note: `p (Holm) ${pValue(found.holm)}` });
+    if (found && found.difference !== null) rows.push({ metric: metric.name, name: metric.label, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (Holm) ${pValue(found.holm)}` });
   }
   return (
     <Chart
@@ -314,7 +333,7 @@ function EveryDataset({ site, board, dataset, datasets, names, metric }: { site:
       setRows(
         tables.flatMap((table, k) => {
           const found = differenceOf(table, metric.name, find(both[k], names[0]), find(both[k], names[1]));
-          return found && found.difference !== null ? [{ name: site.datasets[both[k]].name, value: found.difference, low: found.low, high: found.high, strong: found.holm !== null && found.holm <= site.alpha, note: `p (Holm) ${pValue(found.holm)}` }] : [];
+          return found && found.difference !== null ? [{ name: site.datasets[both[k]].name, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (Holm) ${pValue(found.holm)}` }] : [];
         }),
       ),
     );

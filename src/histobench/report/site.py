@@ -25,10 +25,11 @@ from histobench.report.inventory import Inventory, take_inventory, without_folde
 from histobench.report.measured_speed import measured_speed
 from histobench.report.methods import methods_payload
 from histobench.report.page import write_page
+from histobench.report.pairs import ALPHA
 from histobench.report.payload import write_payload
 from histobench.report.site_folder import site_folder
 from histobench.report.table import TableJob, TableResult, WrongImages, build_table
-from histobench.report.table_statistics import ALPHA, Allowance
+from histobench.report.table_statistics import Allowance
 from histobench.report.thumbnails import Cache, write_thumbnails
 
 log = logging.getLogger(__name__)

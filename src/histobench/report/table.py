@@ -14,14 +14,14 @@ from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval
 from histobench.report.headline import HEADLINE
 from histobench.report.image_set import ImageSet
-from histobench.report.payload import rounded, write_payload
+from histobench.report.pairs import Pairs
+from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload
 from histobench.report.table_statistics import (
     TEST_NAMES,
     Allowance,
     MetricStatistics,
     TableStatistics,
-    exact_test,
     table_statistics,
 )
 from histobench.roi.results.stored_run import StoredRun
@@ -157,40 +157,41 @@ def _add_cells(
 def _pairs(job: TableJob, statistics: TableStatistics) -> dict[str, Any]:
     """Every pair of every tested metric: what the compare page shows. Runs go by their number."""
     number_of = {name: number for number, (name, _) in job.runs.items()}
-    metrics = {}
-    for metric, found in statistics.metrics.items():
-        rows = [
-            [
-                number_of[pair.first],
-                number_of[pair.second],
-                rounded(pair.difference),
-                None if pair.interval is None else rounded(pair.interval.low),
-                None if pair.interval is None else rounded(pair.interval.high),
-                rounded(pair.p_value, 4),
-                rounded(pair.p_adjusted, 4),
-            ]
-            for pair in found.pairs
-        ]
-        metrics[metric] = {
-            "test": TEST_NAMES.get(found.test, ""),
-            "note": found.note,
-            "pairs": rows,
-        }
-    first = next(iter(statistics.metrics.values()), None)
-    exact = {
-        f"{number_of[pair.first]}-{number_of[pair.second]}": [
-            pair.only_first,
-            pair.only_second,
-            rounded(exact_test(pair).p_value, 4),
-        ]
-        for pair in (first.pairs if first else ())
-    }
+    discordance = statistics.discordance
     return {
-        "metrics": metrics,
-        "mcnemar": exact,
+        "metrics": {
+            metric: {
+                "test": TEST_NAMES.get(found.test, ""),
+                "note": found.note,
+                "count": len(found.pairs),
+                "pairs": _columns(found.pairs, number_of),
+            }
+            for metric, found in statistics.metrics.items()
+        },
+        "mcnemar": None if discordance is None else {
+            "runs": [number_of[name] for name in discordance.names],
+            "onlyFirst": packed(discordance.only_first),
+            "p": packed(discordance.p_values),
+        },
         "numImages": statistics.n_images,
         "numGroups": statistics.n_groups,
         "resampled": statistics.resampled,
         "resamples": statistics.n_resamples,
         "problem": statistics.problem,
+    }  # fmt: skip
+
+
+def _columns(pairs: Pairs, number_of: Mapping[str, int]) -> dict[str, Any]:
+    numbers = np.array([number_of[name] for name in pairs.names], dtype=np.int64)
+    first, second = pairs.places
+    return {
+        "first": packed(numbers[first]),
+        "second": packed(numbers[second]),
+        "difference": packed(pairs.difference),
+        "low": packed(pairs.low),
+        "high": packed(pairs.high),
+        "p": packed(pairs.p_value),
+        "holm": packed(pairs.p_adjusted),
+        # Decided here: a packed p-value is not exact enough to be compared with the error rate.
+        "holds": packed(pairs.holds.astype(np.uint8)),
     }

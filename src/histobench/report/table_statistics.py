@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.delong import delong_all_pairs, delong_auroc
 from histobench.core.statistics.intervals import Interval, percentile_intervals
-from histobench.core.statistics.mcnemar import McNemar, mcnemar_from_counts
+from histobench.core.statistics.mcnemar import mcnemar_p_values
 from histobench.core.statistics.multiplicity import holm
-from histobench.core.statistics.paired import bootstrap_p_value, smallest_p_value
-from histobench.core.statistics.resampling import SamplingDesign, iterate_counts
+from histobench.core.statistics.paired import smallest_p_value
+from histobench.core.statistics.resampling import Counts, SamplingDesign, iterate_counts
 from histobench.report.headline import TESTED
+from histobench.report.pairs import ALPHA, NO_PAIRS, Pairs, places_of_pairs, resampled_differences
 from histobench.roi.comparison.comparison import resamples_for
 from histobench.roi.comparison.image_groups import design_of, image_groups
 from histobench.roi.comparison.metric_function import LABEL_METRICS, label_metrics
@@ -28,10 +29,8 @@ from histobench.roi.metrics.formulas import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 
 Floats = NDArray[np.float64]
-#: The family-wise error rate of every table, and the seed of the resamples (those of `histobench compare`).
-ALPHA, SEED = 0.05, 42
-#: Replicates of differences that are held at a time.
-_NUMBERS_AT_ONCE = 4_000_000
+#: The seed of the resamples (that of `histobench compare`).
+SEED = 42
 TEST_NAMES = {
     "bootstrap": "paired bootstrap",
     "mcnemar": "McNemar's test of accuracy",
@@ -55,31 +54,12 @@ class Allowance:
 
 
 @dataclass(frozen=True)
-class PairStatistics:
-    """first - second on the same images."""
-
-    first: str
-    second: str
-    difference: float
-    interval: Interval | None
-    p_value: float
-    p_adjusted: float
-    only_first: int
-    only_second: int
-
-    @property
-    def holds(self) -> bool:
-        """Whether the difference is real at the table's error rate."""
-        return self.p_adjusted <= ALPHA
-
-
-@dataclass(frozen=True)
 class MetricStatistics:
     """One metric of one table: best first. `test` is empty where nothing was tested, `note` says why."""
 
     order: tuple[str, ...]
     intervals: dict[str, Interval]
-    pairs: tuple[PairStatistics, ...] = ()
+    pairs: Pairs = NO_PAIRS
     test: str = ""
     note: str = ""
 
@@ -91,12 +71,29 @@ class MetricStatistics:
 
     @cached_property
     def _against_best(self) -> dict[str, str]:
-        best = self.order[0]
-        return {
-            pair.second if pair.first == best else pair.first: "behind" if pair.holds else "tie"
-            for pair in self.pairs
-            if best in (pair.first, pair.second)
-        }
+        return {name: "behind" if holds else "tie" for name, holds in self.pairs.against_best().items()}
+
+
+@dataclass(frozen=True)
+class Discordance:
+    """Who is right where another is wrong: [m, m], and McNemar's p-value of each pair."""
+
+    names: tuple[str, ...]
+    only_first: NDArray[np.int64]  # row i, column j: images that i gets right and j does not
+    p_values: Floats
+
+    @classmethod
+    def of(cls, predictions: Mapping[str, Predictions]) -> Discordance:
+        """The counts of all pairs come from one product."""
+        right = np.stack([run.predicted == run.labels for run in predictions.values()]).astype(np.float64)
+        only = (right @ (1 - right).T).astype(np.int64)
+        return cls(tuple(predictions), only, mcnemar_p_values(only, only.T))
+
+    def of_pairs(self, names: Sequence[str]) -> Floats:
+        """The p-values of the pairs of these runs."""
+        place = np.array([self.names.index(name) for name in names], dtype=np.intp)
+        first, second = places_of_pairs(len(names))
+        return self.p_values[place[first], place[second]]
 
 
 @dataclass(frozen=True)
@@ -104,6 +101,7 @@ class TableStatistics:
     """Everything about one table; `problem` says why runs could not be compared."""
 
     metrics: dict[str, MetricStatistics] = field(default_factory=dict)
+    discordance: Discordance | None = None
     n_images: int = 0
     n_groups: int | None = None
     resampled: str = ""
@@ -131,19 +129,18 @@ def table_statistics(runs: Mapping[str, Predictions], allowance: Allowance) -> T
     wanted = resamples_for(n_pairs, "accuracy", ALPHA)
     affordable = min(allowance.resampling / (n * m), wanted)
     n_resamples = max(int(affordable), BootstrapSettings().n_bootstrap)
-    observed, replicates = _resampled(predictions, design, n_resamples)
-    exact = _exact_tests(predictions)
+    observed, drawn = _resampled(predictions, design, n_resamples)
+    discordance = Discordance.of(predictions)
     metrics: dict[str, MetricStatistics] = {}
     for metric in TESTED:
         if metric in LABEL_METRICS:
-            values = {name: observed[name][metric] for name in predictions}
-            drawn = {name: replicates[name][metric] for name in predictions}
-            metrics[metric] = _label_metric(metric, values, drawn, design, exact, n_resamples)
+            metrics[metric] = _label_metric(metric, observed[metric], drawn[metric], design, discordance)
         else:
             cost = n * reference.probabilities.shape[1] * m
-            metrics[metric] = _auroc(predictions, exact, cost <= allowance.ranking)
+            metrics[metric] = _auroc(predictions, cost <= allowance.ranking)
     return TableStatistics(
         metrics=metrics,
+        discordance=discordance,
         n_images=n,
         n_groups=design.n_units if design.is_clustered else None,
         resampled=RESAMPLED[design.kind],
@@ -153,71 +150,42 @@ def table_statistics(runs: Mapping[str, Predictions], allowance: Allowance) -> T
 
 def _resampled(
     predictions: Mapping[str, Predictions], design: SamplingDesign, n_resamples: int
-) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, Floats]]]:
-    """Label metrics as observed, and on every resample."""
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Label metrics as observed [m], and on every resample [m, B]."""
     evaluate = label_metrics(predictions)
-    whole = evaluate(np.ones((1, design.n_samples), dtype=np.int32))
     wanted = [metric for metric in TESTED if metric in LABEL_METRICS]
-    parts: dict[str, dict[str, list[Floats]]] = {name: {metric: [] for metric in wanted} for name in whole}
-    for counts in iterate_counts(design, n_resamples, seed=SEED):
-        for name, values in evaluate(counts).items():
-            for metric in wanted:
-                parts[name][metric].append(values[metric])
-    observed = {
-        name: {metric: float(values[metric][0]) for metric in wanted} for name, values in whole.items()
-    }
-    drawn = {
-        name: {metric: np.concatenate(chunks) for metric, chunks in values.items()}
-        for name, values in parts.items()
-    }
-    return observed, drawn
+
+    def tabled(counts: Counts) -> dict[str, Floats]:
+        runs = evaluate(counts)
+        return {metric: np.stack([values[metric] for values in runs.values()]) for metric in wanted}
+
+    observed = tabled(np.ones((1, design.n_samples), dtype=np.int32))
+    parts = [tabled(counts) for counts in iterate_counts(design, n_resamples, seed=SEED)]
+    return (
+        {metric: values[:, 0] for metric, values in observed.items()},
+        {metric: np.concatenate([part[metric] for part in parts], axis=1) for metric in wanted},
+    )
 
 
 def _label_metric(
-    metric: str,
-    values: dict[str, float],
-    drawn: dict[str, Floats],
-    design: SamplingDesign,
-    exact: Mapping[tuple[str, str], McNemar],
-    n_resamples: int,
+    metric: str, observed: Floats, drawn: Floats, design: SamplingDesign, discordance: Discordance
 ) -> MetricStatistics:
+    values = dict(zip(discordance.names, observed.tolist(), strict=True))
+    intervals = dict(zip(discordance.names, percentile_intervals(drawn), strict=True))
     order = _order(metric, values)
-    intervals = dict(zip(drawn, percentile_intervals(np.stack(list(drawn.values()))), strict=True))
-    names = [name for name in order if not math.isnan(values[name])]
-    couples = list(combinations(names, 2))
-    if not couples:
+    names = tuple(name for name in order if not math.isnan(values[name]))
+    if len(names) < 2:
         return MetricStatistics(order, intervals)
-    test, note = _choice(design, len(couples), n_resamples)
-    tests = [_of(exact, a, b) for a, b in couples]
-    differences, raw = [], []
-    for a, b, interval, p_value in _differences(couples, drawn, design, with_p=test != "mcnemar"):
-        differences.append((values[a] - values[b], interval))
-        raw.append(p_value)
+    place = [discordance.names.index(name) for name in names]
+    first, second = places_of_pairs(len(names))
+    test, note = _choice(design, len(first), drawn.shape[1])
+    low, high, p_value = resampled_differences(drawn[place], design, with_p=test != "mcnemar")
     if test == "mcnemar":
-        raw = [found.p_value for found in tests]
-    corrected = holm(raw) if test else np.full(len(raw), np.nan)
-    pairs = tuple(
-        PairStatistics(a, b, difference, interval, p, float(adjusted), found.only_first, found.only_second)
-        for (a, b), (difference, interval), found, p, adjusted in zip(
-            couples, differences, tests, raw, corrected, strict=True
-        )
-    )
+        p_value = discordance.of_pairs(names)
+    adjusted = holm(p_value) if test else np.full(len(p_value), np.nan)
+    ordered = observed[place]
+    pairs = Pairs(names, ordered[first] - ordered[second], low, high, p_value, adjusted)
     return MetricStatistics(order, intervals, pairs, test, note)
-
-
-def _differences(
-    couples: list[tuple[str, str]], drawn: dict[str, Floats], design: SamplingDesign, *, with_p: bool
-) -> Iterator[tuple[str, str, Interval, float]]:
-    """Interval and p-value of every paired difference, a few pairs at a time."""
-    length = len(next(iter(drawn.values())))
-    step = max(1, _NUMBERS_AT_ONCE // length)
-    for start in range(0, len(couples), step):
-        part = couples[start : start + step]
-        rows = np.stack([drawn[a] - drawn[b] for a, b in part])
-        for (a, b), row, interval in zip(
-            part, rows, percentile_intervals(rows, level=1 - ALPHA), strict=True
-        ):
-            yield a, b, interval, bootstrap_p_value(row, design) if with_p else math.nan
 
 
 def _choice(design: SamplingDesign, n_pairs: int, n_resamples: int) -> tuple[str, str]:
@@ -241,11 +209,7 @@ def _choice(design: SamplingDesign, n_pairs: int, n_resamples: int) -> tuple[str
     return "", f"{n_pairs} pairs are not tested: that takes many resamples, which only --thorough draws"
 
 
-def _auroc(
-    predictions: Mapping[str, Predictions],
-    exact: Mapping[tuple[str, str], McNemar],
-    affordable: bool,
-) -> MetricStatistics:
+def _auroc(predictions: Mapping[str, Predictions], affordable: bool) -> MetricStatistics:
     values: dict[str, float] = {}
     intervals: dict[str, Interval] = {}
     for name, run in predictions.items():
@@ -258,30 +222,22 @@ def _auroc(
             values[name] = math.nan
             intervals[name] = Interval(None, None, method="delong", reason=str(error))
     order = _order("auroc", values)
-    names = [name for name in order if not math.isnan(values[name])]
-    couples = list(combinations(names, 2))
-    if not couples or not affordable:
-        note = "" if affordable else f"{len(couples)} pairs are not tested; --thorough tests them"
+    names = tuple(name for name in order if not math.isnan(values[name]))
+    n_pairs = len(names) * (len(names) - 1) // 2
+    if not n_pairs or not affordable:
+        note = "" if affordable else f"{n_pairs} pairs are not tested; --thorough tests them"
         return MetricStatistics(order, intervals, note=note)
     reference = predictions[names[0]]
     every = delong_all_pairs(
         [_scores(predictions[name]) for name in names], reference.labels, clusters=image_groups(reference)
     )
-    tests = [every[names.index(a), names.index(b)] for a, b in couples]
-    pairs = tuple(
-        PairStatistics(
-            a,
-            b,
-            test.difference,
-            Interval(*test.interval(), method="delong"),
-            test.p_value,
-            float(adjusted),
-            _of(exact, a, b).only_first,
-            _of(exact, a, b).only_second,
-        )
-        for (a, b), test, adjusted in zip(couples, tests, holm([t.p_value for t in tests]), strict=True)
+    tests = [every[i, j] for i, j in combinations(range(len(names)), 2)]
+    low, high = np.array([test.interval() for test in tests], dtype=np.float64).T
+    p_value = np.array([test.p_value for test in tests])
+    difference = np.array([test.difference for test in tests])
+    return MetricStatistics(
+        order, intervals, Pairs(names, difference, low, high, p_value, holm(p_value)), "delong"
     )
-    return MetricStatistics(order, intervals, pairs, "delong")
 
 
 def _scores(run: Predictions) -> Floats:
@@ -294,31 +250,3 @@ def _scores(run: Predictions) -> Floats:
 def _order(metric: str, values: dict[str, float]) -> tuple[str, ...]:
     sign = 1 if metric in LOWER_IS_BETTER else -1
     return tuple(sorted(values, key=lambda name: (math.isnan(values[name]), sign * values[name], name)))
-
-
-def _exact_tests(predictions: Mapping[str, Predictions]) -> dict[tuple[str, str], McNemar]:
-    """McNemar's test of every pair; the counts of all pairs come from one product."""
-    names = list(predictions)
-    right = np.stack([run.predicted == run.labels for run in predictions.values()]).astype(np.float64)
-    only = (right @ (1 - right).T).astype(int)
-    return {
-        (names[i], names[j]): _mcnemar(int(only[i, j]), int(only[j, i]))
-        for i, j in combinations(range(len(names)), 2)
-    }
-
-
-@lru_cache(maxsize=65536)
-def _mcnemar(only_first: int, only_second: int) -> McNemar:
-    return mcnemar_from_counts(only_first, only_second)
-
-
-def _of(exact: Mapping[tuple[str, str], McNemar], a: str, b: str) -> McNemar:
-    if (a, b) in exact:
-        return exact[a, b]
-    found = exact[b, a]
-    return replace(found, only_first=found.only_second, only_second=found.only_first)
-
-
-def exact_test(pair: PairStatistics) -> McNemar:
-    """McNemar's test of the pair's accuracy, for the compare page."""
-    return _mcnemar(pair.only_first, pair.only_second)

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 Floats = NDArray[np.float64]
+#: Scores that are ranked at a time.
+_NUMBERS_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,9 @@ def delong_auroc(scores: ArrayLike, labels: ArrayLike, *, clusters: Sequence[obj
     >>> delong_auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]).value
     0.75
     """
-    value, shares, classes = _placements(scores, labels)
-    return Auroc(value, _variance(shares, classes, clusters))
+    samples = _Samples.of(labels, clusters)
+    value, shares = _placements(scores, samples.labels)
+    return Auroc(value, samples.variance(shares))
 
 
 def delong_test(
@@ -72,7 +76,8 @@ def delong_test(
     """Paired test of two models' AUROCs on the same samples."""
     if np.shape(first) != np.shape(second):
         raise ValueError(f"both models need the same samples: {np.shape(first)} and {np.shape(second)}")
-    return _paired(_placements(first, labels), _placements(second, labels), clusters)
+    samples = _Samples.of(labels, clusters)
+    return _paired(_placements(first, samples.labels), _placements(second, samples.labels), samples)
 
 
 def delong_all_pairs(
@@ -84,22 +89,48 @@ def delong_all_pairs(
     >>> tests[0, 1].difference
     -0.25
     """
-    placed = [_placements(scores, labels) for scores in models]
+    samples = _Samples.of(labels, clusters)
+    placed = [_placements(scores, samples.labels) for scores in models]
     return {
-        (i, j): _paired(placed[i], placed[j], clusters)
+        (i, j): _paired(placed[i], placed[j], samples)
         for i in range(len(placed))
         for j in range(i + 1, len(placed))
     }
 
 
-def _paired(
-    first: tuple[float, Floats, NDArray[np.int64]],
-    second: tuple[float, Floats, NDArray[np.int64]],
-    clusters: Sequence[object] | None,
-) -> DeLongTest:
-    value_a, shares_a, classes = first
-    value_b, shares_b, _ = second
-    variance = _variance(shares_a - shares_b, classes, clusters)
+@dataclass(frozen=True)
+class _Samples:
+    """Whose scores are ranked: class labels, and classes and clusters as codes from 0 on."""
+
+    labels: NDArray[np.int64]
+    class_of: NDArray[np.int64]
+    cluster_of: NDArray[np.int64] | None
+
+    @classmethod
+    def of(cls, labels: ArrayLike, clusters: Sequence[object] | None) -> _Samples:
+        given = np.asarray(labels).astype(np.int64)
+        return cls(given, _codes(given), None if clusters is None else _codes(np.asarray(clusters)))
+
+    def variance(self, shares: Floats) -> float:
+        sizes = np.bincount(self.class_of)
+        centred = shares - (np.bincount(self.class_of, shares) / sizes)[self.class_of]
+        if self.cluster_of is not None:
+            sums = np.bincount(self.cluster_of, centred)
+            if len(sums) < 2:
+                raise ValueError("one cluster alone gives no variance")
+            return float((sums**2).sum() * len(sums) / (len(sums) - 1))
+        if sizes.min() < 2:
+            raise ValueError("a class with one sample gives no variance")
+        return float((np.bincount(self.class_of, centred**2) * sizes / (sizes - 1)).sum())
+
+
+def _codes(values: NDArray[Any]) -> NDArray[np.int64]:
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _paired(first: tuple[float, Floats], second: tuple[float, Floats], samples: _Samples) -> DeLongTest:
+    (value_a, shares_a), (value_b, shares_b) = first, second
+    variance = samples.variance(shares_a - shares_b)
     difference = value_a - value_b
     if variance <= 1e-24:  # the same ranking of the samples, up to rounding
         z = 0.0 if abs(difference) < 1e-12 else float(np.copysign(np.inf, difference))
@@ -108,48 +139,51 @@ def _paired(
     return DeLongTest(value_a, value_b, variance, z, float(2 * special.ndtr(-abs(z))))
 
 
-def _placements(scores: ArrayLike, labels: ArrayLike) -> tuple[float, Floats, NDArray[np.int64]]:
-    """The (macro) AUROC, each sample's share in it, and the class of each sample."""
+def _placements(scores: ArrayLike, labels: NDArray[np.int64]) -> tuple[float, Floats]:
+    """The (macro) AUROC and each sample's share in it."""
     values = np.asarray(scores, dtype=np.float64)
-    classes = np.asarray(labels).astype(np.int64)
     if values.ndim == 1:
         values, positives = values[:, None], [1]
     else:
         positives = list(range(values.shape[1]))
-    if len(values) != len(classes):
-        raise ValueError(f"{len(values)} rows of scores for {len(classes)} labels")
-    total, shares = 0.0, np.zeros(len(classes))
-    for column, positive in zip(values.T, positives, strict=True):
-        is_positive = classes == positive
-        n_positive, n_negative = int(is_positive.sum()), int((~is_positive).sum())
-        if n_positive == 0 or n_negative == 0:
-            raise ValueError(f"class {positive} has {n_positive} of {len(classes)} samples: no AUROC")
-        above = _share_below(column[is_positive], column[~is_positive])
-        below = 1 - _share_below(column[~is_positive], column[is_positive])
-        total += float(above.mean())
-        shares[is_positive] += above / n_positive
-        shares[~is_positive] += below / n_negative
-    return total / len(positives), shares / len(positives), classes
+    if len(values) != len(labels):
+        raise ValueError(f"{len(values)} rows of scores for {len(labels)} labels")
+    total, shares = 0.0, np.zeros(len(labels))
+    step = max(1, _NUMBERS_AT_ONCE // max(len(labels), 1))
+    for start in range(0, len(positives), step):
+        part = positives[start : start + step]
+        is_positive = labels[:, None] == np.array(part)
+        for positive, count in zip(part, is_positive.sum(axis=0).tolist(), strict=True):
+            if count in (0, len(labels)):
+                raise ValueError(f"class {positive} has {count} of {len(labels)} samples: no AUROC")
+        outranked = _outranked(values[:, start : start + step], is_positive)
+        for won, positive in zip(outranked.T, is_positive.T, strict=True):
+            total += float(won[positive].mean())
+            shares[positive] += won[positive] / positive.sum()
+            shares[~positive] += (1 - won[~positive]) / (~positive).sum()
+    return total / len(positives), shares / len(positives)
 
 
-def _share_below(values: Floats, others: Floats) -> Floats:
-    """For each value the share of `others` below it; equal ones count half."""
-    if np.isnan(values).any() or np.isnan(others).any():
-        return np.full(len(values), np.nan)
-    ordered = np.sort(others)
-    below_and_twice_equal = np.searchsorted(ordered, values) + np.searchsorted(ordered, values, side="right")
-    return np.asarray(below_and_twice_equal / (2 * len(ordered)), dtype=np.float64)
-
-
-def _variance(shares: Floats, classes: NDArray[np.int64], clusters: Sequence[object] | None) -> float:
-    codes = np.unique(classes, return_inverse=True)[1]
-    sizes = np.bincount(codes)
-    centred = shares - (np.bincount(codes, shares) / sizes)[codes]
-    if clusters is not None:
-        sums = np.bincount(np.unique(np.asarray(clusters), return_inverse=True)[1], centred)
-        if len(sums) < 2:
-            raise ValueError("one cluster alone gives no variance")
-        return float((sums**2).sum() * len(sums) / (len(sums) - 1))
-    if sizes.min() < 2:
-        raise ValueError("a class with one sample gives no variance")
-    return float((np.bincount(codes, centred**2) * sizes / (sizes - 1)).sum())
+def _outranked(values: Floats, is_positive: NDArray[np.bool_]) -> Floats:
+    """For each value of a column the share of the other side that lies below it; equal ones count half."""
+    if np.isnan(values).any():
+        return np.where(np.isnan(values).any(axis=0), np.nan, _outranked(np.nan_to_num(values), is_positive))
+    n = len(values)
+    order = np.argsort(values, axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    place = np.arange(n)[:, None]
+    # Where the run of equal values begins and where it ends, for every place in the order.
+    changes = ordered[1:] != ordered[:-1]
+    edge = np.ones((1, values.shape[1]), dtype=bool)
+    begins = np.maximum.accumulate(np.where(np.concatenate([edge, changes]), place, 0), axis=0)
+    ends = np.where(np.concatenate([changes, edge]), place + 1, n)
+    ends = np.minimum.accumulate(ends[::-1], axis=0)[::-1]
+    positive = np.take_along_axis(is_positive, order, axis=0)
+    n_positive = positive.sum(axis=0)
+    before = np.concatenate([np.zeros((1, values.shape[1]), dtype=np.int64), positive.cumsum(axis=0)])
+    # Positives below this value, and positives not above it: their mean counts equal ones half.
+    positives = np.take_along_axis(before, begins, axis=0) + np.take_along_axis(before, ends, axis=0)
+    others = np.where(positive, begins + ends - positives, positives)
+    shares = np.empty_like(values)
+    np.put_along_axis(shares, order, others / (2 * np.where(positive, n - n_positive, n_positive)), axis=0)
+    return shares

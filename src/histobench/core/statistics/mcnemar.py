@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 #: Below this many discordant pairs the chi-squared approximation is not trusted.
@@ -45,19 +45,31 @@ def mcnemar(first_correct: ArrayLike, second_correct: ArrayLike, *, method: str 
 
 def mcnemar_from_counts(only_first: int, only_second: int, *, method: str = "auto") -> McNemar:
     """The test from the two discordant counts."""
-    discordant = only_first + only_second
     if method == "auto":
-        method = "exact" if discordant < EXACT_BELOW else "chi2"
-    if method not in ("exact", "chi2", "mid-p"):
+        method = "exact" if only_first + only_second < EXACT_BELOW else "chi2"
+    p_value = mcnemar_p_values([only_first], [only_second], method=method)
+    return McNemar(only_first, only_second, float(p_value[0]), method)
+
+
+def mcnemar_p_values(
+    only_first: ArrayLike, only_second: ArrayLike, *, method: str = "auto"
+) -> NDArray[np.float64]:
+    """The p-values of many tests at once, from their discordant counts.
+
+    >>> mcnemar_p_values([4, 0], [0, 0]).tolist()
+    [0.125, 1.0]
+    """
+    if method not in ("auto", "exact", "chi2", "mid-p"):
         raise ValueError(f"unknown method {method!r}; known: auto, exact, chi2, mid-p")
-    if discordant == 0:
-        return McNemar(0, 0, 1.0, method)
-    fewer = min(only_first, only_second)
-    if method == "chi2":
-        excess = max(abs(only_first - only_second) - 1, 0)
-        p_value = float(stats.chi2.sf(excess**2 / discordant, 1))
-    else:
-        p_value = float(2 * stats.binom.cdf(fewer, discordant, 0.5))
-        if method == "mid-p":
-            p_value -= float(stats.binom.pmf(fewer, discordant, 0.5))
-    return McNemar(only_first, only_second, min(1.0, p_value), method)
+    first, second = np.asarray(only_first, dtype=np.int64), np.asarray(only_second, dtype=np.int64)
+    discordant, fewer = first + second, np.minimum(first, second)
+    approximate = discordant >= EXACT_BELOW if method == "auto" else np.full(first.shape, method == "chi2")
+    excess = np.maximum(np.abs(first - second) - 1, 0)
+    p_values = np.ones(first.shape)
+    some = approximate & (discordant > 0)
+    p_values[some] = stats.chi2.sf(excess[some] ** 2 / discordant[some], 1)
+    some = ~approximate & (discordant > 0)
+    p_values[some] = 2 * stats.binom.cdf(fewer[some], discordant[some], 0.5)
+    if method == "mid-p":
+        p_values[some] -= stats.binom.pmf(fewer[some], discordant[some], 0.5)
+    return np.minimum(p_values, 1.0)

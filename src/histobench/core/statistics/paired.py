@@ -75,25 +75,29 @@ def bootstrap_p_value(resampled: Floats, design: SamplingDesign | None = None) -
     >>> bootstrap_p_value(np.ones(999))
     0.002
     """
-    valid = np.asarray(resampled, dtype=np.float64)
-    valid = valid[np.isfinite(valid)]
-    if len(valid) == 0:
-        return 1.0
-    tail = min(np.count_nonzero(valid <= 0), np.count_nonzero(valid >= 0))
-    return _for_few_units(min(1.0, 2 * (tail + 1) / (len(valid) + 1)), design)
+    return float(bootstrap_p_values(np.asarray(resampled, dtype=np.float64)[None], design)[0])
+
+
+def bootstrap_p_values(rows: Floats, design: SamplingDesign | None = None) -> Floats:
+    """`bootstrap_p_value` of every row [m, B]."""
+    finite = np.isfinite(rows)
+    tail = np.minimum(((rows <= 0) & finite).sum(axis=1), ((rows >= 0) & finite).sum(axis=1))
+    valid = finite.sum(axis=1)
+    p_values = np.where(valid > 0, np.minimum(1.0, 2 * (tail + 1) / (valid + 1)), 1.0)
+    return _for_few_units(p_values, design)
 
 
 def smallest_p_value(n_resamples: int, design: SamplingDesign | None = None) -> float:
     """The smallest p-value that `n_resamples` resamples can give."""
-    return _for_few_units(2 / (n_resamples + 1), design)
+    return float(_for_few_units(np.array([2 / (n_resamples + 1)]), design)[0])
 
 
-def _for_few_units(p_value: float, design: SamplingDesign | None) -> float:
-    if design is None or p_value >= 1:
-        return float(p_value)
+def _for_few_units(p_values: Floats, design: SamplingDesign | None) -> Floats:
+    if design is None:
+        return p_values
     freedom = design.degrees_of_freedom
     if freedom <= 0:
-        return 1.0
+        return np.ones_like(p_values)
     shrink = (freedom / (freedom + 1)) ** 0.5
-    quantile = float(special.ndtri(1 - p_value / 2)) * shrink
-    return float(2 * special.stdtr(freedom, -quantile))
+    quantiles = special.ndtri(1 - p_values / 2) * shrink
+    return np.where(p_values < 1, 2 * special.stdtr(freedom, -quantiles), p_values)

@@ -118,8 +118,8 @@ def _label_metrics(tally: Tally) -> dict[str, Floats]:
     ids = np.arange(support.shape[1], dtype=np.float64)
     distance = np.abs(ids[:, None] - ids[None, :])
     for name, weight in (("linear_kappa", distance), ("quadratic_kappa", distance**2)):
-        observed = (weight * tally.confusion).sum((1, 2))
-        expected = np.einsum("ba,ac,bc->b", support, weight, predicted) / n
+        observed = np.einsum("bac,ac->b", tally.confusion, weight)
+        expected = ((support @ weight) * predicted).sum(1) / n
         scores[name] = 1 - observed / expected
     covariance = hits.sum(1) * n - (support * predicted).sum(1)
     spread = (n**2 - (support**2).sum(1)) * (n**2 - (predicted**2).sum(1))

@@ -71,7 +71,7 @@ def read_predictions(run: StoredRun) -> Predictions:
             raise ValueError("a list of probabilities is broken")
         probabilities = np.array(parsed, dtype=np.float64).reshape(len(rows), -1)
         labels, predicted = (
-            np.array([int(float(row[column[name]])) for row in rows], dtype=np.int64)
+            np.array(_whole_numbers([row[column[name]] for row in rows]), dtype=np.int64)
             for name in ("true_label", "predicted_label")
         )
         episodes = _column(rows, column, "num_episodes")
@@ -104,9 +104,16 @@ def _rows_with_probabilities(path: Path) -> tuple[list[list[str]], dict[str, int
     for name in ("img_name", "true_label", "predicted_label", "probabilities"):
         if name not in column:
             raise HistobenchError(f"{path}: the column {name!r} is missing")
-    if any(len(row) < len(column) for row in rows):
+    if min(map(len, rows), default=len(column)) < len(column):
         raise _first_problem(path, column)
     return [row for row in rows if row[column["probabilities"]]], column
+
+
+def _whole_numbers(texts: list[str]) -> list[int]:
+    try:
+        return list(map(int, texts))
+    except ValueError:
+        return [int(float(text)) for text in texts]  # other tools write 1.0
 
 
 def _column(rows: list[list[str]], column: dict[str, int], name: str) -> list[str] | None:
