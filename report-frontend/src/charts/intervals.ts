@@ -18,7 +18,9 @@ export interface Heading {
 }
 
 export interface IntervalOptions {
-  label: string;
+  label?: string;
+  /** What it means to lie left and right of zero, below the ends of the axis. */
+  sides?: [string, string];
   /** Differences: a line at zero, and signs. */
   zero?: boolean;
   /** Shares, shown in percent. */
@@ -41,15 +43,18 @@ export function intervalRows(rows: (IntervalRow | Heading)[], options: IntervalO
     const size = options.zero ? Math.abs(x) : x;
     return sign + (options.percent ? (100 * size).toFixed(1) + (options.zero ? "" : "%") : size.toFixed(3));
   };
+  // Both sides in one line where they fit; else the right one in a line of its own.
+  const [left, right] = (options.sides ?? ["", ""]).map((side) => clipped(side, Math.floor(width / LETTER) - 4));
+  const stacked = (left.length + right.length + 8) * LETTER > width;
   const tick = options.percent ? { tickFormat: (x: number) => `${Math.round(100 * x)}${options.zero ? "" : "%"}` } : {};
   return Plot.plot({
     ...base(width, palette, values.map((row) => `${row.name}: ${digits(row.value)} (${row.low === null ? "no interval" : `${digits(row.low)} to ${digits(row.high!)}`})`).join("; ")),
-    height: rows.length * step + 68,
+    height: rows.length * step + 68 + (stacked ? 16 : 0),
     marginLeft: room,
     marginRight: 60,
     marginTop: above ? 18 : 10,
-    marginBottom: 44,
-    x: { label: options.label, labelAnchor: "center", labelOffset: 36, nice: true, insetLeft: 6, insetRight: 6, ticks: Math.max(3, Math.min(8, width / 90)), ...tick },
+    marginBottom: 44 + (stacked ? 16 : 0),
+    x: { label: options.label ?? null, labelAnchor: "center", labelOffset: 36, nice: true, insetLeft: 6, insetRight: 6, ticks: Math.max(3, Math.min(8, width / 90)), ...tick },
     y: { type: "point", domain: rows.map((_, k) => k), axis: null, padding: 0.5 },
     marks: [
       Plot.gridX({ stroke: palette.grid, strokeOpacity: 1 }),
@@ -61,6 +66,12 @@ export function intervalRows(rows: (IntervalRow | Heading)[], options: IntervalO
         ? Plot.text(values, { y: "k", text: (row: IntervalRow) => clipped(row.name, Math.floor((width - 20) / LETTER)), frameAnchor: "left", textAnchor: "start", dx: -4, dy: -15, fill: palette.ink, stroke: palette.surface, strokeWidth: 4, title: "name" })
         : Plot.text(values, { y: "k", text: (row: IntervalRow) => clipped(row.name, Math.floor((room - 14) / LETTER)), frameAnchor: "left", textAnchor: "end", dx: -10, fill: palette.ink, title: "name" }),
       Plot.text(values, { y: "k", text: (row: IntervalRow) => digits(row.value), frameAnchor: "right", textAnchor: "start", dx: 8, fill: palette.ink, fontVariant: "tabular-nums" }),
+      ...(options.sides
+        ? [
+            Plot.text([`← ${left}`], { frameAnchor: "bottom-left", textAnchor: "start", dx: 4 - (stacked ? room : 0), dy: 38, fill: palette.ink }),
+            Plot.text([`${right} →`], { frameAnchor: "bottom-right", textAnchor: "end", dx: stacked ? 52 : 0, dy: stacked ? 54 : 38, fill: palette.ink }),
+          ]
+        : []),
       Plot.tip(values, Plot.pointerY({ x: "value", y: "k", fill: palette.surface, stroke: palette.line, title: (row: IntervalRow) => `${row.name}\n${digits(row.value)}${row.low === null ? "" : ` (${digits(row.low)} to ${digits(row.high!)})`}${row.note ? `\n${row.note}` : ""}` })),
     ],
   }) as SVGSVGElement;

@@ -258,7 +258,7 @@ function Differences({ site, table, a, b, names, chosen, onChoose }: { site: Sit
       title="Difference in every metric"
       name={`difference_${names.join("_")}`}
       depends={[rows]}
-      draw={(width, palette) => intervalRows(rows, { label: `← ${names[1]} better   |   ${names[0]} better →`, zero: true }, width, palette)}
+      draw={(width, palette) => intervalRows(rows, { sides: [`${names[1]} better`, `${names[0]} better`], zero: true }, width, palette)}
       controls={<Select label="Headline" value={chosen} options={rows.map((row) => ({ value: row.metric, label: row.name }))} onChange={onChoose} />}
       caption="Filled: the difference holds after Holm’s correction."
     />
@@ -354,7 +354,7 @@ function EveryDataset({ site, board, dataset, datasets, names, metric }: { site:
       title={`On every dataset: ${metric.label}`}
       name={`datasets_${names.join("_")}_${metric.name}`}
       depends={[rows, dataset]}
-      draw={(width, palette) => intervalRows(rows, { label: `← ${names[1]} ${metric.lower ? "higher" : "better"}   |   ${names[0]} ${metric.lower ? "higher" : "better"} →`, zero: true }, width, palette)}
+      draw={(width, palette) => intervalRows(rows, { sides: [`${names[1]} ${metric.lower ? "higher" : "better"}`, `${names[0]} ${metric.lower ? "higher" : "better"}`], zero: true }, width, palette)}
       caption={`${names[0]} is better on ${wins}, ${names[1]} on ${holding.length - wins}, no difference shown on ${rows.length - holding.length} of ${count(rows.length, "dataset")} (Holm-corrected within each).`}
     />
   );

@@ -86,10 +86,12 @@ export function DatasetPage({ site, route }: { site: Site; route: Route }) {
       </div>
       <Results site={site} index={index} />
       <div class="columns">
-        <Balance data={data} name={dataset.name} />
+        <div class="stack">
+          <Balance data={data} name={dataset.name} />
+          <Leakage data={data} />
+        </div>
         <Examples site={site} data={data} />
       </div>
-      <Leakage data={data} />
       {data.fewShot.length > 0 && <Curves site={site} points={data.fewShot} title="Few-shot" name={`few-shot_${dataset.name}`} kind="few" />}
       {data.efficiency.length > 0 && <Curves site={site} points={data.efficiency} title="Label efficiency" name={`label-efficiency_${dataset.name}`} kind="share" />}
     </>
@@ -159,8 +161,7 @@ function Balance({ data, name }: { data: DatasetData; name: string }) {
 }
 
 function balance(rows: { split: string; images: number; name: string; k: number }[], classes: string[], splits: string[], width: number, palette: Palette): SVGSVGElement {
-  const colours = splits.length > 1 ? [palette.line, palette.second, palette.accent].slice(splits.length === 2 ? 0 : 0) : [palette.accent];
-  const colour = (split: string) => (split === "test" ? palette.accent : split === "val" ? palette.second : colours[0]);
+  const colour = (split: string) => (split === "test" || splits.length === 1 ? palette.accent : split === "val" ? palette.second : palette.line);
   const top = splits.length > 1 ? 34 : 8;
   const room = Math.min(150, width * 0.32, Math.max(...classes.map((c) => c.length)) * 7.5 + 14);
   const bar = Math.max(9, 22 / splits.length);

@@ -163,7 +163,8 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
     tests = {"bootstrap": "paired bootstrap", "mcnemar": "McNemar's test", "delong": "DeLong's test"}
     direction = "lower is better; " if comparison.lower_is_better else ""
     pairs = "1 pair" if len(table.pairs) == 1 else f"{len(table.pairs)} pairs"
+    tested = f"; p: {tests[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
     return (
         f"{direction}{table.n_images} test images{groups}; intervals: {table.n_resamples} resamples of "
-        f"{table.resampled}; p: {tests[table.test]}, Holm-corrected over {pairs}"
+        f"{table.resampled}{tested}"
     )
