@@ -84,16 +84,8 @@ def test_less_than_one_is_refused(option: str, capsys: pytest.CaptureFixture[str
 def test_several_budgets_are_runs_of_their_own_and_make_a_slope(
     tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "--agent",
-        scripted,
-        "--tasks",
-        "gsm8k",
-        "--data",
-        str(make_data(10)),
-        "-o",
-        str(tmp_path / "out"),
-    ]
+    arguments = ["--agent", scripted, "--tasks", "gsm8k", "-o", str(tmp_path / "out")]
+    arguments += ["--data", str(make_data(10))]
     assert main(["mint", "run", *arguments, "--k", "1..3"]) == 0
     capsys.readouterr()
     assert main(["mint", "table", str(tmp_path / "out")]) == 0
@@ -142,16 +134,8 @@ def test_a_server_that_comes_back_elsewhere_is_the_same_model(
 def test_other_settings_do_not_grow_into_the_same_folder(
     tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "--agent",
-        scripted,
-        "--tasks",
-        "gsm8k",
-        "--data",
-        str(make_data(2)),
-        "-o",
-        str(tmp_path / "out"),
-    ]
+    arguments = ["--agent", scripted, "--tasks", "gsm8k", "-o", str(tmp_path / "out")]
+    arguments += ["--data", str(make_data(2))]
     assert main(["mint", "run", *arguments]) == 0
     capsys.readouterr()
     assert main(["mint", "run", *arguments, "--rule", "published"]) == 2

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.csv_dataset import read_csv, scan_csv
+from histobench.roi.data.csv_dataset import scan_csv
 from histobench.roi.data.csv_writer import write_csv
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.load import load_dataset
@@ -19,6 +20,10 @@ from histobench.roi.data.load import load_dataset
 CLASSES = ("NORM", "STR", "TUM")
 WIDE = "train_path,train_label,val_path,val_label,test_path,test_label\n"
 quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def read(path: Path, classes: tuple[str, ...] | None = None, *name: str, **options: Any) -> RoiDataset:
+    return scan_csv(path, classes, *name, **options).checked()
 
 
 def write(folder: Path, text: str, name: str = "data.csv") -> Path:
@@ -35,13 +40,13 @@ def listed(dataset: RoiDataset) -> dict[str, list[tuple[str, int]]]:
 
 def error_of(path: Path, classes: tuple[str, ...] | None = CLASSES, **options: object) -> str:
     with pytest.raises(HistobenchError) as caught:
-        read_csv(path, classes, **options)  # type: ignore[arg-type]
+        read(path, classes, **options)  # type: ignore[arg-type]
     return str(caught.value)
 
 
 def test_the_wide_layout_has_columns_of_unequal_length_and_float_labels(tmp_path: Path) -> None:
     path = write(tmp_path, WIDE + "/abs/a.tif,2,,,/abs/d.tif,2.0\nsub/b.tif,0,,,e.tif,1.0\nc.tif,1.0,,,,\n")
-    dataset = read_csv(path, CLASSES, "CRC")
+    dataset = read(path, CLASSES, "CRC")
     assert listed(dataset) == {
         "train": [("a.tif", 2), ("b.tif", 0), ("c.tif", 1)],
         "test": [("d.tif", 2), ("e.tif", 1)],
@@ -58,14 +63,14 @@ def test_the_wide_layout_has_columns_of_unequal_length_and_float_labels(tmp_path
 
 def test_the_wide_layout_may_name_groups(tmp_path: Path) -> None:
     header = "train_path,train_label,train_group,test_path,test_label,test_group\n"
-    dataset = read_csv(write(tmp_path, header + "a.png,0,p1,b.png,1,p2\n"), CLASSES)
+    dataset = read(write(tmp_path, header + "a.png,0,p1,b.png,1,p2\n"), CLASSES)
     assert [image.group for images in dataset.splits.values() for image in images] == ["p1", "p2"]
     assert dataset.has_groups
 
 
 def test_the_long_layout_has_a_split_column_and_may_name_groups(tmp_path: Path) -> None:
     text = "image_path,label,split,group\na.png,0,train,p1\nb.png,TUM,Validation,p2\nc.png,1.0,test,p3\n"
-    dataset = read_csv(write(tmp_path, text), CLASSES)
+    dataset = read(write(tmp_path, text), CLASSES)
     assert listed(dataset) == {"train": [("a.png", 0)], "val": [("b.png", 2)], "test": [("c.png", 1)]}
     assert [image.group for images in dataset.splits.values() for image in images] == ["p1", "p2", "p3"]
 
@@ -76,7 +81,7 @@ def test_what_spreadsheets_write_is_read(tmp_path: Path, delimiter: str, ending:
     rows = [["Image_Path", " Label ", "SPLIT"], ["a, b.png", "0", "train"], [], ["c.png", "1.0", "test"]]
     text = io.StringIO()
     csv.writer(text, delimiter=delimiter, lineterminator=ending).writerows(rows)
-    dataset = read_csv(write(tmp_path, "\ufeff" + text.getvalue()), CLASSES)
+    dataset = read(write(tmp_path, "\ufeff" + text.getvalue()), CLASSES)
     assert listed(dataset) == {"train": [("a, b.png", 0)], "test": [("c.png", 1)]}
     assert dataset.splits["test"][0].origin.endswith(":4")
 
@@ -165,20 +170,20 @@ def test_without_a_class_map_classes_come_from_the_labels(tmp_path: Path) -> Non
 
 def test_classes_named_by_numbers_are_read_as_names_only_when_ids_are_impossible(tmp_path: Path) -> None:
     grades = ("3", "4", "5")
-    as_names = read_csv(write(tmp_path, "image_path,label,split\na.png,3,train\nb.png,5,test\n"), grades)
+    as_names = read(write(tmp_path, "image_path,label,split\na.png,3,train\nb.png,5,test\n"), grades)
     assert listed(as_names) == {"train": [("a.png", 0)], "test": [("b.png", 2)]}
-    as_ids = read_csv(write(tmp_path, "image_path,label,split\na.png,0,train\nb.png,2,test\n"), grades)
+    as_ids = read(write(tmp_path, "image_path,label,split\na.png,0,train\nb.png,2,test\n"), grades)
     assert listed(as_ids) == {"train": [("a.png", 0)], "test": [("b.png", 2)]}
 
 
 def test_images_are_known_by_file_name_unless_file_names_collide(tmp_path: Path) -> None:
     text = "image_path,label,split\nx/a.png,0,train\ny/b.png,0,test\n"
-    assert [i.name for s in read_csv(write(tmp_path, text), CLASSES).splits.values() for i in s] == [
+    assert [i.name for s in read(write(tmp_path, text), CLASSES).splits.values() for i in s] == [
         "a.png",
         "b.png",
     ]
     text += "y/a.png,0,test\n"
-    assert [i.name for s in read_csv(write(tmp_path, text), CLASSES).splits.values() for i in s] == [
+    assert [i.name for s in read(write(tmp_path, text), CLASSES).splits.values() for i in s] == [
         "x/a.png",
         "y/b.png",
         "y/a.png",
@@ -201,7 +206,7 @@ def test_a_long_csv_without_splits_is_split_by_its_groups(tmp_path: Path) -> Non
 
 def test_groups_may_come_from_the_paths(tmp_path: Path) -> None:
     text = "image_path,label,split\np1_a.png,0,train\np2_b.png,0,test\n"
-    dataset = read_csv(write(tmp_path, text), CLASSES, group_regex=r"^(p\d)_")
+    dataset = read(write(tmp_path, text), CLASSES, group_regex=r"^(p\d)_")
     assert [i.group for s in dataset.splits.values() for i in s] == ["p1", "p2"]
     path = write(tmp_path, text + "zzz.png,0,test\n")
     assert error_of(path, group_regex=r"^(p\d)_").startswith(f"{path}:4: --group-regex")
@@ -242,8 +247,8 @@ def test_both_layouts_list_the_same_images(
         writer.writerow(
             [cell for column in columns for cell in (column[index] if index < len(column) else ("", ""))]
         )
-    one = read_csv(write(tmp_path, long.getvalue(), "long.csv"), CLASSES)
-    two = read_csv(write(tmp_path, wide.getvalue(), "wide.csv"), CLASSES)
+    one = read(write(tmp_path, long.getvalue(), "long.csv"), CLASSES)
+    two = read(write(tmp_path, wide.getvalue(), "wide.csv"), CLASSES)
     expected = {
         wanted: [(tmp_path / path, number) for path, number, split in rows if split == wanted]
         for wanted in ("train", "val", "test")
@@ -259,7 +264,7 @@ def test_both_layouts_list_the_same_images(
 def test_any_text_is_a_dataset_or_a_clear_error(tmp_path: Path, text: str) -> None:
     path = write(tmp_path, "image_path,label,split\n" + text)
     try:
-        dataset = read_csv(path, CLASSES)
+        dataset = read(path, CLASSES)
     except HistobenchError as error:
         assert str(path) in str(error)  # noqa: PT017  (an error is one of two right outcomes)
     else:

@@ -38,22 +38,6 @@ class _Entry:
     group: str | None
 
 
-def read_csv(
-    path: str | Path,
-    classes: Sequence[str] | None = None,
-    name: str | None = None,
-    *,
-    split: tuple[float, float, float] | None = None,
-    group_regex: str | None = None,
-    group_column: str | None = None,
-    seed: int = 0,
-) -> RoiDataset:
-    """The dataset of a CSV file; a problem in any row is an error that lists all of them with their lines."""
-    return scan_csv(
-        path, classes, name, split=split, group_regex=group_regex, group_column=group_column, seed=seed
-    ).checked()
-
-
 def scan_csv(
     path: str | Path,
     classes: Sequence[str] | None = None,

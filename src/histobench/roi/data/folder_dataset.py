@@ -19,19 +19,6 @@ _NOISE = frozenset({"thumbs.db", "desktop.ini", "__macosx", "ehthumbs.db", "@ead
 Found = tuple[str | None, str, str]  # split, class, path relative to the dataset's folder
 
 
-def read_folder(
-    path: str | Path,
-    classes: Sequence[str] | None = None,
-    name: str | None = None,
-    *,
-    split: tuple[float, float, float] | None = None,
-    group_regex: str | None = None,
-    seed: int = 0,
-) -> RoiDataset:
-    """The dataset of a folder of class folders; problems are one error that lists all of them."""
-    return scan_folder(path, classes, name, split=split, group_regex=group_regex, seed=seed).checked()
-
-
 def scan_folder(
     path: str | Path,
     classes: Sequence[str] | None = None,
