@@ -106,7 +106,7 @@ function Run({ site, view }: { site: Site; view: View }) {
         </Notice>
       )}
       <div class="columns">
-        <Metrics name={`${name}_${dataset.name}`} data={data} />
+        <Metrics name={`${name}_${dataset.name}`} data={data} units={images.groupNames ? { number: images.groupNames.length, noun: "group" } : { number: predictions.n, noun: "image" }} />
         <PerClass name={`${name}_${dataset.name}`} data={data} />
       </div>
       <div class={predictions.c <= 12 ? "columns" : "stacked"}>
@@ -135,11 +135,22 @@ function Run({ site, view }: { site: Site; view: View }) {
   );
 }
 
-function Metrics({ name, data }: { name: string; data: RunData }) {
+/** What was drawn again, and how many there are. */
+interface Units {
+  number: number;
+  noun: string;
+}
+
+/** The largest share of a kind of which none was seen among n: Clopper and Pearson's bound at 95%. */
+const mostUnseen = (n: number) => 1 - 0.025 ** (1 / n);
+
+function Metrics({ name, data, units }: { name: string; data: RunData; units: Units }) {
   const [all, setAll] = useState(false);
   const names = Object.keys(data.metrics);
   const shown = all ? [...SHOWN_FIRST.filter((m) => names.includes(m)), ...names.filter((m) => !SHOWN_FIRST.includes(m))] : SHOWN_FIRST.filter((m) => names.includes(m));
   const rows = shown.map((metric) => ({ metric, value: data.metrics[metric], low: data.bounds[metric]?.[0] ?? null, high: data.bounds[metric]?.[1] ?? null }));
+  // Intervals over episodes speak of other units.
+  const flat = !data.averaged && rows.some((row) => row.low !== null && row.low === row.high);
   return (
     <section class="card">
       <header class="figure-head">
@@ -180,6 +191,7 @@ function Metrics({ name, data }: { name: string; data: RunData }) {
       </table>
       <p class="fine">
         {data.boundsFrom && <>Intervals: {data.boundsFrom}. </>}
+        {flat && <>An interval without width is no certainty: what {count(units.number, units.noun)} do not show may still be up to {percent(mostUnseen(units.number), 1)} of them. </>}
         <button type="button" class="link" onClick={() => setAll(!all)} aria-expanded={all}>
           {all ? "Fewer metrics" : `All ${names.length} metrics`}
         </button>

@@ -102,6 +102,18 @@ def test_equal_encoders_share_a_rank_and_do_not_differ(write_run: Write, simulat
     assert table.pairs[0].p_adjusted == 1
 
 
+def test_an_interval_without_width_is_not_taken_for_certainty(write_run: Write, simulate: Simulate) -> None:
+    good = simulate(signal=1.5)
+    perfect = replace(good, probabilities=np.eye(3)[good.labels], predicted=good.labels)
+    write_run("perfect", predictions=perfect, groups=False)
+    (table,) = compare(write_run("good", predictions=good, groups=False)).tables
+    assert table.entries[0].interval.has_no_width
+    bound = 100 * stats.binomtest(0, 150).proportion_ci(method="exact").high
+    (note,) = (note for note in table.notes if "no width" in note)
+    assert note.startswith("perfect: ")
+    assert f"150 images do not show may still be up to {bound:.1f} % of images" in note
+
+
 def test_images_in_another_order_are_matched_by_name(write_run: Write, simulate: Simulate) -> None:
     predictions = simulate(signal=1.5)
     shuffled = taken(predictions, np.random.default_rng(0).permutation(150))

@@ -23,11 +23,25 @@ class Interval:
     n_valid: int = 0  # resamples on which the metric was defined
     reason: str | None = None
 
+    @property
+    def has_no_width(self) -> bool:
+        """Whether every resample gave the same value, as when nothing was wrong."""
+        return self.low is not None and self.low == self.high
+
     def contains(self, value: float) -> bool:
         """Whether `value` lies inside, bounds included; an interval without bounds excludes nothing."""
         if self.low is None or self.high is None:
             return True
         return self.low <= value <= self.high
+
+
+def most_unseen(n: int, *, level: float = 0.95) -> float:
+    """The largest share of a kind of which none was seen among n (Clopper and Pearson's upper bound).
+
+    >>> round(most_unseen(100), 4)
+    0.0362
+    """
+    return float(1 - ((1 - level) / 2) ** (1 / n))
 
 
 def percentile_interval(replicates: Floats, *, level: float = 0.95) -> Interval:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.intervals import Interval, percentile_interval
+from histobench.core.statistics.intervals import Interval, most_unseen, percentile_interval
 from histobench.core.statistics.multiplicity import holm
 from histobench.core.statistics.paired import PairedDifference, paired_difference, smallest_p_value
 from histobench.core.statistics.resampling import SamplingDesign, replicates_of_all
@@ -280,6 +280,14 @@ def _notes(
         notes.append(
             "values are those of the stored per-image predictions (for few-shot: mean probabilities over "
             "episodes); the runs' files report means over episodes"
+        )
+    flat = [entry.name for entry in entries if entry.interval.has_no_width]
+    if flat:
+        units = "groups" if design.is_clustered else "images"
+        notes.append(
+            f"{', '.join(flat)}: resamples are all alike, the interval has no width. That is no certainty: "
+            f"what {design.n_units} {units} do not show may still be up to "
+            f"{100 * most_unseen(design.n_units, level=1 - alpha):.1f} % of {units}"
         )
     if test == "bootstrap" and pairs and smallest_p_value(n_resamples, design) * len(pairs) > alpha:
         needed = resamples_for(2 * len(pairs), "accuracy", alpha)
