@@ -66,6 +66,7 @@ def test_the_request_is_the_published_one(server: Any, connect: Callable[..., En
         "cut off",
         "html",
         "empty body",
+        "thousands of brackets",
         "no choices",
         "null text",
         "error in 200",
@@ -83,6 +84,9 @@ def test_a_passing_failure_is_asked_again_and_the_answer_is_booked_once(
         "cut off": lambda: replies.Reply({"choices": [{"message": {"content": "4"}}]}, cut=10),
         "html": lambda: replies.Reply(b"<html>Bad gateway</html>", content_type="text/html"),
         "empty body": lambda: replies.Reply(b""),
+        "thousands of brackets": lambda: replies.Reply(
+            b'{"choices": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+        ),
         "no choices": lambda: replies.Reply({"choices": []}),
         "null text": lambda: replies.Reply({"choices": [{"message": {"content": None}}]}),
         "error in 200": lambda: replies.Reply({"error": {"code": 503, "message": "upstream"}}),

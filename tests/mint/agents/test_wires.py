@@ -93,6 +93,22 @@ def test_an_answer_without_token_counts_has_unknown_usage() -> None:
     assert not OpenAIWire("m", "u").completion(payload).usage.known
 
 
+@pytest.mark.parametrize("count", [float("inf"), float("nan"), "many", None, -1])
+def test_counts_that_are_no_number_of_tokens_are_unknown_usage(count: Any) -> None:
+    openai = {
+        "choices": [{"message": {"content": "4"}}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": count},
+    }
+    anthropic = {"content": [{"type": "text", "text": "4"}], "usage": {"output_tokens": count}}
+    gemini = {
+        "candidates": [{"content": {"parts": [{"text": "4"}]}}],
+        "usageMetadata": {"promptTokenCount": count},
+    }
+    for kind, payload in ((OpenAIWire, openai), (AnthropicWire, anthropic), (GeminiWire, gemini)):
+        completion = kind("m", "u").completion(payload)
+        assert (completion.text, completion.usage) == ("4", Usage(known=False))
+
+
 def test_a_model_that_only_thought_said_nothing() -> None:
     payload = {"choices": [{"message": {"content": None}, "finish_reason": "length"}]}
     assert OpenAIWire("m", "u").completion(payload).text == ""

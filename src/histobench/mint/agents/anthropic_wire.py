@@ -50,7 +50,4 @@ def _usage(usage: Any) -> Usage:
     if not isinstance(usage, Mapping):
         return Usage(known=False)
     read = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    try:
-        return Usage(sum(int(usage.get(name) or 0) for name in read), int(usage["output_tokens"]))
-    except (KeyError, TypeError, ValueError):
-        return Usage(known=False)
+    return Usage.reported([usage.get(name) or 0 for name in read], [usage.get("output_tokens")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,21 @@ class Usage:
             self.completion_tokens + other.completion_tokens,
             self.known and other.known,
         )
+
+    @classmethod
+    def reported(cls, read: Iterable[Any], written: Iterable[Any]) -> Usage:
+        """The sums of what an answer states; unknown where that is no number of tokens.
+
+        >>> Usage.reported([10, 5], [3]), Usage.reported([float("inf")], [None]).known
+        (Usage(prompt_tokens=15, completion_tokens=3, known=True), False)
+        """
+        try:
+            counts = [[int(count) for count in counts] for counts in (read, written)]
+        except (TypeError, ValueError, OverflowError):
+            return cls(known=False)
+        if min(*counts[0], *counts[1]) < 0:
+            return cls(known=False)
+        return cls(sum(counts[0]), sum(counts[1]))
 
     def as_published(self, prefix: str = "") -> dict[str, int]:
         """The keys of `token_counter` in `results.jsonl`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -193,7 +192,7 @@ class _TryDifferentlyError(Exception):
 def _payload(response: httpx.Response) -> dict[str, Any] | None:
     try:
         payload = response.json()
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):  # no JSON, no text, or nested thousands deep
         return None
     return payload if isinstance(payload, dict) else None
 

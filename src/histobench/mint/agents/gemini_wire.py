@@ -52,7 +52,7 @@ class GeminiWire(Wire):
 
 
 def _usage(usage: Any) -> Usage:
-    if not isinstance(usage, Mapping) or "promptTokenCount" not in usage:
+    if not isinstance(usage, Mapping):
         return Usage(known=False)
-    written = int(usage.get("candidatesTokenCount") or 0) + int(usage.get("thoughtsTokenCount") or 0)
-    return Usage(int(usage["promptTokenCount"]), written)
+    written = [usage.get(name) or 0 for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+    return Usage.reported([usage.get("promptTokenCount")], written)

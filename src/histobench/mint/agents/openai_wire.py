@@ -51,7 +51,4 @@ class OpenAIWire(Wire):
 def _usage(usage: Any) -> Usage:
     if not isinstance(usage, Mapping):
         return Usage(known=False)
-    try:
-        return Usage(int(usage["prompt_tokens"]), int(usage["completion_tokens"]))
-    except (KeyError, TypeError, ValueError):
-        return Usage(known=False)
+    return Usage.reported([usage.get("prompt_tokens")], [usage.get("completion_tokens")])
