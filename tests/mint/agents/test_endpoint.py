@@ -198,6 +198,16 @@ def test_empty_text_that_persists_is_what_the_model_says(
     assert len(server.requests) == 3
 
 
+def test_half_a_surrogate_pair_is_neither_taken_over_nor_sent(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.chat("<solution>\ud800 \U0001f600</solution>")
+    endpoint = connect()
+    assert endpoint.ask(HISTORY).text == "<solution>\ufffd \U0001f600</solution>"
+    endpoint.ask((*HISTORY, Message("assistant", "\udfff")))
+    assert server.requests[1]["messages"][1]["content"] == "\ufffd"
+
+
 def test_parameters_that_the_model_refuses_are_left_out(
     server: Any, connect: Callable[..., Endpoint], replies: Any
 ) -> None:

@@ -22,6 +22,15 @@ class MalformedAnswerError(Exception):
     """What came back is not an answer: no JSON, a page of HTML, no text in it."""
 
 
+def whole_characters(text: str) -> str:
+    """The text with every half of a surrogate pair replaced: no request and no file can carry one.
+
+    >>> whole_characters("4 \\ud83d\\ude00 \\ud800") == "4 \\U0001f600 \\ufffd"
+    True
+    """
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 @dataclass(frozen=True)
 class Usage:
     """Tokens as the provider counts them. `known` is false when it did not say for some call."""

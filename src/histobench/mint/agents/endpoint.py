@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from histobench.mint.agents.answer_cache import AnswerCache, request_key
-from histobench.mint.agents.completion import Completion, MalformedAnswerError, ProviderError, Sampling
+from histobench.mint.agents.completion import (
+    Completion,
+    MalformedAnswerError,
+    ProviderError,
+    Sampling,
+    whole_characters,
+)
 from histobench.mint.agents.event_loop import EventLoopThread
 from histobench.mint.agents.ledger import Ledger
 from histobench.mint.agents.patience import HOPELESS, PASSING, Patience, retry_after
@@ -142,7 +148,8 @@ class Endpoint:
                 completion = self.wire.completion(payload)
             except MalformedAnswerError as error:
                 raise _PassingFailureError(str(error)) from error
-            return Completion(self.sampling.cut(completion.text), completion.usage, completion.finish)
+            text = whole_characters(self.sampling.cut(completion.text))
+            return Completion(text, completion.usage, completion.finish)
         text = response.text
         complaint = f"HTTP {status}: {_shortened(text)}"
         if is_too_long(status, text):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from histobench.mint.agents.completion import Completion, Sampling
+from histobench.mint.agents.completion import Completion, Sampling, whole_characters
 from histobench.mint.envs.state import Message
 
 #: How providers say that a conversation is longer than the model can read.
@@ -88,8 +88,9 @@ def turns(messages: Sequence[Message], dialect: Dialect) -> list[tuple[str, str]
     """(role, text) pairs; neighbours of one role become one where the server insists on alternation."""
     pairs: list[tuple[str, str]] = []
     for message in messages:
+        content = whole_characters(message.content)  # a task or a tool may hold half a pair, too
         if dialect.merge_roles and pairs and pairs[-1][0] == message.role:
-            pairs[-1] = (message.role, f"{pairs[-1][1]}\n{message.content}")
+            pairs[-1] = (message.role, f"{pairs[-1][1]}\n{content}")
         else:
-            pairs.append((message.role, message.content))
+            pairs.append((message.role, content))
     return pairs
