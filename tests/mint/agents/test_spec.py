@@ -60,6 +60,18 @@ def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_agent("anthropic:m").api_key()
 
 
+def test_a_key_with_a_line_end_works_and_one_that_no_header_can_carry_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_API_KEY", "own\n")
+    assert parse_agent("openai:m@http://elsewhere/v1").api_key() == "own"
+    for key in ("sk–secret", "sk-secret\nsk-other"):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        with pytest.raises(HistobenchError, match="OPENAI_API_KEY") as caught:
+            parse_agent("openai:m").api_key()
+        assert "secret" not in str(caught.value)
+
+
 def test_prices_of_the_package_can_be_overridden(tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text("gpt-4o: [1, 2]\nmine: [0.5, 0]\n")

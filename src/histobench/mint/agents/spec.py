@@ -47,10 +47,10 @@ class AgentSpec:
         """The key for this address, from the environment; raises where one is needed and missing."""
         default, variables = PROVIDERS[self.kind]
         if default is None or urlsplit(self.base_url or "").netloc != urlsplit(default).netloc:
-            return os.environ.get(OWN_KEY) or None
+            return _key(OWN_KEY)
         for variable in variables:
-            if os.environ.get(variable):
-                return os.environ[variable]
+            if key := _key(variable):
+                return key
         raise HistobenchError(f"{self.kind}:{self.target} needs a key: set {' or '.join(variables)}")
 
     def __str__(self) -> str:
@@ -85,6 +85,14 @@ def parse_agent(text: str) -> AgentSpec:
     if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).netloc:
         raise HistobenchError(f"{base_url!r} is no address; write {kind}:MODEL@http://host/v1")
     return AgentSpec(kind, model, base_url)
+
+
+def _key(variable: str) -> str | None:
+    """The key in a variable. One that no header can carry is refused here, where no message repeats it."""
+    key = os.environ.get(variable, "").strip()  # a key from a file often brings a line end along
+    if not (key.isascii() and key.isprintable()):
+        raise HistobenchError(f"{variable} holds characters that are in no key; copy it again")
+    return key or None
 
 
 def _split_address(rest: str) -> tuple[str, str]:
