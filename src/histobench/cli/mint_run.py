@@ -170,9 +170,12 @@ def _terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell])
     from histobench.mint.agents.opening import Terms
     from histobench.mint.agents.patience import Patience
     from histobench.mint.agents.prices import find_price, read_prices
+    from histobench.mint.results.details import spent_below
 
     prices = read_prices(args.prices)
     if args.max_cost is not None:
+        if not args.max_cost > 0:  # also "nan", which no sum ever reaches
+            raise HistobenchError(f"--max-cost must be more than 0 dollars, not {args.max_cost}")
         specs = [cell.agent for cell in cells] + [
             cell.expert.spec for cell in cells if cell.expert and cell.expert.spec
         ]
@@ -188,5 +191,5 @@ def _terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell])
         patience=Patience(attempts=args.attempts, answer_timeout=args.timeout),
         cache=cache,
         prices=prices,
-        ledger=Ledger(max_cost=args.max_cost, spent=cache.spent() if cache else 0.0),
+        ledger=Ledger(max_cost=args.max_cost, spent=cache.spent() if cache else spent_below(output)),
     )

@@ -198,6 +198,40 @@ def test_empty_text_that_persists_is_what_the_model_says(
     assert len(server.requests) == 3
 
 
+def test_empty_answers_are_paid_for_though_no_part_of_the_conversation(
+    tmp_path: Path, server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.chat("" if number < 2 else "4")
+    ledger, cache = Ledger(), AnswerCache(tmp_path / "answers.sqlite")
+    endpoint = connect(ledger=ledger, cache=cache, price=Price(1e6, 1e6))
+    completion = endpoint.ask(HISTORY)
+    assert (completion.text, completion.usage) == ("4", Usage(10, 5))
+    assert (endpoint.cost(completion), ledger.spent, cache.spent()) == (45.0, 45.0, 45.0)
+    cache.close()
+
+
+def test_an_empty_answer_is_taken_when_no_further_attempt_is_allowed(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.chat("")
+    assert connect(patience=Patience(attempts=1)).ask(HISTORY).text == ""
+    assert len(server.requests) == 1
+
+
+def test_a_wait_of_no_seconds_does_not_use_up_all_attempts_at_once(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    server.answer = lambda body, number: replies.Reply({}, status=429, headers={"Retry-After": "0"})
+    with pytest.raises(ProviderError, match="4 attempts"):
+        connect(sleep=sleep, patience=Patience(attempts=4)).ask(HISTORY)
+    assert [0.5 <= wait / 2**n <= 1.0 for n, wait in enumerate(waits)] == [True] * 3
+
+
 def test_half_a_surrogate_pair_is_neither_taken_over_nor_sent(
     server: Any, connect: Callable[..., Endpoint], replies: Any
 ) -> None:
@@ -292,6 +326,17 @@ def test_nothing_is_asked_once_the_limit_is_spent(server: Any, connect: Callable
     with pytest.raises(CostLimitError):
         endpoint.ask(HISTORY)
     assert len(server.requests) == 2
+
+
+def test_a_limit_that_cannot_be_kept_stops_the_run(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    server.answer = lambda body, number: replies.Reply({"choices": [{"message": {"content": "4"}}]})
+    endpoint = connect(ledger=Ledger(max_cost=20.0), price=Price(1e6, 1e6))
+    endpoint.ask(HISTORY)
+    with pytest.raises(CostLimitError, match="does not say how many tokens"):
+        endpoint.ask(HISTORY)
+    assert len(server.requests) == 1
 
 
 def test_stopping_breaks_off_what_is_under_way(

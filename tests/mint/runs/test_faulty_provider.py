@@ -185,3 +185,25 @@ def test_a_limit_without_a_price_is_refused(
 ) -> None:
     assert run(server, make_data(1), tmp_path / "out", "--max-cost", "1") == 2
     assert "--prices" in capsys.readouterr().err
+
+
+def test_without_a_cache_the_limit_counts_what_the_episodes_of_the_folder_cost(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
+) -> None:
+    server.answer = lambda body, number: replies.chat(script.answer(body))
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("some-model: [1000000, 0]\n")
+    options = ("--prices", str(prices), "--concurrency", "1", "--cache", "none", "--max-cost", "10")
+    assert run(server, make_data(6), tmp_path / "out", *options) == 1
+    asked = len(server.requests)
+    assert asked == 1  # the first answer costs the whole limit
+    assert run(server, make_data(6), tmp_path / "out", *options) == 1
+    assert len(server.requests) == asked
+
+
+@pytest.mark.parametrize("limit", ["nan", "0", "-1"])
+def test_a_limit_that_is_no_amount_of_money_is_refused(
+    limit: str, tmp_path: Path, make_data: Callable[[int], Path], server: Any
+) -> None:
+    assert run(server, make_data(1), tmp_path / "out", "--max-cost", limit) == 2
+    assert not server.requests

@@ -77,12 +77,16 @@ class Usage:
 
 @dataclass(frozen=True)
 class Completion:
-    """The text of an answer. `cached`: it was read from disk and cost nothing now."""
+    """The text of an answer. `cached`: it was read from disk and cost nothing now.
+
+    `discarded` are the tokens of empty answers to the same question: paid for, no part of the conversation.
+    """
 
     text: str
     usage: Usage = Usage()
     finish: str | None = None
     cached: bool = False
+    discarded: Usage = Usage()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from histobench.mint.agents.answer_cache import AnswerCache, request_key
@@ -14,6 +15,7 @@ from histobench.mint.agents.completion import (
     MalformedAnswerError,
     ProviderError,
     Sampling,
+    Usage,
     whole_characters,
 )
 from histobench.mint.agents.event_loop import EventLoopThread
@@ -70,11 +72,13 @@ class Endpoint:
             return known
         self.ledger.check()
         completion = self._loop.run(self._ask(messages))
-        cost = self.price.of(completion.usage) if self.price else None
         if self._cache:
-            self._cache.add(key, completion, cost)
-        self.ledger.book(completion.usage, cost)
+            self._cache.add(key, completion, self.cost(completion))
         return completion
+
+    def cost(self, completion: Completion) -> float | None:
+        """What an answer cost in dollars, with the empty ones before it; `None` where that is unknown."""
+        return self.price.of(completion.usage + completion.discarded) if self.price else None
 
     def stop(self) -> None:
         """Break off all requests: those who wait for them get a `ProviderError`."""
@@ -90,6 +94,7 @@ class Endpoint:
     async def _ask(self, messages: Sequence[Message]) -> Completion:
         client, slots = self._connect()
         failures = empty = 0
+        discarded = Usage()
         while True:
             await self._wait_until_open()
             async with slots:
@@ -102,21 +107,27 @@ class Endpoint:
                 except _PassingFailureError as failure:
                     problem, wait = str(failure), failure.wait
                 else:
-                    if completion.text.strip() or empty >= self._patience.empty_attempts:
-                        return completion
+                    self.ledger.book(completion.usage, self.cost(completion))
+                    if completion.text.strip() or empty >= self._patience.tries_after_empty:
+                        return replace(completion, discarded=discarded)
                     empty += 1
-                    problem, wait = "an empty answer", None
+                    discarded += completion.usage
+                    problem, wait = "", None
+            if not problem:  # no failure: who says nothing again and again has said so
+                await self._sleep(self._patience.pause(empty))
+                continue
             failures += 1
             if failures >= self._patience.attempts:
                 raise ProviderError(f"{self.wire.base_url}: given up after {failures} attempts: {problem}")
+            pause = self._patience.pause(failures)
             if wait is not None:
                 if wait > self._patience.longest_retry_after:
                     raise ProviderError(
                         f"{self.wire.base_url}: wants to be left alone for {wait:.0f} s: {problem}"
                     )
                 self._open_at = max(self._open_at, time.monotonic() + wait)
-            else:
-                await self._sleep(self._patience.pause(failures))
+            if wait is None or wait < pause:  # "in 0 seconds", again and again, would use up all attempts
+                await self._sleep(pause)
 
     async def _attempt(
         self, client: httpx.AsyncClient, messages: Sequence[Message], dialect: Dialect

@@ -49,7 +49,6 @@ class _EndpointAgent(EpisodeAgent):
         completion = self._endpoint.ask(history, sample=self._sample)
         self.usage += completion.usage
         if not completion.cached and self.cost is not None:
-            price = self._endpoint.price
-            cost = price.of(completion.usage) if price else None
+            cost = self._endpoint.cost(completion)
             self.cost = None if cost is None else self.cost + cost
         return completion.text

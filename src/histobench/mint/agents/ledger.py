@@ -47,9 +47,19 @@ class Ledger:
         return self._usage
 
     def check(self) -> None:
-        """Raise if the limit is reached."""
-        if self._max_cost is not None and self._spent >= self._max_cost:
-            raise CostLimitError(f"${self._spent:.4f} of at most ${self._max_cost:.4f} spent")
+        """Raise if the limit is reached, or if nobody can tell."""
+        if self._max_cost is None:
+            return
+        if self._unpriced:
+            raise CostLimitError(
+                "the provider does not say how many tokens an answer took: --max-cost cannot be kept; "
+                "without it the run goes on"
+            )
+        if self._spent >= self._max_cost:
+            raise CostLimitError(
+                f"${self._spent:.4f} of at most ${self._max_cost:.4f} spent; "
+                "a higher --max-cost goes on from here"
+            )
 
     def book(self, usage: Usage, cost: float | None) -> None:
         """Enter one answer."""

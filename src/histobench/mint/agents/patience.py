@@ -29,6 +29,11 @@ class Patience:
     #: How often an empty text is asked for again before it counts as what the model says.
     empty_attempts: int = 2
 
+    @property
+    def tries_after_empty(self) -> int:
+        """`empty_attempts`, or fewer where fewer attempts are allowed at all."""
+        return min(self.empty_attempts, self.attempts - 1)
+
     def pause(self, failures: int, *, jitter: float | None = None) -> float:
         """Seconds to wait after so many failures.
 

@@ -24,6 +24,13 @@ def read_details(results: Path) -> dict[str, dict[str, Any]]:
     return details
 
 
+def spent_below(folder: str | Path) -> float:
+    """Dollars paid for the finished episodes of all runs below a folder, as far as they are known."""
+    files = Path(folder).glob(f"**/{DETAILS}")
+    costs = (record.get("cost") for path in files for record in read_details(path).values())
+    return sum(cost for cost in costs if isinstance(cost, int | float))
+
+
 def gave_answer_away(details: dict[str, Any]) -> bool | None:
     """Whether any feedback of the episode did; `None` where there was none to judge."""
     leaks = (details.get("feedback") or {}).get("leaks") or []

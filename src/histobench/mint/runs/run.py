@@ -252,7 +252,7 @@ def _play(job: Job, stage: Stage, state: _Progress) -> None:
     except StoppedError:
         return
     except CostLimitError as error:
-        state.stop(f"{error}; a higher --max-cost goes on from here")
+        state.stop(str(error))
         return
     except (ProviderError, SimulatorError, SandboxError) as error:
         if not stage.stopping.is_set():
