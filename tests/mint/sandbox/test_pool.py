@@ -46,6 +46,24 @@ def test_a_pool_outlives_the_thread_that_opened_it() -> None:
         assert episode.run_cell("print(1)").text == "1\n"
 
 
+def test_code_that_is_too_long_is_refused_and_the_session_goes_on(bare_pool: SandboxPool) -> None:
+    with bare_pool.episode() as episode:
+        episode.run_cell("x = 1")
+        refused = episode.run_cell(f"y = '{'z' * 5_000_000}'")
+        assert (refused.kind, refused.text[:24]) == ("error", "The code is too long to ")
+        assert episode.run_cell("print(x)").text == "1\n"
+
+
+def test_results_of_tools_that_no_message_can_hold_are_cut_or_refused(bare_pool: SandboxPool) -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    tools = {"deep": lambda: nested, "long": lambda: "\U0001f600" * 1_000_000}
+    with bare_pool.episode(tools) as episode:
+        assert "RecursionError" in episode.run_cell("deep()").text
+        assert episode.run_cell("print(len(long()))").text == "262144\n"
+
+
 def test_a_lost_zygote_is_replaced(bare_pool: SandboxPool) -> None:
     with open_sandbox(bare_pool.backend, preload=(), shell="plain", warm=1) as pool:
         episode = pool.episode()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from histobench.mint.sandbox.deadline import Deadline, next_message
-from histobench.mint.sandbox.guest.frames import MAX_FRAME, BrokenFrameError, Channel
+from histobench.mint.sandbox.guest.frames import MAX_FRAME, BrokenFrameError, Channel, LongMessageError
 from histobench.mint.sandbox.limits import Limits
 from histobench.mint.sandbox.zygote_process import SandboxError
 
@@ -65,6 +65,8 @@ class Episode:
             order = {"op": "cell", "cell": number, "code": code, "timeout": timeout, "patience": patience}
             channel.send(order)
             return self._attend(channel, number, deadline)
+        except LongMessageError as error:
+            return CellResult(f"The code is too long to be run: {error}.\n", "error")
         except TimeoutError:
             return self._replace(
                 f"TimeoutError: the cell was still running after {timeout:g} seconds and was ended."
@@ -142,10 +144,10 @@ class Episode:
         if tool is None or not isinstance(args, list) or not isinstance(kwargs, dict):
             return {"call": call, "error": "RuntimeError", "message": "no such tool call"}
         try:
-            value = tool(*args, **kwargs)
+            value = _as_json(tool(*args, **kwargs))
         except Exception as error:
             return {"call": call, "error": type(error).__name__, "message": str(error)[:_ERROR_CHARS]}
-        return {"call": call, "value": _as_json(value)}
+        return {"call": call, "value": value}
 
 
 def _cell_result(message: dict[str, Any]) -> CellResult:
@@ -160,6 +162,6 @@ def _as_json(value: Any) -> Any:
     try:
         if len(json.dumps(value)) < MAX_FRAME // 2:
             return value
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         pass
-    return str(value)[: MAX_FRAME // 8]
+    return str(value)[: MAX_FRAME // 16]  # a character takes up to twelve bytes

@@ -18,6 +18,10 @@ class BrokenFrameError(Exception):
     """The other side sent something that is no message."""
 
 
+class LongMessageError(ValueError):
+    """A message longer than the channel takes; nothing of it was sent."""
+
+
 class Channel:
     """One end of a message stream.
 
@@ -37,7 +41,7 @@ class Channel:
         """Write one message."""
         body = json.dumps(message).encode()
         if len(body) > MAX_FRAME:
-            raise ValueError(f"a message of {len(body):,} bytes is too long for the sandbox's channel")
+            raise LongMessageError(f"a message of {len(body):,} bytes is too long for the sandbox's channel")
         with self.guard():
             self.socket.sendall(_LENGTH.pack(len(body)) + body)
 
