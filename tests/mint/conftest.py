@@ -260,7 +260,7 @@ def one_sandbox(needs_sandbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
     import histobench.mint.sandbox as sandbox
 
     monkeypatch.setattr(
-        sandbox, "open_sandbox", lambda backend: contextlib.nullcontext(sandbox.shared_pool())
+        sandbox, "open_sandbox", lambda backend, **_: contextlib.nullcontext(sandbox.shared_pool())
     )
 
 

@@ -113,7 +113,11 @@ def run(args: argparse.Namespace) -> int:
         if not work.jobs:
             outcome = work.nothing_to_do()
         else:
-            with open_sandbox(args.sandbox) as pool, progress_display(console, work.tally) as watch:
+            data = {Path(place) for cell in cells if (place := args.data or cell.data)}
+            with (
+                open_sandbox(args.sandbox, withhold=[output, *data]) as pool,
+                progress_display(console, work.tally) as watch,
+            ):
                 stage = Stage(pool, wording, encyclopedia, threading.Event())
                 outcome = work.carry_out(stage, concurrency=args.concurrency, watch=watch)
     if terms.cache is not None:

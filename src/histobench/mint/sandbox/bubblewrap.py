@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 
 from histobench.mint.sandbox.interpreter import (
     SYSTEM_FILES,
@@ -14,6 +15,7 @@ from histobench.mint.sandbox.interpreter import (
     guest_folder,
     interpreter_folders,
 )
+from histobench.mint.sandbox.withheld import withheld_within
 
 NOBODY = 65534
 GUEST_PARENT = "/sandbox"
@@ -35,8 +37,12 @@ def scratch_folder() -> str:
     return "/scratch" if any(path.startswith("/tmp/") for path in interpreter_folders()) else "/tmp"
 
 
-def bubblewrap_command(inner: list[str], environment: dict[str, str]) -> list[str]:
+def bubblewrap_command(
+    inner: list[str], environment: dict[str, str], *, withheld: Sequence[str] = ()
+) -> list[str]:
     """`inner` as user nobody in namespaces of its own, seeing the system and this interpreter, read-only.
+
+    What is `withheld` appears empty.
 
     Started by root, the command first drops to nobody: only then are process limits enforced. So that nobody
     can reach an interpreter under a folder that is closed to it, such as /root, a first bubblewrap puts an
@@ -46,7 +52,7 @@ def bubblewrap_command(inner: list[str], environment: dict[str, str]) -> list[st
     command = [
         program,
         *_namespace_options(),
-        *_file_options(),
+        *_file_options(withheld),
         *_environment_options(environment),
         "--",
         *inner,
@@ -68,7 +74,7 @@ def _namespace_options() -> list[str]:
     return [*options, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-add", "CAP_SYS_ADMIN"]
 
 
-def _file_options() -> list[str]:
+def _file_options(withheld: Sequence[str]) -> list[str]:
     options = []
     for folder in SYSTEM_FOLDERS:
         if os.path.islink(folder):
@@ -83,7 +89,9 @@ def _file_options() -> list[str]:
     options += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", "/proc/self/fd/0", "/dev/stdin"]
     options += ["--symlink", "/proc/self/fd/1", "/dev/stdout", "--symlink", "/proc/self/fd/2", "/dev/stderr"]
     options += ["--dir", "/dev/shm", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", "/var", "--dir", "/run"]
-    options += ["--symlink", "/tmp", "/var/tmp", "--dir", scratch_folder()]
+    options += ["--symlink", "/tmp", "/var/tmp"]
+    if scratch_folder() != "/tmp":
+        options += ["--tmpfs", scratch_folder()]
     made: set[str] = set()
     for folder in interpreter_folders():
         for parent in ancestors(folder):
@@ -91,7 +99,16 @@ def _file_options() -> list[str]:
                 options += ["--dir", parent]
                 made.add(parent)
         options += ["--ro-bind", folder, folder]
+    for folder in (*SYSTEM_FOLDERS, *interpreter_folders()):
+        for path in () if os.path.islink(folder) else withheld_within(folder, withheld):
+            if os.path.isdir(path):
+                options += ["--tmpfs", path, "--remount-ro", path]
+            else:
+                options += ["--ro-bind", os.devnull, path]
     options += ["--dir", GUEST_PARENT, "--ro-bind", guest_folder(), f"{GUEST_PARENT}/guest"]
+    if scratch_folder() != "/tmp":
+        # An episode mounts a scratch folder of its own over this one, but /tmp is the same for all.
+        options += ["--remount-ro", "/tmp"]
     return [*options, "--chdir", scratch_folder(), "--remount-ro", "/"]
 
 

@@ -23,17 +23,21 @@ def interpreter_folders() -> list[str]:
 
     The folder of an editable install is left out on purpose: packages, never a source tree with its data.
     """
-    paths = sysconfig.get_paths()
-    wanted = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix]
-    wanted += [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]]
-    wanted += [str(path.parent) for path in _links(Path(sys.executable))]
-    wanted += [os.path.realpath(path) for path in wanted]
     kept: list[str] = []
-    for path in sorted(set(wanted), key=len):
+    for path in sorted(set(needed_folders()), key=len):
         inside = any(_is_beneath(path, other) for other in (*kept, *SYSTEM_FOLDERS))
         if not inside and path != "/" and os.path.isdir(path):
             kept.append(path)
     return kept
+
+
+def needed_folders() -> list[str]:
+    """Every folder that the running Python knows as its own, system ones included, also by its real name."""
+    paths = sysconfig.get_paths()
+    wanted = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix]
+    wanted += [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]]
+    wanted += [str(path.parent) for path in _links(Path(sys.executable))]
+    return wanted + [os.path.realpath(path) for path in wanted]
 
 
 def guest_folder() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from histobench.mint.sandbox.interpreter import (
     guest_folder,
     interpreter_folders,
 )
+from histobench.mint.sandbox.withheld import readable_rest
 
 _BOOT = "import sys; sys.path.insert(0, {parent!r}); from guest.zygote import main; del sys.path[0]; main()"
 _DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -31,7 +33,9 @@ class Launch:
     config: dict[str, Any]
 
 
-def plan_launch(backend: str, *, descriptor: int, scratch: str | None, hash_seed: int) -> Launch:
+def plan_launch(
+    backend: str, *, descriptor: int, scratch: str | None, hash_seed: int, withheld: Sequence[str] = ()
+) -> Launch:
     """The launch on `backend`; `scratch` holds the files of episodes that have no tmpfs of their own."""
     packages = [*SYSTEM_FOLDERS, *interpreter_folders()]
     scratch = scratch or scratch_folder()
@@ -39,11 +43,16 @@ def plan_launch(backend: str, *, descriptor: int, scratch: str | None, hash_seed
     environment = _guest_environment(scratch, hash_seed)
     if backend == "bubblewrap":
         config["isolation"] = "namespaces"
-        command = bubblewrap_command(_zygote_command(GUEST_PARENT, descriptor), environment)
+        command = bubblewrap_command(
+            _zygote_command(GUEST_PARENT, descriptor), environment, withheld=withheld
+        )
     else:
         config["isolation"] = "landlock" if backend == "landlock" else "none"
         config["behind_closed_folder"] = any(closed_ancestor(folder) for folder in interpreter_folders())
-        config["readable"] = [*packages, *SYSTEM_FILES, *_DEVICES, *_KERNEL_FILES]
+        rests = [readable_rest(folder, withheld) for folder in packages]
+        config["readable"] = [path for read, _ in rests for path in read]
+        config["readable"] += [*SYSTEM_FILES, *_DEVICES, *_KERNEL_FILES]
+        config["listable"] = [path for _, listed in rests for path in listed]
         command = _zygote_command(str(Path(guest_folder()).parent), descriptor)
     return Launch(command, environment, config)
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,6 +14,7 @@ from histobench.mint.sandbox.bytecode import ensure_compiled
 from histobench.mint.sandbox.episode import Episode
 from histobench.mint.sandbox.guest.frames import BrokenFrameError, Channel
 from histobench.mint.sandbox.limits import SCIENCE, Limits
+from histobench.mint.sandbox.withheld import withheld_paths
 from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess, sender_pid
 
 ISOLATING = ("bubblewrap", "landlock")
@@ -66,11 +67,12 @@ class SandboxPool:
         limits: Limits,
         warm: int,
         hash_seed: int,
+        withheld: Sequence[str] = (),
     ) -> None:
         self.backend = backend
         self.limits = limits
         self._start = lambda: ZygoteProcess(
-            backend, preload=preload, shell=shell, limits=limits, hash_seed=hash_seed
+            backend, preload=preload, shell=shell, limits=limits, hash_seed=hash_seed, withheld=withheld
         )
         self._lock = threading.Lock()
         self._warm = warm
@@ -163,20 +165,31 @@ def open_sandbox(
     limits: Limits | None = None,
     warm: int = 2,
     hash_seed: int = 0,
+    withhold: Iterable[str | os.PathLike[str]] = (),
 ) -> SandboxPool:
     """Open a pool on the strongest backend that works here, or on the one named.
 
     `preload` are the modules every session starts with (default: the scientific ones that are installed);
     `shell` is "ipython" or "plain". `unsafe` isolates nothing and is only ever used when named.
+    `withhold` are files and folders that no session may read even where they lie among the interpreter's own,
+    besides those that always are: this package, plug-ins with tasks, and the working folder.
     """
     if preload is None:
         preload = tuple(name for name in SCIENCE if find_spec(name.partition(".")[0]))
     shell = shell or ("ipython" if find_spec("IPython") else "plain")
     ensure_compiled((*preload, "IPython.core.interactiveshell") if shell == "ipython" else preload)
 
+    withheld = withheld_paths(withhold)
+
     def attempt(name: str) -> SandboxPool:
         return SandboxPool(
-            name, preload=preload, shell=shell, limits=limits or Limits(), warm=warm, hash_seed=hash_seed
+            name,
+            preload=preload,
+            shell=shell,
+            limits=limits or Limits(),
+            warm=warm,
+            hash_seed=hash_seed,
+            withheld=withheld,
         )
 
     if backend != "auto":

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import IO
@@ -38,7 +39,14 @@ class ZygoteProcess:
     """A running zygote on one backend."""
 
     def __init__(
-        self, backend: str, *, preload: tuple[str, ...], shell: str, limits: Limits, hash_seed: int
+        self,
+        backend: str,
+        *,
+        preload: tuple[str, ...],
+        shell: str,
+        limits: Limits,
+        hash_seed: int,
+        withheld: Sequence[str] = (),
     ) -> None:
         self.backend = backend
         self._lock = threading.Lock()
@@ -47,9 +55,14 @@ class ZygoteProcess:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)  # the settings are one message
         with theirs:
             launch = plan_launch(
-                backend, descriptor=theirs.fileno(), scratch=self._make_scratch(), hash_seed=hash_seed
+                backend,
+                descriptor=theirs.fileno(),
+                scratch=self._make_scratch(),
+                hash_seed=hash_seed,
+                withheld=withheld,
             )
             self._process = _starter.submit(self._start, launch, theirs.fileno()).result()
         config = {**launch.config, "preload": list(preload), "shell": shell, "limits": asdict(limits)}

@@ -54,7 +54,13 @@ def confine_in_namespaces(limits: dict[str, Any], *, scratch: str) -> None:
 
 
 def confine_with_landlock(
-    limits: dict[str, Any], *, readable: list[str], scratch: str, uid: int | None, behind_closed_folder: bool
+    limits: dict[str, Any],
+    *,
+    readable: list[str],
+    listable: list[str],
+    scratch: str,
+    uid: int | None,
+    behind_closed_folder: bool,
 ) -> None:
     """File rules by Landlock, everything else by seccomp, limits and, where root allows it, an own user id.
 
@@ -74,7 +80,7 @@ def confine_with_landlock(
         keep_only_capabilities(kept)
         prctl(PR_SET_DUMPABLE, 1)
     set_limits(limits, others=usage.threads_of(os.getuid()) if uid is None else 0)
-    landlock.restrict_files([*readable, "/proc/self"], [scratch, "/dev/null"])
+    landlock.restrict_files([*readable, "/proc/self"], [scratch, "/dev/null"], listable)
     scoped = uid is not None or landlock.landlock_version() >= landlock.SIGNAL_SCOPE_VERSION
     program = seccomp.packed_filter(
         namespaces=False, shared_uid=uid is None, signal_only=None if scoped else os.getpid()

@@ -39,11 +39,11 @@ def landlock_version() -> int:
         return 0
 
 
-def restrict_files(readable: Iterable[str], writable: Iterable[str]) -> None:
+def restrict_files(readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()) -> None:
     """Let this process read and execute beneath `readable`, do anything beneath `writable`, nothing else.
 
-    Paths that do not exist are skipped. From version 4 on TCP is cut as well, from 6 on signals and abstract
-    sockets do not leave the process and its children.
+    Beneath `listable` it sees the names in folders. Paths that do not exist are skipped. From version 4 on
+    TCP is cut as well, from 6 on signals and abstract sockets do not leave the process and its children.
     """
     version = landlock_version()
     everything = (1 << _known_file_rights(version)) - 1
@@ -57,6 +57,8 @@ def restrict_files(readable: Iterable[str], writable: Iterable[str]) -> None:
     try:
         for path in readable:
             _allow(ruleset, path, READ)
+        for path in listable:
+            _allow(ruleset, path, READ_DIR)
         for path in writable:
             _allow(ruleset, path, everything & ~_IOCTL_DEV)
         prctl(PR_SET_NO_NEW_PRIVS, 1)

@@ -181,6 +181,7 @@ class Zygote:
             confinement.confine_with_landlock(
                 limits,
                 readable=self.config["readable"],
+                listable=self.config["listable"],
                 scratch=scratch,
                 uid=child.uid,
                 behind_closed_folder=self.config["behind_closed_folder"],
