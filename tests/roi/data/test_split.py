@@ -157,3 +157,9 @@ def test_a_group_is_the_named_group_or_the_first_or_the_whole_match() -> None:
     assert group_of("a/p12_x.png", r"p(\d+)") == "12"
     assert group_of("a/p12_x.png", r"p\d+") == "p12"
     assert group_of("a/x.png", r"p\d+") is None
+
+
+def test_a_group_pattern_may_be_anchored_at_the_path_or_at_the_file_name() -> None:
+    assert group_of("TUM/patient7_x.png", r"^(patient\d+)_") == "patient7"
+    assert group_of("C:\\tiles\\patient7_x.png", r"^(patient\d+)_") == "patient7"
+    assert group_of("patient1_a/patient7_x.png", r"^(patient\d+)_") == "patient1"

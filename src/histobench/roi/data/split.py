@@ -51,11 +51,13 @@ def parse_fractions(text: str) -> tuple[float, float, float]:
 def group_of(path: str, regex: str) -> str | None:
     """The group that `regex` finds in a path: group `group`, else its first group, else the whole match.
 
-    >>> group_of("TUM/patient_07-tile_3.png", r"patient_(\\d+)")
+    `^` may stand for the beginning of the path or of the file's name.
+
+    >>> group_of("TUM/patient_07-tile_3.png", r"^patient_(\\d+)")
     '07'
     """
     try:
-        match = re.search(regex, path)
+        match = re.search(regex, path) or re.search(regex, re.split(r"[/\\]", path)[-1])
     except re.error as error:
         raise HistobenchError(f"--group-regex {regex!r} is not a regular expression: {error}") from None
     if not match:
