@@ -11,6 +11,7 @@ from typing import Any
 from histobench import __version__
 from histobench.core.atomic import write_json
 from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.results.layout import COMPLETE
 
 FILE = "evaluation_ledger.json"
 
@@ -19,6 +20,7 @@ class Ledger:
     """Task -> digest of everything its results depend on."""
 
     def __init__(self, results_dir: Path) -> None:
+        self._folder = results_dir
         self._path = results_dir / FILE
         try:
             self._done: dict[str, str] = dict(json.loads(self._path.read_text(encoding="utf-8")))
@@ -26,8 +28,8 @@ class Ledger:
             self._done = {}
 
     def has(self, task: str, digest: str) -> bool:
-        """Whether the task was finished with the same input."""
-        return self._done.get(task) == digest
+        """Whether the task was finished with the same input, and its results are still there."""
+        return self._done.get(task) == digest and any((self._folder / task).rglob(f"*{COMPLETE}"))
 
     def record(self, task: str, digest: str) -> None:
         """Remember that the task is finished."""
@@ -41,6 +43,7 @@ def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
     content: dict[str, Any] = {
         "task": task,
         "features": fingerprint,
+        "images": _labelling(request),
         "classes": request.classes,
         "preset": request.preset,
         "seed": request.seed,
@@ -49,3 +52,18 @@ def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
         "version": __version__,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _labelling(request: EvaluationRequest) -> str:
+    """A digest of what is said about the images: the features' fingerprint names only their pixels.
+
+    Labels, names, groups and class names may be corrected in a CSV while every image stays as it is.
+    """
+    digest = hashlib.sha256()
+    for features in (request.train, request.val, request.test):
+        if features is not None:
+            said = [features.img_names, features.groups, features.metadata.get("classes")]
+            digest.update(features.labels.numpy().tobytes())
+            digest.update(json.dumps(said).encode())
+        digest.update(b"/")
+    return digest.hexdigest()

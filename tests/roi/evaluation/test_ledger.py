@@ -1,0 +1,69 @@
+"""When a finished task is left alone, and when it is done again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.feature_set import FeatureSet
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> EvaluationRequest:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(24) % 3
+    features = FeatureSet(
+        embeddings=torch.randn(24, 8, generator=generator) + labels[:, None],
+        labels=labels,
+        img_names=tuple(f"{number}.png" for number in range(24)),
+        groups=tuple(f"p{number // 3}" for number in range(24)),
+        metadata={"classes": ["a", "b", "c"], "fingerprint": "pixels of these images", "encoder": "e"},
+    )
+    return EvaluationRequest(("Proto",), features, features, tmp_path, device="cpu")
+
+
+def done_again(request: EvaluationRequest) -> bool:
+    return not evaluate(request, resume=True).unchanged
+
+
+def test_a_finished_task_is_left_alone(request_: EvaluationRequest) -> None:
+    assert done_again(request_)
+    assert not done_again(request_)
+
+
+@pytest.mark.parametrize(
+    "correction",
+    [
+        {"labels": (torch.arange(24) + 1) % 3},
+        {"groups": None},
+        {"img_names": tuple(f"renamed_{number}.png" for number in range(24))},
+    ],
+    ids=lambda correction: next(iter(correction)),
+)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_correction_of_the_table_is_evaluated_though_the_images_are_the_same(
+    request_: EvaluationRequest, split: str, correction: dict[str, Any]
+) -> None:
+    evaluate(request_, resume=True)
+    corrected: Any = {split: replace(getattr(request_, split), **correction)}
+    assert done_again(replace(request_, **corrected))
+
+
+def test_other_names_of_the_classes_are_written(request_: EvaluationRequest) -> None:
+    evaluate(request_, resume=True)
+    renamed = replace(request_.test, metadata=request_.test.metadata | {"classes": ["a", "c", "b"]})
+    assert done_again(replace(request_, train=renamed, test=renamed))
+
+
+def test_results_that_were_deleted_are_made_again(request_: EvaluationRequest) -> None:
+    evaluate(request_, resume=True)
+    shutil.rmtree(request_.results_dir / "Proto")
+    assert done_again(request_)
+    assert (request_.results_dir / "Proto/Proto_complete_results.json").is_file()
