@@ -57,6 +57,16 @@ def test_features_are_those_of_the_obvious_loop(
         assert features.groups == tuple(image.group for image in images)
 
 
+def test_an_image_without_a_group_does_not_cost_the_others_theirs(
+    make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
+) -> None:
+    dataset = make_dataset()
+    first, *others = dataset.splits["test"]
+    dataset = replace(dataset, splits={**dataset.splits, "test": (replace(first, group=None), *others)})
+    _, test = run(dataset, tiny, tmp_path / "out")
+    assert load(test.path).groups == ("", *(image.group for image in others))
+
+
 def test_files_have_the_documented_names_and_metadata(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:

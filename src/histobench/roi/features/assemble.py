@@ -45,17 +45,23 @@ def assemble(
 ) -> None:
     """Write the feature file of `images`, whose content hashes are `keys`."""
     remove_leftovers(path.parent, path.name)
-    grouped = all(image.group is not None for image in images)
     with _array((len(keys), dim), beside=path) as embeddings:
         cache.gather(keys, embeddings)
         features = FeatureSet(
             embeddings=torch.from_numpy(embeddings),
             labels=torch.tensor([image.label for image in images], dtype=torch.int64),
             img_names=tuple(image.name for image in images),
-            groups=tuple(str(image.group) for image in images) if grouped else None,
+            groups=_groups(images),
             metadata=dict(metadata),
         )
         save(features, path)
+
+
+def _groups(images: Sequence[RoiImage]) -> tuple[str, ...] | None:
+    """The patient or slide of each image; "" for one without, which counts as a group of its own."""
+    if all(image.group is None for image in images):
+        return None
+    return tuple("" if image.group is None else str(image.group) for image in images)
 
 
 @contextmanager
