@@ -128,11 +128,18 @@ def _entries(
     if any(f"{word}_path" in header or f"{word}_label" in header for word in SPLITS):
         if split is not None:
             raise HistobenchError(f"{path} says itself what is train and test; leave out --split")
-        return _wide(path, header, rows, problems)
+        return _wide(path, header, rows, problems, group_column=group_column)
     return _long(path, header, rows, problems, splitting=split is not None, group_column=group_column)
 
 
-def _wide(path: Path, header: Sequence[str], rows: Sequence[_Row], problems: list[Problem]) -> list[_Entry]:
+def _wide(
+    path: Path,
+    header: Sequence[str],
+    rows: Sequence[_Row],
+    problems: list[Problem],
+    *,
+    group_column: str | None,
+) -> list[_Entry]:
     present = [word for word in SPLITS if f"{word}_path" in header or f"{word}_label" in header]
     for word in present:
         for column in (f"{word}_path", f"{word}_label"):
@@ -143,7 +150,9 @@ def _wide(path: Path, header: Sequence[str], rows: Sequence[_Row], problems: lis
             file, label = row.cells[f"{word}_path"], row.cells[f"{word}_label"]
             if file in _EMPTY and label in _EMPTY:
                 continue
-            group = row.cells.get(f"{word}_group") or None
+            if group_column:
+                _require(path, f"{word}_{group_column.lower()}", header)
+            group = row.cells.get(f"{word}_{(group_column or 'group').lower()}") or None
             entry = _Entry(row.line, word, file, label, group)
             if _complete(path, entry, f"{word}_path", f"{word}_label", problems):
                 entries.append(entry)
