@@ -135,15 +135,30 @@ def _canonical(name: str, known: dict[str, Any]) -> str:
 def _classes(request: EvaluationRequest) -> tuple[str, ...]:
     sets = [features for features in (request.train, request.val, request.test) if features is not None]
     highest = max(int(features.labels.max()) for features in sets)
-    stored = request.train.metadata.get("classes")
-    classes = request.classes or (tuple(map(str, stored)) if stored else None)
-    if classes is None:
+    stored = tuple(map(str, request.train.metadata.get("classes") or ()))
+    classes = request.classes or stored
+    if not classes:
         return tuple(str(label) for label in range(highest + 1))
+    _check_class_map(classes, stored)
     if highest >= len(classes):
         raise HistobenchError(
             f"the features have label {highest}, but the class map ends at {len(classes) - 1} ({classes[-1]})"
         )
     return classes
+
+
+def _check_class_map(given: tuple[str, ...], stored: tuple[str, ...]) -> None:
+    """Other names for the same classes are fine; another order or number would put names on wrong labels."""
+    if given == stored or all(name.isdecimal() for name in stored):
+        return  # features that were extracted without a class map call their classes 0, 1, 2, ...
+    if len(given) != len(stored) or set(given) == set(stored):
+        raise HistobenchError(
+            f"the class map ({', '.join(given)}) is not the one that the features were extracted with "
+            f"({', '.join(stored)}): give the same file, or leave out --class2id_txt"
+        )
+    log.warning(
+        "the class map (%s) renames the classes of the features (%s)", ", ".join(given), ", ".join(stored)
+    )
 
 
 def _identity(request: EvaluationRequest) -> RunIdentity:

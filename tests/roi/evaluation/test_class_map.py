@@ -1,0 +1,41 @@
+"""A class map beside feature files that know their classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.results.reader import load_runs
+
+
+def request_with(folder: Path, given: tuple[str, ...], stored: list[str] | None) -> EvaluationRequest:
+    labels = torch.arange(12) % 3
+    features = FeatureSet(
+        embeddings=torch.nn.functional.one_hot(labels).float(),
+        labels=labels,
+        img_names=tuple(f"{number}.png" for number in range(12)),
+        metadata={} if stored is None else {"classes": stored},
+    )
+    return EvaluationRequest(("Proto",), features, features, folder, classes=given, device="cpu")
+
+
+@pytest.mark.parametrize("given", [("b", "a", "c"), ("a", "b", "c", "d")], ids=["order", "number"])
+def test_a_class_map_of_other_features_is_refused(tmp_path: Path, given: tuple[str, ...]) -> None:
+    request = request_with(tmp_path, given, ["a", "b", "c"])
+    with pytest.raises(HistobenchError, match="not the one that the features were extracted with"):
+        evaluate(request)
+    assert not any(tmp_path.iterdir())
+    assert evaluate(replace(request, classes=None)).rows
+
+
+@pytest.mark.parametrize("stored", [None, ["0", "1", "2"], ["a", "b", "c"]])
+def test_classes_may_be_given_their_names_later(tmp_path: Path, stored: list[str] | None) -> None:
+    evaluate(request_with(tmp_path, ("tumour", "stroma", "normal"), stored))
+    assert load_runs(tmp_path)[0].classes == ("tumour", "stroma", "normal")
