@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from histobench.cli.flag_values import seed
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--test-per-class", type=int, help="test tiles per class (default: half of --per-class)"
     )
     demo.add_argument("--size", type=int, default=224, help="tile side in pixels (default: 224)")
-    demo.add_argument("--seed", type=int, default=0, help="seed (default: 0)")
+    demo.add_argument("--seed", type=seed, default=0, help="seed (default: 0)")
     demo.add_argument("--layout", choices=("long", "wide"), default="long", help="CSV layout (default: long)")
     for job in (check, split, demo):
         # The verb's own parser has --debug too; here it may also follow the job.
@@ -83,7 +84,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", help="shares of train/val/test for data without splits, e.g. 0.7/0.1/0.2")
     parser.add_argument("--group-regex", help="finds the patient or slide in a path; groups are not split up")
     parser.add_argument("--group-column", help="column of the CSV with the patient or slide (default: group)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the split (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
 
 
 def _scan(args: argparse.Namespace) -> Reading:

@@ -10,6 +10,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from histobench.cli.flag_values import seed
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="demo-results", help="folder (default: demo-results)")
     parser.add_argument("--per-class", type=int, default=40, help="training tiles per class (default: 40)")
     parser.add_argument("--test-per-class", type=int, default=60, help="test tiles per class (default: 60)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the tiles and of everything random")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the tiles and of everything random")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flag_values import boolean, positive, positives
+from histobench.cli.flag_values import boolean, positive, positives, seed
 from histobench.core.errors import HistobenchError
 
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     general.add_argument(
         "--preset", default="uni", help="evaluation recipe: uni (default), sklearn, thunder, eva"
     )
-    general.add_argument("--seed", type=int, default=0, help="seed of everything random (default: 0)")
+    general.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: 0)")
     probe = parser.add_argument_group("linear probe")
     probe.add_argument("--max_iteration", type=positive, default=1000, help="most iterations (default: 1000)")
     probe.add_argument(

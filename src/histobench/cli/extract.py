@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from histobench.cli.flag_values import positive
+from histobench.cli.flag_values import positive, seed
 from histobench.core.errors import HistobenchError
 
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--split", help="shares of train/val/test where the data has none, e.g. 0.7/0.1/0.2")
     data.add_argument("--group-regex", help="finds the patient or slide in a path; groups are not split up")
     data.add_argument("--group-column", help="column of the CSV with the patient or slide (default: group)")
-    data.add_argument("--seed", type=int, default=0, help="seed of the split (default: 0)")
+    data.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
     data.add_argument(
         "--on-bad-image",
         choices=("stop", "skip"),

@@ -29,6 +29,13 @@ def positive(text: str) -> int:
     return value
 
 
+def seed(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, found {text!r}")
+    return int(text)
+
+
 def boolean(text: str) -> bool:
     """True or False, however it is spelled."""
     if text.lower() in ("true", "1", "yes", "y", "on"):

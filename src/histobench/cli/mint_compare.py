@@ -15,6 +15,7 @@ import argparse
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from histobench.cli.flag_values import seed
 from histobench.cli.whole_lines import whole_lines
 from histobench.core.errors import HistobenchError, did_you_mean
 
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
     parser.add_argument("--second", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
     parser.add_argument("--k", type=int, default=5, help="the budget (default: 5)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed, default=0)
 
 
 def run(args: argparse.Namespace) -> None:

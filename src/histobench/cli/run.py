@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import USER_ERROR
+from histobench.cli.flag_values import seed
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     both.add_argument("--results", help="where everything goes (default: ./results)")
     both.add_argument("--tasks", help="tasks, separated by commas (default: all five)")
     both.add_argument("--presets", help="evaluation recipes, separated by commas (default: uni)")
-    both.add_argument("--seed", type=int, help="seed of the split and of everything random (default: 0)")
+    both.add_argument("--seed", type=seed, help="seed of the split and of everything random (default: 0)")
     both.add_argument("--resize_size", type=int, help="image size (default: each encoder's own)")
     both.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     both.add_argument("--weights", help="checkpoint table like model_weights.json")

@@ -42,6 +42,14 @@ def test_paths_are_relative_to_the_plan_and_defaults_are_filled_in(folder: Path)
         ({"datasets": [{"source": "tiles", "prompts": "no.txt"}]}, r"prompts .*no\.txt does not exist"),
         ({"seed": "many"}, "seed: expected a whole number"),
         ({"n_shot": [1, True]}, "n_shot: expected a whole number"),
+        ({"seed": -1}, "seed: expected a whole number of at least 0, found -1"),
+        ({"n_iter": 0}, "n_iter: expected a whole number of at least 1"),
+        ({"n_way": [1]}, "n_way: expected a whole number of at least 2"),
+        ({"n_neighbors": 0}, "n_neighbors: expected a whole number of at least 1"),
+        ({"tasks": ["KNN", "Protto"]}, r"bench\.yaml: unknown task 'Protto'; did you mean Proto"),
+        ({"presets": "uni, evva"}, "unknown preset 'evva'; did you mean eva"),
+        ({"batch_size": "many"}, "batch_size must be 'auto' or a whole number from 1 up, not 'many'"),
+        ({"precision": "int8"}, "precision 'int8' is unknown"),
     ],
 )
 def test_a_mistake_names_the_place(folder: Path, changes: dict[str, object], message: str) -> None:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,7 @@ def evaluate(
     from histobench.roi.evaluation.tasks import LEFT_OUT, TASK_RUNNERS
 
     check_preset(request.preset)
-    tasks = tuple(dict.fromkeys(_canonical(name, TASK_RUNNERS) for name in request.tasks))
+    tasks = tuple(dict.fromkeys(map(canonical_task, request.tasks)))
     check_pair(request.train, request.test)
     if request.val is not None:
         check_pair(request.train, request.val)
@@ -124,12 +123,15 @@ def _write(results_dir: Path, task: str, result: TaskResult, identity: RunIdenti
     return Row(task, result.setting, values, len(result.predictions))
 
 
-def _canonical(name: str, known: dict[str, Any]) -> str:
-    by_lower = {task.lower(): task for task in known}
+def canonical_task(name: str) -> str:
+    """The documented spelling of a task's name, whatever its case; an error if there is no such task."""
+    from histobench.roi.evaluation.tasks import TASK_RUNNERS
+
+    by_lower = {task.lower(): task for task in TASK_RUNNERS}
     try:
         return by_lower[name.lower()]
     except KeyError:
-        raise HistobenchError(f"unknown task {name!r}; {did_you_mean(name, known)}") from None
+        raise HistobenchError(f"unknown task {name!r}; {did_you_mean(name, TASK_RUNNERS)}") from None
 
 
 def _classes(request: EvaluationRequest) -> tuple[str, ...]:

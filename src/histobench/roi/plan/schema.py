@@ -13,6 +13,17 @@ from histobench.core.errors import HistobenchError, did_you_mean
 DEFAULT_TASKS = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
 #: Shots of the default plan; the script's longer list is there for whoever asks for it.
 DEFAULT_SHOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+#: The least value that makes sense for each number.
+_LEAST = {
+    "seed": 0,
+    "size": 1,
+    "num_workers": 0,
+    "n_shot": 1,
+    "n_way": 2,
+    "n_iter": 1,
+    "n_neighbors": 1,
+    "n_bootstrap": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -93,14 +104,38 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
             given[name] = tuple(str(item) for item in _sequence(values, name, where))
     for name in ("n_shot", "n_way"):
         if name in values:
-            given[name] = tuple(_integer(item, f"{where}: {name}") for item in _sequence(values, name, where))
+            given[name] = tuple(_number(item, name, where) for item in _sequence(values, name, where))
     for name in ("seed", "size", "num_workers", "n_iter", "n_neighbors", "n_bootstrap"):
         if values.get(name) is not None:
-            given[name] = _integer(values[name], f"{where}: {name}")
+            given[name] = _number(values[name], name, where)
     for name in ("device", "weights", "precision", "compile", "on_bad_image", "batch_size"):
         if values.get(name) is not None:
             given[name] = str(values[name])
-    return Plan(**given)
+    plan = Plan(**given)
+    _check_words(plan, where)
+    return plan
+
+
+def _check_words(plan: Plan, where: str) -> None:
+    """A mistyped task should be an error now, and not after hours of extraction."""
+    from histobench.roi.evaluation.run import canonical_task
+    from histobench.roi.features.settings import Settings
+    from histobench.roi.protocols.presets import check_preset
+
+    size = plan.batch_size
+    try:
+        for task in plan.tasks:
+            canonical_task(task)
+        for preset in plan.presets:
+            check_preset(preset)
+        Settings(
+            batch_size=int(size) if size.isdecimal() else size,
+            precision=plan.precision,
+            compile=plan.compile,
+            on_bad_image=plan.on_bad_image,
+        )
+    except HistobenchError as error:
+        raise HistobenchError(f"{where}: {error}") from None
 
 
 def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
@@ -143,9 +178,11 @@ def _sequence(values: Mapping[str, Any], name: str, where: str) -> Sequence[Any]
     return value
 
 
-def _integer(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise HistobenchError(f"{where}: expected a whole number, found {value!r}")
+def _number(value: Any, name: str, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST[name]:
+        raise HistobenchError(
+            f"{where}: {name}: expected a whole number of at least {_LEAST[name]}, found {value!r}"
+        )
     return value
 
 
