@@ -71,10 +71,10 @@ def test_the_wide_layout_may_name_groups(tmp_path: Path) -> None:
 def test_the_group_column_of_the_wide_layout_has_one_column_per_split(tmp_path: Path) -> None:
     header = "train_path,train_label,train_patient,val_path,val_label,test_path,test_label,test_patient\n"
     path = write(tmp_path, header + "a.png,0,p1,,,b.png,0,p2\n")
-    dataset = read_csv(path, CLASSES, group_column="Patient")
+    dataset = read(path, CLASSES, group_column="Patient")
     assert [image.group for images in dataset.splits.values() for image in images] == ["p1", "p2"]
     with pytest.raises(HistobenchError, match="no column 'train_slide'"):
-        read_csv(path, CLASSES, group_column="slide")
+        read(path, CLASSES, group_column="slide")
 
 
 def test_the_long_layout_has_a_split_column_and_may_name_groups(tmp_path: Path) -> None:
