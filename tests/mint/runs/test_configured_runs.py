@@ -61,6 +61,109 @@ def test_one_file_names_agent_address_and_sampling_itself(
     assert asked == {("org/own-model", 99, 0.5)}
 
 
+TOOL = """
+from histobench.mint.tools import Tool
+
+class Doubler(Tool):
+    name = "double"
+    signature = "double(x: int) -> str"
+    description = "Doubles a number."
+
+    def __call__(self, x: int) -> str:
+        return str(2 * x)
+
+class Needy(Doubler):
+    def __init__(self, key: str) -> None:
+        self.key = key
+"""
+
+
+@pytest.fixture
+def own_config(
+    tmp_path: Path, make_data: Callable[[int], Path], server: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    """Writes a configuration of gsm8k with some of its `task` replaced, beside a module with a tool."""
+    data = make_data(4)
+    (tmp_path / "lab_tools.py").write_text(TOOL)
+    (tmp_path / "lab_broken.py").write_text("def (")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(**task: Any) -> Path:
+        assert main(["mint", "configs", str(tmp_path / "configs"), "--tasks", "gsm8k"]) == 0
+        (file,) = (tmp_path / "configs").rglob("F=None/max2*/reasoning/gsm8k.json")
+        config = json.loads(file.read_text())
+        config["agent"]["config"]["openai.api_base"] = server.url
+        config["task"] |= {"filepath": str(data / "gsm8k" / "test_prompts.json"), **task}
+        config["output_dir"] = str(tmp_path / "out" / "m/F=None/max2_p2+tool+cd/reasoning/gsm8k")
+        file.write_text(json.dumps(config))
+        return file
+
+    return make
+
+
+def test_the_file_that_a_configuration_names_is_played_not_its_neighbour(
+    tmp_path: Path, own_config: Callable[..., Path], scripted: str, script: Any
+) -> None:
+    subset = tmp_path / "data" / "gsm8k" / "subset.json"
+    subset.write_text(json.dumps({"id": 77, "prompt": "What is 77 + 1?", "reference": "78"}) + "\n")
+    assert main(["mint", "run", "--config", str(own_config(filepath=str(subset)))]) == 0
+    assert [line["task"]["task_id"] for line in script.lines(tmp_path / "out")] == [77]
+
+
+def test_the_tools_that_a_configuration_names_are_in_the_session(
+    tmp_path: Path, own_config: Callable[..., Path], server: Any, replies: Any, script: Any
+) -> None:
+    server.answer = lambda body, number: replies.chat("<execute>print(double(21))</execute>")
+    file = own_config(tool_imports=[["lab_tools", "Doubler"]])
+    assert main(["mint", "run", "--config", str(file), "--limit", "1"]) == 0
+    (line,) = script.lines(tmp_path / "out")
+    assert "[1] double(x: int) -> str" in line["state"]["history"][0]["content"]
+    assert "wikipedia_search(" not in line["state"]["history"][0]["content"].partition("---")[0]
+    assert line["state"]["history"][2]["content"].startswith("Observation:\n42\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "complaint"),
+    [
+        ("lab_tools", "Needy", "lab_tools.Needy cannot be made without arguments"),
+        ("lab_broken", "Tool", "cannot import lab_broken: SyntaxError"),
+        ("lab_tools", "Missing", "no class Missing"),
+    ],
+)
+def test_a_tool_that_cannot_be_had_is_named(
+    module: str,
+    name: str,
+    complaint: str,
+    own_config: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["mint", "run", "--config", str(own_config(tool_imports=[[module, name]]))]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_two_tasks_with_one_id_are_refused_before_anything_is_asked(
+    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, server: Any, capsys: Any
+) -> None:
+    data = make_data(2)
+    with (data / "gsm8k" / "test_prompts.json").open("a") as file:
+        file.write(json.dumps({"id": "1", "prompt": "What is 5 + 1?", "reference": "6"}) + "\n")
+    options = ["--agent", scripted, "--tasks", "gsm8k", "--data", str(data), "-o", str(tmp_path / "out")]
+    assert main(["mint", "run", *options]) == 2
+    assert "more than one task has the id '1'" in capsys.readouterr().err
+    assert not server.requests
+
+
+def test_a_line_that_the_task_class_cannot_take_is_the_users_to_mend(
+    tmp_path: Path, make_data: Callable[..., Path], scripted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = make_data(1, "mmlu")
+    file = data / "mmlu" / "test_prompts.json"
+    file.write_text(json.dumps({"id": 1, "prompt": "Which? Options: [ 'A ) 6' ]", "reference": 3}) + "\n")
+    options = ["--agent", scripted, "--tasks", "mmlu", "--data", str(data), "-o", str(tmp_path / "out")]
+    assert main(["mint", "run", *options]) == 2
+    assert "MultipleChoiceTask cannot read it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"), [("{}", "not a configuration"), ("[1", "not a configuration")]
 )

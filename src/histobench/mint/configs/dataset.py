@@ -23,11 +23,15 @@ DATA_FILE = "test_prompts.json"
 
 @dataclass(frozen=True)
 class Dataset:
-    """A name, the class of its tasks and their type (family)."""
+    """A name, the class of its tasks and their type (family).
+
+    `tool_imports` are (module, class) of its tools where a configuration file names them; else the type's.
+    """
 
     name: str
     task_class: type[Task]
     type: str
+    tool_imports: tuple[tuple[str, str], ...] | None = None
 
     def path(self, data_dir: str | Path) -> Path:
         """Where the tasks are read from: beside the others, or where the class says."""
@@ -43,9 +47,12 @@ class Dataset:
 
     def tools(self) -> list[Tool]:
         """Fresh tools for one episode."""
-        imports = config_variables.TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
-        tools = [import_class(module, name)() for module, name in imports]
-        return tools + [get_plugin_tool(name)() for name in self.task_class.tool_names]
+        imports: Iterable[tuple[str, str]] = config_variables.TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
+        if self.tool_imports is not None:
+            imports = self.tool_imports
+        classes = [import_class(module, name) for module, name in imports]
+        classes += [get_plugin_tool(name) for name in self.task_class.tool_names]
+        return [_made(tool_class) for tool_class in classes]
 
 
 def known_datasets() -> list[str]:
@@ -92,3 +99,16 @@ def import_class(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise HistobenchError(f"no class {name} in the module {module}: {error}") from error
+    except Exception as error:  # someone else's module: whatever it raises, say whose it is
+        raise HistobenchError(f"cannot import {module}: {type(error).__name__}: {error}") from error
+
+
+def _made(tool_class: Any) -> Tool:
+    try:
+        tool: Tool = tool_class()
+    except Exception as error:
+        what = f"{tool_class.__module__}.{tool_class.__qualname__}"
+        raise HistobenchError(
+            f"the tool {what} cannot be made without arguments: {type(error).__name__}: {error}"
+        ) from error
+    return tool

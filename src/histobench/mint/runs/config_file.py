@@ -71,7 +71,7 @@ def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> 
             sampling=_sampling(settings, 512),
             expert=_expert(cell, config.get("feedback_config") or {}),
             rule=rule,
-            data=_data_folder(config["task"]["filepath"], dataset),
+            data=_data_place(config["task"]["filepath"], dataset),
         )
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HistobenchError(f"{path} is not a configuration of a run ({error!r})") from error
@@ -105,16 +105,21 @@ def _dataset(cell: Cell, config: Mapping[str, Any]) -> Dataset:
     if cell.dataset == NAME:
         return starter_dataset()
     try:
-        return get_dataset(cell.dataset)
+        dataset = get_dataset(cell.dataset)
     except HistobenchError:
         if ":" not in config["task_class"]:
             raise
-        return Dataset(cell.dataset, task_class(config["task_class"]), config["task_type"])
+        dataset = Dataset(cell.dataset, task_class(config["task_class"]), config["task_type"])
+    if "tool_imports" not in config:
+        return dataset
+    return replace(dataset, tool_imports=tuple((module, name) for module, name in config["tool_imports"]))
 
 
-def _data_folder(filepath: str, dataset: Dataset) -> Path:
-    """The folder of all datasets, from the file (or folder) of one."""
+def _data_place(filepath: str, dataset: Dataset) -> Path:
+    """The file of the tasks; where there is none by that name, the folder of all datasets."""
     path = Path(filepath)
+    if path.is_file():
+        return path
     return path.parent if dataset.type == "decision_making" else path.parent.parent
 
 

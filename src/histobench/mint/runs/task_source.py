@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -29,9 +30,11 @@ def choose_datasets(names: Iterable[str]) -> list[Dataset]:
 
 
 def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = None) -> list[Task]:
-    """The first `limit` tasks of a dataset in the folder `data`."""
+    """The first `limit` tasks of a dataset in the folder `data`, or in that very file."""
     place = Path(data) if data else Path(DATASET_DIR)
-    if dataset.type == "decision_making":
+    if place.is_file():
+        path = place
+    elif dataset.type == "decision_making":
         from histobench.mint.alfworld.games import find_games
 
         path = find_games(place, place / "..")
@@ -41,8 +44,22 @@ def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = No
         raise HistobenchError(
             f"no tasks of {dataset.name} at {path}; run scripts/setup.sh, give --data, or --tasks starter"
         )
-    tasks = list(dataset.task_class.load_tasks(str(path))[0])
+    try:
+        tasks = list(dataset.task_class.load_tasks(str(path))[0])
+    except HistobenchError:
+        raise
+    except Exception as error:  # a class of someone's own: a key that it does not know, another format
+        name = dataset.task_class.__name__
+        raise HistobenchError(f"{path}: {name} cannot read it ({type(error).__name__}: {error})") from error
+    _check_ids(path, tasks)
     return tasks if limit is None else tasks[:limit]
+
+
+def _check_ids(path: Path, tasks: Sequence[Task]) -> None:
+    """An episode is known by its task's id: of two tasks with one id, a resumed run would lose one."""
+    twice = [task_id for task_id, n in Counter(str(task.task_id) for task in tasks).items() if n > 1]
+    if twice:
+        raise HistobenchError(f"{path}: more than one task has the id {twice[0]!r}; ids must differ")
 
 
 def searches(dataset: Dataset) -> bool:
