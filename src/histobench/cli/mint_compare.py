@@ -46,6 +46,10 @@ def run(args: argparse.Namespace) -> None:
     for name in (args.first, args.second):
         if name not in sides:
             raise HistobenchError(f"no episodes of {name!r} with k = {args.k}; {did_you_mean(name, sides)}")
+        kinds = sorted({outcome.feedback_type for outcome in sides[name]})
+        if len(kinds) > 1:
+            choices = " or ".join(f"{name}/{kind}" for kind in kinds)
+            raise HistobenchError(f"{name} has feedback of {len(kinds)} kinds; write {choices}")
     compared = compare_agents(sides[args.first], sides[args.second], seed=args.seed)
     if not compared:
         raise HistobenchError(f"{args.first} and {args.second} have played fewer than two tasks in common")

@@ -166,9 +166,12 @@ def _episodes(path: Path) -> Iterator[_Stored]:
 
 
 def _run_name(outcome: EpisodeOutcome) -> str:
+    from histobench.mint.results.leaderboard import FEEDBACK_TYPE
     from histobench.mint.results.outcome import NO_FEEDBACK
 
     expert = "" if outcome.feedback_model == NO_FEEDBACK else f" + {outcome.feedback_model}"
+    if expert and outcome.feedback_type != FEEDBACK_TYPE:
+        expert += f"/{outcome.feedback_type}"  # another kind is another run
     return f"{outcome.model}{expert}, k={outcome.k}"
 
 

@@ -170,5 +170,12 @@ def test_the_table_and_the_comparison_can_be_printed(
     assert "+60.0" in capsys.readouterr().out
     assert main(["mint", "compare", str(path), "--first", "bad+e", "--second", "bad"]) == 0
     assert "+30.0" in capsys.readouterr().out
+    known = list(read_outcome_table(path))
+    other = [replace(one, feedback_type="GT-textual") for one in known if one.feedback_model == "e"]
+    write_outcome_table(path, [*known, *other])
+    assert main(["mint", "compare", str(path), "--first", "bad+e", "--second", "bad"]) == 2
+    assert "bad+e/GT-textual or" in capsys.readouterr().err
+    assert main(["mint", "compare", str(path), "--first", "bad+e/GT-textual", "--second", "bad"]) == 0
+    assert "+30.0" in capsys.readouterr().out
     assert main(["mint", "compare", str(path), "--first", "goof", "--second", "bad"]) == 2
     assert "did you mean good" in capsys.readouterr().err
