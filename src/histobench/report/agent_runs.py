@@ -108,14 +108,7 @@ def _from_stored(episode: StoredEpisode) -> Episode:
     state, task = episode.state, episode.task
     history = state["history"]
     prompt = str(history[0]["content"]) if history and history[0]["role"] == "user" else ""
-    texts = iter(episode.messages)
-    turns: list[Turn] = []
-    for entry in history[1:] if prompt else history:
-        if entry["role"] == "assistant":
-            text = next(texts)
-            turns.append(Turn(text, classify(text).kind))
-        elif turns:
-            turns[-1] = _answered(turns[-1], str(entry["content"]))
+    turns = [_turn(message, answer) for message, answer in episode.exchanges]
     usage: Any = state.get("token_counter") or {}
     return Episode(
         episode.outcome,
@@ -127,9 +120,10 @@ def _from_stored(episode: StoredEpisode) -> Episode:
     )
 
 
-def _answered(turn: Turn, content: str) -> Turn:
+def _turn(message: str, answer: str | None) -> Turn:
     """The turn with the next user message taken apart."""
-    observation, _, feedback = content.partition(_FEEDBACK_MARK)
-    return Turn(
-        turn.text, turn.kind, observation.removeprefix("Observation:\n").rstrip("\n"), feedback.rstrip("\n")
-    )
+    kind = classify(message).kind
+    if answer is None:
+        return Turn(message, kind)
+    observation, _, feedback = answer.partition(_FEEDBACK_MARK)
+    return Turn(message, kind, observation.removeprefix("Observation:\n").rstrip("\n"), feedback.rstrip("\n"))

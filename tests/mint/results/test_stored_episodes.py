@@ -50,11 +50,42 @@ def test_a_stored_episode_keeps_what_the_model_wrote(tmp_path: Path) -> None:
     assert (outcome.proposals, outcome.invalid, outcome.terminate_reason) == (2, 1, "task_success")
 
 
+def test_messages_without_text_keep_their_turn(tmp_path: Path) -> None:
+    solved = ["", "Hm.", "", "<solution>B ) a dog</solution>"]
+    gave_up = ["<execute>1</execute>", "", "", "", ""]
+    lines = "".join(_line(*messages) + "\n" for messages in (solved, gave_up))
+    first, second = read_episodes(_write(tmp_path, lines))
+    assert (first.messages, second.messages) == (solved, gave_up)
+    assert first.exchanges[0][1] is not None
+    assert first.exchanges[0][1].startswith("Observation:\nI don't understand")
+    assert second.exchanges[-1] == ("", None)
+
+
 def test_a_torn_last_line_is_no_episode_but_a_torn_line_before_is_an_error(tmp_path: Path) -> None:
     whole = _line("<solution>a</solution>")
     assert len(list(read_episodes(_write(tmp_path / "a", whole + "\n" + whole[:50])))) == 1
     with pytest.raises(HistobenchError, match=r"results\.jsonl:1"):
         list(read_episodes(_write(tmp_path / "b", whole[:50] + "\n" + whole + "\n")))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"state": None},
+        {"state": {"success": True}},
+        {"state": {"agent_action_count": {}, "success": True, "terminate_reason": ""}},
+        {"state": {"history": ["a", "b"], "agent_action_count": {}, "success": True}},
+        {"task": {}},
+    ],
+)
+def test_a_line_that_is_no_whole_episode_is_named_by_every_reader(
+    damage: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = _line("<solution>a</solution>")
+    path = _write(tmp_path / "runs", json.dumps(json.loads(whole) | damage) + "\n" + whole + "\n")
+    for verb in (["mint", "table"], ["mint", "rescore"], ["report", "-o", str(tmp_path / "site")]):
+        assert main([*verb, str(tmp_path / "runs")]) == 2
+        assert f"{path.name}:1: not a finished episode" in capsys.readouterr().err
 
 
 def test_a_folder_without_results_is_named(tmp_path: Path) -> None:

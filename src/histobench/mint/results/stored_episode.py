@@ -29,8 +29,28 @@ class StoredEpisode:
     @property
     def messages(self) -> list[str]:
         """What the model wrote, turn by turn."""
-        texts = [entry["content"] for entry in self.state["history"] if entry["role"] == "assistant"]
-        return [text.removeprefix(f"{ASSISTANT}\n").removesuffix("\n") for text in texts]
+        return [message for message, _ in self.exchanges]
+
+    @property
+    def exchanges(self) -> list[tuple[str, str | None]]:
+        """Each message of the model with the user's answer to it; a last message has none.
+
+        A message without text is not part of the history: two messages of the user in a row tell of it, or
+        the counters, at the end of an episode.
+        """
+        exchanges: list[tuple[str, str | None]] = []
+        waiting: str | None = None
+        for entry in self.state["history"][1:]:
+            if entry["role"] == "assistant":
+                waiting = entry["content"].removeprefix(f"{ASSISTANT}\n").removesuffix("\n")
+            else:
+                exchanges.append((waiting or "", entry["content"]))
+                waiting = None
+        if waiting is not None:
+            exchanges.append((waiting, None))
+        elif sum(self.state["agent_action_count"].values()) > len(exchanges):
+            exchanges.append(("", None))
+        return exchanges
 
     @property
     def outcome(self) -> EpisodeOutcome:
@@ -48,7 +68,7 @@ class StoredEpisode:
             tool_calls=counts["use_tool"],
             invalid=counts["invalid_action"],
             terminate_reason=self.state["terminate_reason"] or "",
-            tokens=self.state.get("token_counter", {}).get("total_tokens") or None,
+            tokens=(self.state.get("token_counter") or {}).get("total_tokens") or None,
             leaked=gave_answer_away(self.details),
         )
 
@@ -78,8 +98,10 @@ def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
         try:
             record = json.loads(line)
             beside = details.get(str(record["task"]["task_id"]), {})
-            yield StoredEpisode(cell, record["state"], record["task"], beside)
-        except (ValueError, KeyError, TypeError) as error:
+            episode = StoredEpisode(cell, record["state"], record["task"], beside)
+            _ = episode.outcome, episode.exchanges  # whoever reads these later finds them whole
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if number == len(lines):
                 return
             raise HistobenchError(f"{path}:{number}: not a finished episode ({error!r})") from error
+        yield episode
