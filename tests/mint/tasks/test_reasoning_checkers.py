@@ -97,6 +97,26 @@ def test_no_answer_crashes_a_checker(text: str) -> None:
         ("-108.0", "-108", True),
         ("-108.0", "108", False),
         ("50", "50%", True),
+        ("50", "~50", True),
+        ("-51", "~50", False),
+        ("-5", "–5", True),
+        ("5", "minus 5", False),
+        ("1000", "1000 \\text{ m}^2", True),
+        ("1000", "1{,}000 m^2", True),
+        ("18", '"18"', True),
+        ("18", "**18**", True),
+        ("3", "[3]", True),
+        ("1", "(1, 1, 1)", False),
+        ("2", "2\\pi", False),
+        ("6.283", "$2\\pi$ radians", True),
+        ("2", "\\frac{\\pi}{2}", False),
+        ("2", "\\sqrt{2}", False),
+        ("2", "2^{2}", False),
+        ("3", "\\sqrt{9}", True),
+        ("0.866", "\\frac{\\sqrt{3}}{2}", True),
+        ("3", "3i", False),
+        ("90", "90^\\circ", True),
+        ("9", "9**9**9**9", False),
         ("7", "x = 7", True),
         ("7", "either 7 or 8", False),
         ("yes", "Yes, they are", True),
@@ -119,6 +139,11 @@ def test_the_strict_rule_reads_an_answer_as_a_person_would(reference: str, answe
         ("C ) 18107", True),
         ("Option C", True),
         ("The correct answer is c.", True),
+        ("The answer is $\\boxed{\\text{C)}}$.", True),
+        ("`C`", True),
+        ("My answer is C", True),
+        ("C because it is the largest", True),
+        ("C or D", False),
         ("18107", True),
         ("D ) because", False),
         ("a) 6", False),
@@ -130,6 +155,35 @@ def test_the_strict_rule_reads_an_answer_as_a_person_would(reference: str, answe
 def test_strict_multiple_choice_wants_the_right_letter(answer: str, right: bool) -> None:
     options = {"a": "6", "b": "121", "c": "18107", "d": "54,320"}
     assert multiple_choice.strict("c", options, answer) is right
+
+
+def test_an_article_is_no_letter_but_an_a_is() -> None:
+    options = {"a": "a cat", "b": "a dog"}
+    for answer, letter in (("A bird", None), ("A because cats purr", "a"), ("A", "a"), ("A dog", "b")):
+        given = [name for name in options if multiple_choice.strict(name, options, answer)]
+        assert given == ([letter] if letter else [])
+
+
+@pytest.mark.parametrize(
+    ("reference", "kind", "answer", "right"),
+    [
+        (-2.5, "float", "−2.5", True),
+        (2.5, "float", "−2.5", False),
+        (3, "integer", "minus 3", False),
+        (0.5, "float", ".5", True),
+        (5.0, "float", ".5", False),
+        (2.0, "float", "2π", False),
+        (1.28e-6, "float", "1.28 × 10^{-6} V/K", True),
+        (True, "bool", "Not true", False),
+        (False, "bool", "The answer is False. x - 1 is not a factor.", True),
+        ("b", "option", "(B)", True),
+        ("b", "option", "\\boxed{\\text{(b)}}", True),
+    ],
+)
+def test_the_strict_rule_of_theoremqa_reads_signs_points_and_letters(
+    reference: object, kind: str, answer: str, right: bool
+) -> None:
+    assert theorem_answer.strict(reference, kind, answer) is right
 
 
 def test_the_published_rule_credits_a_wrong_letter_that_contains_the_right_one() -> None:

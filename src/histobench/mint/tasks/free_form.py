@@ -6,11 +6,17 @@ import math
 import re
 
 from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
+from histobench.mint.tasks.plain_arithmetic import (
+    is_more_than_a_number,
+    plain_arithmetic,
+    without_last_words,
+)
 
 TOLERANCE = 0.05
 _NUMBER = re.compile(
     r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:e[-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?", re.I
 )
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _ARTICLES = {"a", "an", "the"}
 
 
@@ -56,18 +62,20 @@ def parse_number(text: str) -> float | None:
     >>> parse_number("x = $1,200$ dollars"), parse_number("3/4"), parse_number("between 2 and 5") is None
     (1200.0, 0.75, True)
     """
-    cleaned = re.split(r"[=≈]", text)[-1].replace("−", "-")
-    cleaned = re.sub(r"\\boxed\{(.*)\}", r"\1", cleaned)
-    cleaned = re.sub(r"\\d?frac\{([^{}]+)\}\{([^{}]+)\}", r"((\1)/(\2))", cleaned)
-    cleaned = re.sub(r"\\(?:text|mathrm)\{[^{}]*\}|\\[,;! ]|[$£€°]", " ", cleaned)
-    cleaned = (
-        re.sub(r"\\%|%", " ", cleaned).replace("\\times", "*").replace("×", "*").replace("^", "**").strip()
-    )
-    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", cleaned)
-    try:
-        return _finite(evaluate(plain, MATHEMATICS))
-    except NotArithmeticError:
-        pass
+    cleaned = plain_arithmetic(text)
+    for plain in dict.fromkeys((cleaned, without_last_words(cleaned))):
+        try:
+            value = evaluate(_THOUSANDS.sub("", plain), MATHEMATICS)
+        except NotArithmeticError:
+            continue
+        if isinstance(value, list | tuple | set) and len(value) == 1:
+            (value,) = value
+        if isinstance(value, complex) and value.imag == 0:
+            value = value.real
+        if not isinstance(value, str):  # a number in quotes is looked for below
+            return _finite(value)
+    if is_more_than_a_number(cleaned):
+        return None
     found = {
         value
         for match in _NUMBER.finditer(cleaned)
@@ -106,6 +114,6 @@ def _fraction(text: str) -> float | None:
 
 
 def _stands_alone(text: str, match: re.Match[str]) -> bool:
-    # The 2 of "H2O" and of "x2" is not a number of its own.
+    # The 2 of "H2O" and of "x2" is not a number of its own, nor is the 3 of an imaginary "3i".
     before = text[match.start() - 1] if match.start() else " "
-    return not before.isalpha()
+    return not before.isalpha() and re.match(r"[ij](?![^\W\d_])", text[match.end() :]) is None

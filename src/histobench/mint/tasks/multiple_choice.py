@@ -8,10 +8,15 @@ from collections.abc import Mapping
 from histobench.mint.tasks.free_form import contains_phrase, words
 
 _LETTER = re.compile(
-    r"^\W*(?:(?:the\s+)?(?:correct\s+|final\s+|best\s+)?(?:answer|option|choice)(?:\s+(?:is|:))?\s*:?\s*)*"
-    r"(?:option\s+|choice\s+)?[(\[\"'*]*([a-z])(?=$|[)\].:,;\"'*\s])",
+    r"^\W*(?:i\s+(?:choose|pick|select)\s+|it\s+is\s+)?"
+    r"(?:(?:the\s+|my\s+)?(?:correct\s+|final\s+|best\s+)?(?:answer|option|choice)(?:\s+(?:is|:))?\s*:?\s*)*"
+    r"(?:option\s+|choice\s+)?[(\[\"'*]*([a-z])(?=$|[)\].:,;\"'*\s])"
+    r"(?!(?<=a)[ \t]+(?!because\b|since\b|as\b|is\b)[^\W\d_]{2})"  # "A dog" begins with an article
+    r"(?!\W*\s(?:or|and|&)\s\W*(?-i:[A-J])\b)",  # who names two has named none
     re.IGNORECASE,
 )
+#: What LaTeX and Markdown put around a letter.
+_WRAPPING = re.compile(r"\\(?:boxed|text|textbf|mathrm)\b|[{}$`]")
 
 
 def parse_options(prompt: str, *, whole: bool = False) -> dict[str, str]:
@@ -68,13 +73,21 @@ def strict(reference: str, options: Mapping[str, str], solution: str) -> bool:
     letter = reference.strip().lower()
     answer = solution.strip()
     by_text = _option_of_text(options, answer)
-    named = _LETTER.match(answer)
+    named = named_letter(answer)
     # "A dog" begins with an article, not with a letter: a text that is an option in full comes first.
     if by_text and words(answer) == words(options[by_text]):
         return by_text == letter
-    if named and named[1].lower() in options:
-        return named[1].lower() == letter
-    return by_text == letter
+    return (named if named in options else by_text) == letter
+
+
+def named_letter(answer: str) -> str | None:
+    """The letter of the option that an answer begins with, in whatever it is wrapped.
+
+    >>> named_letter(r"The answer is $\\boxed{\\text{C}}$."), named_letter("B or C")
+    ('c', None)
+    """
+    match = _LETTER.match(_WRAPPING.sub(" ", answer).strip())
+    return match[1].lower() if match else None
 
 
 def _option_of_text(options: Mapping[str, str], answer: str) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from histobench.mint.tasks.arithmetic import BUILT_INS, MATHEMATICS, NotArithmeticError, evaluate
 from histobench.mint.tasks.free_form import parse_number
+from histobench.mint.tasks.multiple_choice import named_letter
 
 RELATIVE_TOLERANCE = 0.04
 _NUMERAL = r"[-+]?(?:[\d,]*\.*\d+)"
@@ -38,13 +39,16 @@ def strict(reference: Any, answer_type: str, solution: str) -> bool:
     (True, False, True)
     """
     value = _parse(solution, MATHEMATICS)
-    if answer_type in ("integer", "float") and (
-        isinstance(value, bool) or not isinstance(value, int | float)
-    ):
-        value = parse_number(solution)
-    if answer_type == "bool" and not isinstance(value, bool):
-        said = set(re.findall(r"\b(?:true|false|yes|no)\b", solution.lower()))
-        truths = {word in ("true", "yes") for word in said}
+    if answer_type in ("integer", "float"):
+        # The published shapes of units take any sign but "-" for one, and the point of ".5".
+        number = parse_number(solution)
+        value = None if isinstance(value, bool) else value
+        value = value if number is None else number
+    if answer_type == "option" and (letter := named_letter(solution)):
+        value = f"({letter})"
+    if answer_type == "bool":
+        said = set(re.findall(r"\b(?:not true|not false|true|false|yes|no)\b", solution.lower()))
+        truths = {word in ("true", "yes", "not false") for word in said}
         value = truths.pop() if len(truths) == 1 else None
     return _agrees(value, reference, answer_type)
 
