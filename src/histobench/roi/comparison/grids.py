@@ -69,7 +69,7 @@ def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -
         for second in names:
             pair = None if first == second else table.pair(first, second)
             star = "*" if pair is not None and pair.holds else ""
-            cells.append("" if pair is None else f"{pair.difference:+.{digits}f}{star}")
+            cells.append("" if pair is None else f"{pair.difference + 0.0:+.{digits}f}{star}")
         rows.append((first, *cells))
     return Grid(
         title=f"{table.dataset or 'results'}: row minus column",
@@ -132,12 +132,20 @@ def shown(value: float | None, interval: Interval, *, digits: int = 4) -> str:
 
     >>> shown(0.81, Interval(0.7954, 0.8311), digits=3)
     '0.810 [0.795, 0.831]'
+    >>> shown(-0.0, Interval(-0.5, -0.0), digits=3)
+    '0.000 [-0.500, 0.000]'
     """
     if value is None:
         return "-"
     if interval.low is None or interval.high is None:
-        return f"{value:.{digits}f} [-]"
-    return f"{value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+        return f"{_decimal(value, digits)} [-]"
+    low, high = _decimal(interval.low, digits), _decimal(interval.high, digits)
+    return f"{_decimal(value, digits)} [{low}, {high}]"
+
+
+def _decimal(value: float, digits: int) -> str:
+    # The negative of no difference is not "-0.000", which would look like an interval without 0.
+    return f"{0.0 if abs(value) < 1e-12 else value:.{digits}f}"
 
 
 def shown_p(p_value: float) -> str:
