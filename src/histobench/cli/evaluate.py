@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     zero.add_argument(
         "--zeroshot_prompt_file", help="one prompt per class, or templates x names as YAML/JSON"
     )
+    zero.add_argument("--weights", help="its checkpoint, as for the extraction (default: as configured)")
     zero.add_argument(
         "--zeroshot_batch_size", type=positive, default=32, help="images per step (default: 32)"
     )
@@ -96,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         preset=args.preset,
         seed=args.seed,
         device=args.device,
+        weights=args.weights,
         options=Options(
             max_iteration=args.max_iteration,
             use_sklearn=args.use_sklearn,

@@ -40,4 +40,5 @@ class EvaluationRequest:
     preset: str = "uni"
     seed: int = 0
     device: str | None = None
+    weights: str | None = None  # of the text tower, as for the extraction
     options: Options = field(default_factory=Options)

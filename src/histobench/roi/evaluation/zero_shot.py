@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from histobench.roi.results.writer import mean_and_std
 
 if TYPE_CHECKING:
     from histobench.roi.encoders.base import BasePatchEncoder
+    from histobench.roi.encoders.spec import EncoderSpec
     from histobench.roi.evaluation.context import Context
 
 #: Metrics whose spread over templates is reported.
@@ -33,15 +35,24 @@ def zero_shot_outcome(context: Context) -> Outcome:
         raise TaskSkippedError(
             "give --zeroshot_model_name: the feature file does not say which encoder made it"
         )
+    spec = _zoo_entry(name)
+    if spec is not None and not spec.supports_zero_shot:
+        raise TaskSkippedError(f"{name} has no text tower; zero-shot needs an image-text encoder")
     if options.zeroshot_prompt_file is None:
-        raise TaskSkippedError("give --zeroshot_prompt_file: one prompt per class")
-    if own and name != own:
+        raise TaskSkippedError(
+            "no prompts: give a file with one prompt per class (--zeroshot_prompt_file; "
+            "--prompts or `prompts:` for histobench run)"
+        )
+    if own and name != own and (spec is None or spec != _zoo_entry(own)):
         raise HistobenchError(
             f"zero-shot with {name} needs the features of {name}, but the test features are of {own}: "
             f"extract them with --model_name {name}"
         )
     prompts = read_prompts(options.zeroshot_prompt_file, context.classes)
-    encoder = create_encoder(name)  # its text tower is the same at every image size
+    weights = context.request.weights
+    # The text tower is the same at every image size.
+    encoder = create_encoder(name, weights=str(Path(weights).expanduser()) if weights else None)
+    _check_weights(encoder, context)
     if not encoder.supports_zero_shot:
         raise TaskSkippedError(f"{name} has no text tower; zero-shot needs an image-text encoder")
     probabilities = _probabilities(encoder, prompts, context)
@@ -53,6 +64,28 @@ def zero_shot_outcome(context: Context) -> Outcome:
     if len(prompts.templates) > 1:
         info["prompt_spread"] = _spread(encoder, prompts, context)
     return Outcome(probabilities, np.argmax(probabilities, axis=1), info)
+
+
+def _zoo_entry(name: str) -> EncoderSpec | None:
+    """The entry behind a name or an alias; None for the user's own encoders, which are known once built."""
+    from histobench.roi.encoders.registry import get_spec
+
+    try:
+        return get_spec(name)
+    except HistobenchError:
+        return None
+
+
+def _check_weights(encoder: BasePatchEncoder, context: Context) -> None:
+    """Images and texts can only be compared when one checkpoint made both."""
+    identity = context.request.test.metadata.get("identity")
+    stored = identity.get("weights") if isinstance(identity, dict) else None
+    here = encoder.identity.get("weights")
+    if stored and here and stored != here:
+        raise HistobenchError(
+            f"the test features were made with other weights of {encoder.name} ({stored}) than its text tower "
+            f"would have ({here}): give the same checkpoint (--weights) to both steps"
+        )
 
 
 def _probabilities(encoder: BasePatchEncoder, prompts: Prompts, context: Context) -> np.ndarray:

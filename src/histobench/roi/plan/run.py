@@ -155,6 +155,7 @@ def _evaluate(
             preset=preset,
             seed=plan.seed,
             device=plan.device,
+            weights=plan.weights,
             options=Options(
                 n_neighbors=plan.n_neighbors,
                 n_iter=plan.n_iter,
