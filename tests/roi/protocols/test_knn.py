@@ -174,3 +174,10 @@ def test_rows_close_to_a_far_mean_keep_their_direction() -> None:
     outcome = knn(train, labels, train[:40], n_classes=3, n_neighbors=5)
     expected = slow_knn(train.numpy(), labels.numpy(), train[:40].numpy(), 5, 3)
     np.testing.assert_array_equal(outcome.probabilities, expected)
+
+
+def test_a_class_too_small_to_win_a_vote_is_a_warning() -> None:
+    train, labels = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) // 4
+    silent, warned = (knn(train, labels, train, n_classes=3, n_neighbors=k) for k in (7, 8))
+    assert "warnings" not in silent.info
+    assert "the smallest class has 4 training images" in warned.info["warnings"][0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,17 @@ def knn(
     train, train_labels, test = train.to(device), train_labels.to(device), test.to(device)
     neighbours = nearest(train, test, k=n_neighbors, centring=Centring.of(train), memory=memory)
     votes = count_votes(train_labels[neighbours.index], n_classes)
-    info = {"n_neighbors": n_neighbors, "n_train": len(train), "rechecked_pairs": neighbours.rechecked}
+    info: dict[str, Any] = {
+        "n_neighbors": n_neighbors,
+        "n_train": len(train),
+        "rechecked_pairs": neighbours.rechecked,
+    }
+    smallest = int(torch.unique(train_labels, return_counts=True)[1].min())
+    if n_neighbors >= 2 * smallest:
+        info["warnings"] = [
+            f"{n_neighbors} neighbours vote, but the smallest class has {smallest} training images and can "
+            f"hardly win a vote; try n_neighbors {max(1, smallest // 2)}"
+        ]
     return Outcome((votes / n_neighbors).cpu().numpy(), votes.argmax(1).cpu().numpy(), info)
 
 
