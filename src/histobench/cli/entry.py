@@ -31,6 +31,7 @@ def run_verb(module: ModuleType, argv: Sequence[str], *, prog: str) -> int:
     # Libraries may log at import; only what they call a warning is for the user's eyes.
     logging.basicConfig(level=logging.WARNING, format=f"{prog}: %(levelname)s: %(message)s", force=True)
     logging.addLevelName(logging.WARNING, "warning")
+    logging.getLogger("huggingface_hub").propagate = False  # it prints its warnings itself
     try:
         return int(module.run(args) or 0)
     except HistobenchError as error:

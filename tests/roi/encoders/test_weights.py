@@ -126,6 +126,31 @@ def test_a_gated_repository_says_where_to_ask_and_how_to_log_in(monkeypatch: pyt
         create_encoder("uni_v2")
 
 
+def test_a_hub_that_cannot_be_reached_is_not_waited_for_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    asked: list[str] = []
+
+    def away(repo: str, *_: Any, **__: Any) -> str:
+        asked.append(repo)
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", away)
+    monkeypatch.setattr(download, "_unreachable_at", None)
+    for name in ("uni_v1", "uni_v1", "virchow2"):
+        with pytest.raises(HistobenchError, match=f"{name}: the model hub cannot be reached for "):
+            create_encoder(name)
+    assert asked == ["MahmoodLab/uni"]
+    monkeypatch.setattr(download, "_PATIENCE_SECONDS", 0.0)
+    with pytest.raises(HistobenchError, match="virchow2: the model hub cannot be reached"):
+        create_encoder("virchow2")
+    assert asked == ["MahmoodLab/uni", "paige-ai/Virchow2"]
+
+
 def test_the_hub_is_asked_for_the_pinned_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import huggingface_hub
 

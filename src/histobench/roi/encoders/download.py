@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +15,9 @@ from histobench.roi.encoders.file_hash import cache_dir, sha256_of
 from histobench.roi.encoders.spec import EncoderSpec
 
 LOGIN = "then run: hf auth login"
+#: A hub that could not be reached is not asked again for so long: each time its library waits half a minute.
+_PATIENCE_SECONDS = 120.0
+_unreachable_at: float | None = None
 
 
 def is_offline() -> bool:
@@ -69,6 +73,12 @@ def _download(spec: EncoderSpec, file: str) -> Path:
 
     source = spec.source
     by_hand = f"or download {file} yourself and give its path in model_utils/model_weights.json"
+    away = HistobenchError(
+        f"{spec.name}: the model hub cannot be reached for {source.repo}/{file}; "
+        f"connect to the internet, {by_hand}"
+    )
+    if _was_just_unreachable():
+        raise away
     try:
         return Path(hf_hub_download(source.repo, file, revision=source.revision or None))
     except GatedRepoError as error:
@@ -78,10 +88,8 @@ def _download(spec: EncoderSpec, file: str) -> Path:
         ) from error
     except (RevisionNotFoundError, LocalEntryNotFoundError, EntryNotFoundError) as error:
         if isinstance(error, LocalEntryNotFoundError):
-            raise HistobenchError(
-                f"{spec.name}: the model hub cannot be reached for {source.repo}/{file}; "
-                f"connect to the internet, {by_hand}"
-            ) from error
+            _note_unreachable()
+            raise away from error
         raise HistobenchError(f"{spec.name}: {source.repo} has no {file} at {source.revision}") from error
     except RepositoryNotFoundError as error:
         raise HistobenchError(
@@ -95,6 +103,15 @@ def _download(spec: EncoderSpec, file: str) -> Path:
             f"{spec.name}: downloading {source.repo}/{file} failed "
             f"({type(error).__name__}); try again, {by_hand}"
         ) from error
+
+
+def _was_just_unreachable() -> bool:
+    return _unreachable_at is not None and time.monotonic() - _unreachable_at < _PATIENCE_SECONDS
+
+
+def _note_unreachable() -> None:
+    global _unreachable_at
+    _unreachable_at = time.monotonic()
 
 
 def fetch_from_url(spec: EncoderSpec, url: str) -> Path:
