@@ -14,8 +14,6 @@ from histobench.cli.main import main
         ["extract", "--dataset_split_csv", "x", "--model_name", "y", "--seed", "-1"],
         ["evaluate", "--TASK", "x", "--train_feature_file", "x", "--test_feature_file", "x", "--seed", ""],
         ["run", "--data", "x", "--models", "y", "--seed", "-1"],
-        ["bootstrap", "x", "--random_state", "-1"],
-        ["compare", "x", "--random_state", "1.5"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -16,7 +16,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.flag_values import seed
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", nargs="?", help="results folder (searched with all its subfolders)")
     parser.add_argument("--results_dir", help="the same, as a flag")
     parser.add_argument("--n_bootstrap", type=int, default=1000, help="resamples (default: 1000)")
-    parser.add_argument("--random_state", type=seed, default=42, help="seed of the resamples (default: 42)")
+    parser.add_argument("--random_state", type=int, default=42, help="seed of the resamples (default: 42)")
     parser.add_argument(
         "--method",
         choices=("percentile", "bca"),

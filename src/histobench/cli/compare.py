@@ -17,7 +17,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.flag_values import seed
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--n_bootstrap", type=int, help="resamples (default: 2000 or more, by the number of pairs)"
     )
-    parser.add_argument("--random_state", type=seed, default=42, help="seed of the resamples (default: 42)")
+    parser.add_argument("--random_state", type=int, default=42, help="seed of the resamples (default: 42)")
     parser.add_argument(
         "--test",
         choices=("auto", "bootstrap", "mcnemar", "delong"),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 
-from histobench.cli.flag_values import seed
 from histobench.core.errors import HistobenchError
 
 
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--n_bootstrap", type=int, help="simulated test sets (default: 4000, or 1000 for slow metrics)"
     )
-    parser.add_argument("--random_state", type=seed, default=42, help="seed (default: 42)")
+    parser.add_argument("--random_state", type=int, default=42, help="seed (default: 42)")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
 
