@@ -83,8 +83,8 @@ def _check_weights(encoder: BasePatchEncoder, context: Context) -> None:
     here = encoder.identity.get("weights")
     if stored and here and stored != here:
         raise HistobenchError(
-            f"the test features were made with other weights of {encoder.name} ({stored}) than its text tower "
-            f"would have ({here}): give the same checkpoint (--weights) to both steps"
+            f"the test features were made with other weights of {encoder.name} ({stored}) than its text "
+            f"tower would have ({here}): give the same checkpoint (--weights) to both steps"
         )
 
 
