@@ -48,6 +48,20 @@ def test_every_page_has_its_data(site: Path, data_of: DataOf) -> None:
     assert overview["agents"] == ["agent-x, k = 5", "agent-x + judge (no_GT-textual), k = 5"]
 
 
+def test_several_processes_write_what_one_writes(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("histobench.report.site._MANY_RUNS", 1)
+    folders = [build_site(results, tmp_path / str(workers), workers=workers).parent for workers in (1, 2)]
+    written = [
+        {path.relative_to(folder): path.read_bytes() for path in (folder / "data").rglob("*.js")}
+        for folder in folders
+    ]
+    changing = Path("data/site.js")  # it says when it was built
+    assert sorted(written[0]) == sorted(written[1])
+    assert all(written[1][path] == data for path, data in written[0].items() if path != changing)
+
+
 def test_stored_predictions_arrive_whole(results: Path, site: Path, data_of: DataOf) -> None:
     overview = data_of(site, "site")
     by_key = {

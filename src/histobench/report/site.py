@@ -31,10 +31,11 @@ from histobench.report.site_folder import site_folder
 from histobench.report.table import TableJob, TableResult, WrongImages, build_table
 from histobench.report.table_statistics import Allowance
 from histobench.report.thumbnails import Cache, write_thumbnails
+from histobench.roi.results.layout import TaskFiles
 
 log = logging.getLogger(__name__)
-#: Fewer runs than this are not worth starting processes for.
-_WORTH_PROCESSES = 400
+#: Less than this is not worth starting processes for: runs, and bytes of predictions.
+_MANY_RUNS, _MANY_BYTES = 400, 2**26
 HOW_TO_GET_RESULTS = "`histobench run`, `histobench evaluate` and `histobench mint run` write results"
 Progress = Callable[[str, int, int], None]
 
@@ -194,13 +195,20 @@ def _tables(
                 allowance=Allowance.shared_by(alike, thorough=thorough),
             )
         )
-    for done, result in enumerate(_mapped(jobs, workers, len(inventory.runs)), start=1):
+    for done, result in enumerate(_mapped(jobs, workers if _is_large(inventory) else 1), start=1):
         on_progress("runs", done, len(jobs))
         yield result
 
 
-def _mapped(jobs: list[TableJob], workers: int, n_runs: int) -> Iterable[TableResult]:
-    if workers <= 1 or n_runs < _WORTH_PROCESSES:
+def _is_large(inventory: Inventory) -> bool:
+    if len(inventory.runs) >= _MANY_RUNS:
+        return True
+    files = (TaskFiles.beside(run.path).detailed for run in inventory.runs)
+    return sum(path.stat().st_size for path in files if path.exists()) >= _MANY_BYTES
+
+
+def _mapped(jobs: list[TableJob], workers: int) -> Iterable[TableResult]:
+    if workers <= 1:
         yield from map(build_table, jobs)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
