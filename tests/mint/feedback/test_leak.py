@@ -11,7 +11,7 @@ from histobench.mint.envs.state import Message
 from histobench.mint.feedback.leak import leaks_answer
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import MBPPTask
-from histobench.mint.tasks.reasoning import MultipleChoiceTask, ReasoningTask
+from histobench.mint.tasks.reasoning import MultipleChoiceTask, ReasoningTask, TheoremqaTask
 
 NUMBER = ReasoningTask(id=1, prompt="How many legs have 7 cats?", reference="28.0")
 PHRASE = ReasoningTask(id=2, prompt="Who wrote it?", reference="mary shelley")
@@ -20,6 +20,8 @@ CHOICE = MultipleChoiceTask(
     prompt="Which? Options: ['a ) red' , 'b ) green' , 'c ) blue']",
     reference="b",
 )
+YES_OR_NO = ReasoningTask(id=5, prompt="Is it a dog, yes or no?", reference="no")
+TRUTH = TheoremqaTask(id=6, prompt="Is every group abelian?", reference=False, answer_type="bool")
 PROGRAM = MBPPTask(
     id=4, prompt="Write a function to double.", reference="assert twice(2) == 4\nassert twice(5) == 10"
 )
@@ -38,6 +40,10 @@ def judged(task: Task, feedback: str, said: str = "", observation: str = "") -> 
         (PHRASE, "Think of Mary Shelley, who wrote it."),
         (CHOICE, "The correct option is B, not A."),
         (CHOICE, "It should be (b)."),
+        (CHOICE, "Option B fits."),
+        (CHOICE, "The right answer is green."),
+        (YES_OR_NO, "This is BAD. The answer is no."),
+        (TRUTH, 'This is BAD. The correct answer should be "False".'),
     ],
 )
 def test_a_stated_answer_is_a_leak(task: Task, feedback: str) -> None:
@@ -57,6 +63,10 @@ def test_a_stated_answer_is_a_leak(task: Task, feedback: str) -> None:
         (CHOICE, "This is BAD. Option A is wrong.", "<solution>a</solution>", ""),
         (CHOICE, "This is GOOD. Submit option B.", "The answer is B", ""),
         (CHOICE, "This is BAD. A prism would help.", "", ""),
+        (CHOICE, "This is BAD. The answer is not red.", "", ""),
+        (YES_OR_NO, "This is BAD. There is no error in your code, but no search either.", "", ""),
+        (YES_OR_NO, "This is GOOD. The answer is no.", "<solution>No</solution>", ""),
+        (TRUTH, "This is BAD. Decide whether the statement is true or false.", "", ""),
     ],
 )
 def test_a_hint_or_a_verdict_on_the_agents_own_answer_is_none(

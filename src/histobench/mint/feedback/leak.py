@@ -14,9 +14,17 @@ from histobench.mint.tasks.reasoning import MultipleChoiceTask
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?")
 _FENCED = re.compile(r"```[a-zA-Z0-9]*\n(.*?)```", re.DOTALL)
 _OPTION = re.compile(
-    r"\b(?:option|answer|choice)\s*(?:is|should be|:)?\s*\(?([A-Ja-j])\b\)?|\(([A-Ja-j])\)|\b([A-J])\)"
+    r"\b(?i:option|answer|choice)\s*(?:is|should be|:)?\s*\(?([A-Ja-j])\b\)?|\(([A-Ja-j])\)|\b([A-J])\)"
 )
 _ANSWER = re.compile(r"\b(?:answer|result|solution|value|should (?:be|get)|equals)\b[^.]*$", re.IGNORECASE)
+#: "Yes" and "no" stand in most sentences: only as what an answer is said to be do they say anything.
+_TRUTH = re.compile(
+    r"\b(?:answer|solution|statement|claim)\b(?:\s+\w+){0,2}?\s*(?:\bis|\bshould be|\bmust be|:)\s+[\"'`*]*"
+    r"(yes|no|true|false)\b(?=[\"'`*]*\s*(?:[.,;!)]|$))",
+    re.IGNORECASE | re.MULTILINE,
+)
+_TRUTHS = {"yes", "no", "true", "false"}
+_OPTION_TEXT = re.compile(r"\banswer\s*(?:is|should be|:)\s*([^.\n]{2,80})", re.IGNORECASE)
 _QUOTED = re.compile(r"\"([^\"\n]{2,80})\"|'([^'\n]{2,80})'|`([^`\n]{1,80})`|\*\*([^*\n]{1,80})\*\*")
 
 
@@ -45,7 +53,14 @@ def _new_answers(task: Task, said: str, feedback: str) -> list[str]:
         # The options stand in the prompt: naming one is news unless the agent has named it.
         spoken = said.replace(task.prompt, "")
         named = _options(feedback) - _options(spoken)
-        return sorted(named) if len(named) == 1 else []  # who discusses several has not chosen one
+        if len(named) > 1:
+            return []  # who discusses several has not chosen one
+        return sorted(named) or [
+            text for text in _OPTION_TEXT.findall(feedback) if not _contains(spoken, text)
+        ]
+    if str(task.reference).strip().lower() in _TRUTHS:
+        spoken = said.replace(task.prompt, "")  # a prompt asks "yes or no", "True or False"
+        return sorted({word for word in _TRUTH.findall(feedback) if not _contains(spoken, word)})
     found = {match.group() for match in _NUMBER.finditer(feedback) if _is_stated(match)}
     found = {number for number in found if not _contains(said, number)}
     phrases = {next(filter(None, groups)) for groups in _QUOTED.findall(feedback)}
