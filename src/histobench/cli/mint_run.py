@@ -94,6 +94,10 @@ def run(args: argparse.Namespace) -> int:
     for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise HistobenchError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    if not args.timeout > 0:  # also "nan"
+        raise HistobenchError(f"--timeout must be more than 0 seconds, not {args.timeout}")
+    if not 0 <= args.temperature < float("inf"):
+        raise HistobenchError(f"--temperature must be 0 or more, not {args.temperature}")
     console = Console(stderr=True)
     wording = choose_wording(args.prompts, args.prompts_dir)
     cells, output = _cells(args)

@@ -178,6 +178,51 @@ def test_a_file_that_is_no_configuration_is_named(
     assert len(said.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("folder", "agent_class"),
+    [
+        ("F=None", "OpenAIFeedbackAgent"),
+        ("F=gpt-4/PHF=GT-binary", "OpenAIFeedbackAgent"),
+        ("F=gpt-4/PHF=no_GT-textual", "None"),
+    ],
+)
+def test_a_folder_that_belies_the_feedback_is_refused(
+    folder: str,
+    agent_class: str,
+    tmp_path: Path,
+    own_config: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = own_config()
+    config = json.loads(file.read_text())
+    config["output_dir"] = str(tmp_path / "out" / f"m/{folder}/max2_p2+tool+cd/reasoning/gsm8k")
+    config["feedback_config"] = {
+        "pseudo_human_feedback": "no_GT",
+        "feedback_form": "textual",
+        "feedback_agent_config": {"agent_class": agent_class, "model_name": "gpt-4"},
+    }
+    file.write_text(json.dumps(config))
+    assert main(["mint", "run", "--config", str(file)]) == 2
+    assert "let them agree" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--k", "5..1"),
+        ("--timeout", "-1"),
+        ("--timeout", "nan"),
+        ("--temperature", "nan"),
+        ("--temperature", "-1"),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["mint", "run", f"{option}={value}"]) == 2
+    assert option in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--limit", "--repeat", "--concurrency", "--attempts", "--max-tokens"])
 def test_less_than_one_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mint", "run", option, "0"]) == 2

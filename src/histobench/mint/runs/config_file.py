@@ -12,7 +12,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.opening import player_name
 from histobench.mint.agents.spec import AgentSpec, parse_agent
-from histobench.mint.configs.cell import Cell, parse_cell
+from histobench.mint.configs.cell import NONE, Cell, parse_cell
 from histobench.mint.configs.dataset import Dataset, get_dataset, task_class
 from histobench.mint.feedback.kind import parse_kind
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
@@ -94,8 +94,16 @@ def _agent(class_name: str, settings: Mapping[str, Any]) -> AgentSpec:
 def _expert(cell: Cell, config: Mapping[str, Any]) -> ExpertPlan | None:
     settings = config.get("feedback_agent_config") or {}
     if settings.get("agent_class", "None") == "None":
+        if cell.feedback_model != NONE:
+            raise HistobenchError(
+                f"output_dir is for expert {cell.feedback_model}, feedback_config for none; let them agree"
+            )
         return None
     kind = parse_kind(f"{config['pseudo_human_feedback']}-{config['feedback_form']}")
+    if cell.feedback_type != kind.name:  # the folder is all that tables know of an expert
+        raise HistobenchError(
+            f"output_dir is for {cell.feedback_type}, feedback_config for {kind.name}; let them agree"
+        )
     if settings["agent_class"] == PLACEBO:
         return ExpertPlan(kind)
     return ExpertPlan(kind, _agent(settings["agent_class"], settings), _sampling(settings, 1024))
