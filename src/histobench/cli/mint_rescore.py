@@ -45,22 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print what changes, for each dataset and each run."""
-    from histobench.mint.configs.dataset import select_datasets
     from histobench.mint.results.outcome import write_outcome_table
     from histobench.mint.tasks.rule import as_rule
 
     rules = [as_rule(name.strip()) for name in args.rule.split(",")]
     if args.output and len(rules) > 1:
         raise HistobenchError("--output takes the outcomes of one rule; give one --rule")
-    names = [name.strip() for name in args.tasks.split(",")] if args.tasks else None
-    wanted = {dataset.name for dataset in select_datasets(names)}
+    wanted = _wanted(args.tasks)
     tasks = _Tasks(Path(args.results), args.data, act=args.act)
     by_dataset: dict[str, _Tally] = defaultdict(_Tally)
     by_run: dict[str, _Tally] = defaultdict(_Tally)
     outcomes: list[EpisodeOutcome] = []
     for episode in _episodes(Path(args.results)):
         outcome = episode.outcome
-        if outcome.task not in wanted:
+        if wanted is not None and outcome.task not in wanted:
             continue
         tallies = (by_dataset[outcome.task], by_run[_run_name(outcome)])
         task = tasks.find(outcome.task, outcome.task_id)
@@ -76,6 +74,14 @@ def run(args: argparse.Namespace) -> None:
     _print("run", by_run, rules)
     if args.output:
         write_outcome_table(args.output, outcomes)
+
+
+def _wanted(tasks: str | None) -> set[str] | None:
+    from histobench.mint.runs.task_source import choose_datasets
+
+    if tasks is None:
+        return None
+    return {dataset.name for dataset in choose_datasets(name.strip() for name in tasks.split(","))}
 
 
 @dataclass(frozen=True)
@@ -140,9 +146,13 @@ class _Tasks:
 
     def _load(self, name: str) -> list[Any]:
         from histobench.mint.alfworld.games import find_games
-        from histobench.mint.configs.dataset import get_dataset
+        from histobench.mint.configs.dataset import known_datasets
+        from histobench.mint.runs.starter import NAME
+        from histobench.mint.runs.task_source import choose_datasets
 
-        dataset = get_dataset(name)
+        if name not in (NAME, *known_datasets()):
+            return []  # played from a configuration that names its class; its episodes are counted as unknown
+        (dataset,) = choose_datasets([name])
         if name == "alfworld":
             return list(dataset.task_class.load_tasks(str(find_games(self._data, self._data / "..")))[0])
         return dataset.load(self._data)

@@ -12,7 +12,7 @@ import numpy as np
 from histobench.mint.results.leaderboard import leaderboard
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain, rate_interval
-from histobench.report.agent_runs import AgentRun, Episode, family_of
+from histobench.report.agent_runs import AgentRun, Episode
 from histobench.report.payload import rounded, write_payload
 
 #: Conversations of one data file, and characters of one message.
@@ -47,7 +47,7 @@ def _run(run: AgentRun) -> dict[str, Any]:
     families: dict[str, list[Episode]] = defaultdict(list)
     datasets: dict[str, list[Episode]] = defaultdict(list)
     for episode in run.episodes:
-        families[family_of(episode.outcome.task)].append(episode)
+        families[episode.outcome.family].append(episode)
         datasets[episode.outcome.task].append(episode)
     actions = sum(_actions(episode) for episode in run.episodes)
     return {

@@ -11,7 +11,6 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.mint.envs.action import classify
 from histobench.mint.replay.recording import SUFFIX, Recording, read_recordings
-from histobench.mint.results.leaderboard import FAMILIES
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_episodes
 
@@ -79,15 +78,6 @@ def find_agent_runs(results_dir: Path) -> tuple[list[AgentRun], list[str]]:
             problems.append(str(error).replace(f"{results_dir.as_posix()}/", ""))
     order = sorted(runs, key=lambda key: (key[0].lower(), key[1] != NO_FEEDBACK, key[1], key[2], key[3]))
     return [runs[key] for key in order], problems
-
-
-def family_of(task: str) -> str:
-    """The task family of a dataset; a dataset of no known family is its own.
-
-    >>> family_of("gsm8k")
-    'reasoning'
-    """
-    return FAMILIES.get(task, task)
 
 
 def _episodes(path: Path) -> Iterator[Episode]:

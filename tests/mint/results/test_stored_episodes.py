@@ -15,6 +15,7 @@ from histobench.mint.envs.state import Budget
 from histobench.mint.results.outcome import read_outcome_table
 from histobench.mint.results.rescoring import Rescored, rescore
 from histobench.mint.results.stored_episode import find_result_files, read_episodes
+from histobench.mint.runs.task_source import choose_datasets
 from histobench.mint.tasks import MultipleChoiceTask, ReasoningTask, Task
 
 CELL = "m/F=None/max5_p2+tool+cd/reasoning/mmlu"
@@ -140,6 +141,28 @@ def test_the_verb_prints_both_rules_and_writes_a_table(
     assert [outcome.success for outcome in read_outcome_table(table)] == [True, False]
     assert main(["mint", "table", str(table), str(tmp_path / "runs")]) == 0
     assert "75.00" in capsys.readouterr().out
+
+
+def test_episodes_of_the_starter_are_rescored_and_those_of_unknown_datasets_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = choose_datasets(["starter"])[0].load(tmp_path)[0]
+    record = json.loads(_line("<solution>a</solution>"))
+    record["state"]["history"][1]["content"] = f"Assistant:\n<solution>{task.reference}</solution>\n"
+    record["task"]["task_id"] = task.task_id
+    line = json.dumps(record) + "\n"
+    _write(tmp_path / "runs", line, "m/F=None/max5_p2+tool+cd/reasoning/starter")
+    _write(tmp_path / "runs", line, "m/F=None/max5_p2+tool+cd/lab/mine")
+    assert main(["mint", "rescore", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert [line.split()[:4] for line in said.splitlines() if line.startswith("starter")] == [
+        ["starter", "1", "100.00", "%"]
+    ]
+    assert "unknown task" in said
+    assert main(["mint", "table", str(tmp_path / "runs"), "--by", "family"]) == 0
+    said = capsys.readouterr().out
+    assert "reasoning" in said
+    assert "lab" in said
 
 
 def test_both_rules_stand_side_by_side_for_recordings(

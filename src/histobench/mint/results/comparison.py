@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from histobench.core.statistics.mcnemar import McNemar, mcnemar
 from histobench.core.statistics.paired import PairedDifference
-from histobench.mint.results.leaderboard import FAMILIES
 from histobench.mint.results.outcome import EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain
 
@@ -37,8 +36,7 @@ def compare_agents(
     groups: dict[str, tuple[list[EpisodeOutcome], list[EpisodeOutcome]]] = defaultdict(lambda: ([], []))
     for side, outcomes in enumerate((first, second)):
         for outcome in outcomes:
-            family = FAMILIES.get(outcome.task, outcome.task)
-            for name in dict.fromkeys((ALL, family, outcome.task)):
+            for name in dict.fromkeys((ALL, outcome.family, outcome.task)):
                 groups[name][side].append(outcome)
     compared = [_compare(name, *sides, seed) for name, sides in groups.items()]
     return [comparison for comparison in compared if comparison is not None]

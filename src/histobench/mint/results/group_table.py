@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from histobench.core.statistics.intervals import Interval
-from histobench.mint.results.leaderboard import FAMILIES
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, mean_tokens
 from histobench.mint.results.reliability import pass_hat, tries_per_task
 from histobench.mint.results.success_rate import rate_by_budget
@@ -47,7 +46,7 @@ def group_rows(outcomes: Iterable[EpisodeOutcome], by: str = "all") -> list[Grou
 def _group(outcome: EpisodeOutcome, by: str) -> str:
     if by == "dataset":
         return outcome.task
-    return FAMILIES.get(outcome.task, outcome.task) if by == "family" else ALL
+    return outcome.family if by == "family" else ALL
 
 
 def _row(model: str, group: str, outcomes: Sequence[EpisodeOutcome]) -> GroupRow:

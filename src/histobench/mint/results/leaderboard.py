@@ -16,16 +16,6 @@ FEEDBACK_TYPE = "no_GT-textual"
 TREND_BUDGETS = (1, 2, 3, 4, 5)
 FULL_BUDGET = 5
 AVERAGE = "avg_micro"
-FAMILIES = {
-    "gsm8k": "reasoning",
-    "math": "reasoning",
-    "hotpotqa": "reasoning",
-    "mmlu": "reasoning",
-    "theoremqa": "reasoning",
-    "humaneval": "code_generation",
-    "mbpp": "code_generation",
-    "alfworld": "decision_making",
-}
 _DISPLAY = {"agentlm-70b-llama-2": "AgentLM-70b", "lemur-70b-chat-v1": "Lemur-70b-chat-v1"}
 
 
@@ -92,11 +82,11 @@ def display_name(model: str) -> str:
 
 
 def family_rates(outcomes: Iterable[EpisodeOutcome]) -> dict[str, float]:
-    """Success for each family, and over all episodes; a dataset of no known family is its own."""
+    """Success for each family, and over all episodes."""
     groups: dict[str, list[EpisodeOutcome]] = defaultdict(list)
     for outcome in outcomes:
         groups[AVERAGE].append(outcome)
-        groups[FAMILIES.get(outcome.task, outcome.task)].append(outcome)
+        groups[outcome.family].append(outcome)
     return {name: rate for name in sorted(groups) if (rate := success_rate(groups[name])) is not None}
 
 

@@ -14,6 +14,17 @@ from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
 
 NO_FEEDBACK = "None"
+#: The families of the published datasets, for tables and recordings that do not name them.
+FAMILIES = {
+    "gsm8k": "reasoning",
+    "math": "reasoning",
+    "hotpotqa": "reasoning",
+    "mmlu": "reasoning",
+    "theoremqa": "reasoning",
+    "humaneval": "code_generation",
+    "mbpp": "code_generation",
+    "alfworld": "decision_making",
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,11 @@ class EpisodeOutcome:
     terminate_reason: str = ""
     tokens: int | None = None
     leaked: bool | None = None
+    family: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.family:  # a dataset of no known family is its own
+            object.__setattr__(self, "family", FAMILIES.get(self.task, self.task))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -98,4 +114,5 @@ def _outcome(row: Mapping[str, Any]) -> EpisodeOutcome:
         terminate_reason=row["terminate_reason"],
         tokens=int(row["tokens"]) if row.get("tokens") else None,
         leaked=bool(int(row["leaked"])) if row.get("leaked") else None,
+        family=row.get("family") or "",
     )

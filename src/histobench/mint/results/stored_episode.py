@@ -70,6 +70,7 @@ class StoredEpisode:
             terminate_reason=self.state["terminate_reason"] or "",
             tokens=(self.state.get("token_counter") or {}).get("total_tokens") or None,
             leaked=gave_answer_away(self.details),
+            family=self.cell.family,
         )
 
 
