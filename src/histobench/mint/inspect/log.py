@@ -46,6 +46,7 @@ def log_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
                 terminate_reason=state["terminate_reason"],
                 tokens=state["token_counter"]["total_tokens"] or None,
                 leaked=gave_answer_away(episode["details"]),
+                family=sample.metadata["family"],
             )
     except (OSError, ValueError, KeyError) as error:
         raise HistobenchError(f"{path} is no log of {TASK} that can be read ({error!r})") from error
