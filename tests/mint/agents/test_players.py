@@ -13,6 +13,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import ProviderError
 from histobench.mint.agents.human_player import HumanPlayer
 from histobench.mint.agents.player import EpisodeKey
+from histobench.mint.agents.replay_expert import ReplayExpert
 from histobench.mint.agents.replay_player import ReplayPlayer
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
@@ -62,21 +63,44 @@ def test_an_episode_that_was_not_recorded_is_no_failure_of_the_model(tmp_path: P
 
 def test_recordings_of_two_models_cannot_be_one_agent(tmp_path: Path) -> None:
     path = write(tmp_path / "m.k5.jsonl.gz", recording("a"), recording("b"))
-    with pytest.raises(HistobenchError, match="2 models"):
+    with pytest.raises(HistobenchError, match="2 runs"):
         ReplayPlayer(path)
     with pytest.raises(HistobenchError, match="no recordings"):
         ReplayPlayer(tmp_path / "absent")
 
 
-def test_a_finished_run_can_be_replayed(tmp_path: Path) -> None:
-    folder = tmp_path / "gpt/F=None/max5_p2+tool+cd/reasoning/gsm8k"
+def write_run(folder: Path, said: str) -> None:
     folder.mkdir(parents=True)
-    history = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "Assistant:\nfour\n"}]
-    line = {"state": {"history": history, "error": None}, "task": {"task_id": 3}}
+    history = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": f"Assistant:\n{said}\n"}]
+    counts = {"propose_solution": 0, "use_tool": 0, "invalid_action": 1}
+    state = {
+        "history": history,
+        "success": False,
+        "agent_action_count": counts,
+        "terminate_reason": "max_steps",
+    }
+    line = {"state": {**state, "error": None}, "task": {"task_id": 3}}
     (folder / "results.jsonl").write_text(json.dumps(line) + "\n")
+
+
+def test_a_finished_run_can_be_replayed(tmp_path: Path) -> None:
+    write_run(tmp_path / "gpt/F=None/max5_p2+tool+cd/reasoning/gsm8k", "four")
     player = ReplayPlayer(tmp_path)
     assert player.name == "gpt"
     assert player.open(EpisodeKey("gsm8k", 3))(ASK) == "four"
+
+
+def test_a_folder_of_several_runs_of_one_model_is_not_mixed(tmp_path: Path) -> None:
+    write_run(tmp_path / "gpt/F=None/max1_p1+tool+cd/reasoning/gsm8k", "short")
+    write_run(tmp_path / "gpt/F=None/max5_p2+tool+cd/reasoning/gsm8k", "four")
+    with pytest.raises(HistobenchError, match=r"2 runs \(gpt, k=1; gpt, k=5\)"):
+        ReplayPlayer(tmp_path)
+    assert ReplayPlayer(tmp_path / "gpt/F=None/max5_p2+tool+cd").open(EpisodeKey("gsm8k", 3))(ASK) == "four"
+    write_run(tmp_path / "gpt/F=e/PHF=GT-binary/max5_p2+tool+cd/reasoning/gsm8k", "b")
+    write_run(tmp_path / "gpt/F=e/PHF=GT-textual/max5_p2+tool+cd/reasoning/gsm8k", "t")
+    with pytest.raises(HistobenchError, match=r"gpt \+ e GT-binary, k=5; gpt \+ e GT-textual, k=5"):
+        ReplayExpert(tmp_path / "gpt/F=e")
+    assert ReplayExpert(tmp_path / "gpt/F=e/PHF=GT-textual").name == "e"
 
 
 def test_a_person_sees_what_is_new_and_ends_a_message_with_a_dot() -> None:

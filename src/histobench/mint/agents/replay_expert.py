@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.player import EpisodeAgent, EpisodeKey, Player
+from histobench.mint.agents.replay_player import the_only_run
 from histobench.mint.envs.state import Message
 from histobench.mint.replay.recording import SUFFIX, read_recordings
-from histobench.mint.results.outcome import NO_FEEDBACK
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.results.stored_episode import find_result_files, read_episodes
 
 HEADER = "\nExpert feedback:\n"
@@ -23,13 +23,13 @@ class ReplayExpert(Player):
         if not Path(path).exists():
             raise HistobenchError(f"no recordings at {path}")
         self._feedback: dict[tuple[str, str], list[str]] = {}
-        names = set()
-        for name, dataset, task_id, feedback in _recorded(Path(path)):
-            names.add(name)
-            self._feedback.setdefault((dataset, str(task_id)), feedback)
-        if len(names) != 1 or NO_FEEDBACK in names:
-            raise HistobenchError(f"{path} is not a recording of one expert's feedback")
-        self.name = names.pop()
+        runs: dict[str, str] = {}
+        for outcome, feedback in _recorded(Path(path)):
+            runs[outcome.run_name] = outcome.feedback_model
+            self._feedback.setdefault(outcome.key, feedback)
+        self.name = runs[the_only_run(path, runs)]
+        if self.name == NO_FEEDBACK:
+            raise HistobenchError(f"{path} is not a recording of an expert's feedback")
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
         """The feedback of one episode."""
@@ -44,15 +44,15 @@ class _ReplayedFeedback(EpisodeAgent):
         return self._left.pop() if self._left else ""
 
 
-def _recorded(path: Path) -> Iterator[tuple[str, str, Any, list[str]]]:
-    """(expert, dataset, task id, feedback of each turn) of every episode."""
+def _recorded(path: Path) -> Iterator[tuple[EpisodeOutcome, list[str]]]:
+    """(outcome, feedback of each turn) of every episode."""
     if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
         for recording in read_recordings(path):
             feedback = [turn.feedback for turn in recording.turns]
-            yield recording.feedback_model, recording.task, recording.task_id, feedback
+            yield recording.outcome, feedback
         return
     for file in find_result_files(path):
         for episode in read_episodes(file):
-            asked = [entry["content"] for entry in episode.state["history"] if entry["role"] == "user"][1:]
-            feedback = [text.partition(HEADER)[2].removesuffix("\n") for text in asked]
-            yield episode.cell.feedback_model, episode.cell.dataset, episode.task["task_id"], feedback
+            answers = [answer or "" for _, answer in episode.exchanges]
+            feedback = [text.partition(HEADER)[2].removesuffix("\n") for text in answers]
+            yield episode.outcome, feedback

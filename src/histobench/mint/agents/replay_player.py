@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import ProviderError
@@ -12,6 +11,7 @@ from histobench.mint.agents.player import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
 from histobench.mint.replay.recording import SUFFIX, read_recordings
+from histobench.mint.results.outcome import EpisodeOutcome
 from histobench.mint.results.stored_episode import find_result_files, read_episodes
 
 #: What the agent's provider "said" when more is asked than was recorded.
@@ -30,15 +30,11 @@ class ReplayPlayer(Player):
         if not self._path.exists():
             raise HistobenchError(f"no recordings at {path}")
         self._messages: dict[tuple[str, str], tuple[list[str], str | None]] = {}
-        names = set()
-        for name, dataset, task_id, messages, error in _recorded(self._path):
-            names.add(name)
-            self._messages.setdefault((dataset, str(task_id)), (messages, error))
-        if len(names) != 1:
-            raise HistobenchError(
-                f"{path} holds recordings of {len(names)} models ({', '.join(sorted(names))}); name one file"
-            )
-        self.name = names.pop()
+        runs: dict[str, str] = {}
+        for outcome, messages, error in _recorded(self._path):
+            runs[outcome.run_name] = outcome.model
+            self._messages.setdefault(outcome.key, (messages, error))
+        self.name = runs[the_only_run(path, runs)]
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
         """Looks the episode up."""
@@ -59,14 +55,22 @@ class _ReplayAgent(EpisodeAgent):
         return self._left.pop()
 
 
-def _recorded(path: Path) -> Iterator[tuple[str, str, Any, list[str], str | None]]:
-    """(model, dataset, task id, messages, error) of every episode."""
+def the_only_run(path: str | Path, runs: Collection[str]) -> str:
+    """The one run that was recorded; episodes of several would be mixed without a word."""
+    if len(runs) != 1:
+        raise HistobenchError(
+            f"{path} holds recordings of {len(runs)} runs ({'; '.join(sorted(runs))}); name one of them"
+        )
+    return next(iter(runs))
+
+
+def _recorded(path: Path) -> Iterator[tuple[EpisodeOutcome, list[str], str | None]]:
+    """(outcome, messages, error) of every episode."""
     if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
         for recording in read_recordings(path):
             texts = [turn.assistant for turn in recording.turns]
-            yield recording.model, recording.task, recording.task_id, texts, recording.error
+            yield recording.outcome, texts, recording.error
         return
     for file in find_result_files(path):
         for episode in read_episodes(file):
-            cell = episode.cell
-            yield cell.model, cell.dataset, episode.task["task_id"], episode.messages, episode.state["error"]
+            yield episode.outcome, episode.messages, episode.state.get("error")

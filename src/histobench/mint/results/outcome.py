@@ -55,6 +55,18 @@ class EpisodeOutcome:
             object.__setattr__(self, "family", FAMILIES.get(self.task, self.task))
 
     @property
+    def run_name(self) -> str:
+        """Who played under which setting.
+
+        >>> EpisodeOutcome("m", "e", "GT-binary", 5, "gsm8k", "1", True).run_name
+        'm + e GT-binary, k=5'
+        """
+        expert = (
+            "" if self.feedback_model == NO_FEEDBACK else f" + {self.feedback_model} {self.feedback_type}"
+        )
+        return f"{self.model}{expert}, k={self.k}"
+
+    @property
     def key(self) -> tuple[str, str]:
         """The task that was played: its dataset and its name there."""
         return self.task, self.task_id
