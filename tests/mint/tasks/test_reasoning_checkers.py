@@ -191,6 +191,12 @@ def test_the_published_rule_credits_a_wrong_letter_that_contains_the_right_one()
     assert not multiple_choice.strict("a", {"a": "x", "d": "y"}, "d ) earth was rotating")
 
 
+def test_an_answer_that_python_would_warn_of_prints_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    assert not free_form.strict("3", "3and 4")
+    assert not theorem_answer.published(3, "integer", "3and 4")
+    assert not recwarn.list
+
+
 def test_an_answer_is_never_run_as_code() -> None:
     hostile = "__import__('os').system('touch owned')"
     assert not theorem_answer.published(1, "integer", hostile)

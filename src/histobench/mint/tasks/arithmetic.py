@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import threading
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +14,7 @@ MAX_LENGTH = 2000
 MAX_NODES = 400
 MAX_BITS = 4096
 
+_filters = threading.Lock()
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -62,8 +65,11 @@ def evaluate(text: str, names: Mapping[str, Any] = BUILT_INS) -> Any:
     if len(text) > MAX_LENGTH:
         raise NotArithmeticError("too long")
     try:
-        # Leading blanks are no indentation here, as in Python's own eval.
-        tree = ast.parse(text.lstrip(" \t"), mode="eval")
+        # Python warns its authors of "3and 4"; here nobody wrote a program. Filters are the whole process's.
+        with _filters, warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            # Leading blanks are no indentation here, as in Python's own eval.
+            tree = ast.parse(text.lstrip(" \t"), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise NotArithmeticError(str(error)) from error
     if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
