@@ -134,7 +134,7 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
     from histobench.mint.agents.completion import Sampling
     from histobench.mint.agents.opening import player_name
     from histobench.mint.agents.spec import parse_agent
-    from histobench.mint.configs.cell import NONE
+    from histobench.mint.configs.cell import NONE, check_model_name
     from histobench.mint.feedback.kind import FeedbackKind
     from histobench.mint.runs.config_file import read_configs
     from histobench.mint.runs.planned_cell import PLACEBO
@@ -143,6 +143,8 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
     from histobench.mint.tasks.rule import as_rule
 
     rule = as_rule(args.rule)
+    if args.name is not None:
+        check_model_name(args.name)
     if args.config:
         agent = parse_agent(args.agent) if args.agent else None
         configured = read_configs(args.config, agent=agent, name=args.name, rule=rule)

@@ -213,6 +213,9 @@ def test_a_folder_that_belies_the_feedback_is_refused(
         ("--timeout", "-1"),
         ("--timeout", "nan"),
         ("--temperature", "nan"),
+        ("--name", "../up"),
+        ("--name", ""),
+        ("--name", "F=x"),
         ("--temperature", "-1"),
     ],
 )
