@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -304,6 +305,21 @@ def test_an_answer_is_paid_for_once(
         assert len(server.requests) == expected_requests
         assert cache.spent() == 10.0
         cache.close()
+
+
+def test_a_damaged_answer_in_the_cache_is_asked_for_again(
+    tmp_path: Path, server: Any, connect: Callable[..., Endpoint]
+) -> None:
+    cache = AnswerCache(tmp_path / "answers.sqlite")
+    connect(cache=cache).ask(HISTORY)
+    for damage in ("{broken", "[]", '{"text": "4"}'):
+        with sqlite3.connect(tmp_path / "answers.sqlite") as database:
+            database.execute("UPDATE answers SET answer = ?", (damage,))
+        database.close()
+        assert not connect(cache=cache).ask(HISTORY).cached
+    assert connect(cache=cache).ask(HISTORY).cached
+    assert len(server.requests) == 4
+    cache.close()
 
 
 def test_another_sample_sampling_or_conversation_is_another_request(

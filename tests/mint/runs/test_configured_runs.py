@@ -153,6 +153,20 @@ def test_two_tasks_with_one_id_are_refused_before_anything_is_asked(
     assert not server.requests
 
 
+def test_a_file_without_tasks_is_named_and_one_with_a_byte_order_mark_is_read(
+    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, script: Any, capsys: Any
+) -> None:
+    file = make_data(1) / "gsm8k" / "test_prompts.json"
+    lines = file.read_text()
+    options = ["--agent", scripted, "--tasks", "gsm8k", "--data", str(tmp_path / "data")]
+    file.write_text("\n")
+    assert main(["mint", "run", *options, "-o", str(tmp_path / "out")]) == 2
+    assert "holds no tasks" in capsys.readouterr().err
+    file.write_text(lines, encoding="utf-8-sig")
+    assert main(["mint", "run", *options, "-o", str(tmp_path / "out")]) == 0
+    assert len(script.lines(tmp_path / "out")) == 1
+
+
 def test_a_line_that_the_task_class_cannot_take_is_the_users_to_mend(
     tmp_path: Path, make_data: Callable[..., Path], scripted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

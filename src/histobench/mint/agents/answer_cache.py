@@ -34,12 +34,19 @@ class AnswerCache:
 
     def find(self, key: str) -> Completion | None:
         """The stored answer to a request."""
-        with self._lock:
-            row = self._database.execute("SELECT answer FROM answers WHERE request = ?", (key,)).fetchone()
-        if row is None:
-            return None
-        answer = json.loads(row[0])
-        return Completion(answer["text"], Usage(**answer["usage"]), answer["finish"], cached=True)
+        query = "SELECT answer FROM answers WHERE request = ?"
+        try:
+            with self._lock:
+                row = self._database.execute(query, (key,)).fetchone()
+        except sqlite3.Error as error:
+            raise HistobenchError(f"cannot read the cache of answers {self._path}: {error}") from error
+        try:
+            answer = json.loads(row[0]) if row is not None else None
+            if answer is None:
+                return None
+            return Completion(answer["text"], Usage(**answer["usage"]), answer["finish"], cached=True)
+        except (ValueError, KeyError, TypeError):
+            return None  # a damaged answer is asked for again
 
     def add(self, key: str, completion: Completion, cost: float | None) -> None:
         """Keep an answer."""

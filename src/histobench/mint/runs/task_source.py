@@ -51,6 +51,8 @@ def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = No
     except Exception as error:  # a class of someone's own: a key that it does not know, another format
         name = dataset.task_class.__name__
         raise HistobenchError(f"{path}: {name} cannot read it ({type(error).__name__}: {error})") from error
+    if not tasks:
+        raise HistobenchError(f"{path} holds no tasks")
     _check_ids(path, tasks)
     return tasks if limit is None else tasks[:limit]
 

@@ -104,7 +104,7 @@ def read_records(path: str | Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     try:
         # Not splitlines: a prompt may hold one of the rarer line ends of Unicode.
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise HistobenchError(f"cannot read the tasks {path}: {error}") from error
     for number, line in enumerate(lines, start=1):
