@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from histobench.core.errors import HistobenchError
@@ -24,6 +25,26 @@ def run_verb(module: ModuleType, argv: Sequence[str], *, prog: str) -> int:
     )
     module.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return printing(lambda: _run(module, parser, argv, prog=prog))
+
+
+def printing(command: Callable[[], int]) -> int:
+    """The exit code of a command whose output may lose its reader, or its letters, on the way."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has no letter for a sign shows ? for it; that is no reason to fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        code = command()
+        sys.stdout.flush()  # here and not at exit, where a reader that has gone would be an error
+        return code
+    except BrokenPipeError:
+        # The reader (head, less) has gone; keep the interpreter from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str], *, prog: str) -> int:
     try:
         args = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
@@ -43,9 +64,7 @@ def run_verb(module: ModuleType, argv: Sequence[str], *, prog: str) -> int:
         print(f"{prog}: interrupted; what was finished is kept", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has gone; keep the interpreter from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except Exception as error:
         if args.debug:
             traceback.print_exc()

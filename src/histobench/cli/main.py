@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from histobench import __version__
-from histobench.cli.entry import run_verb
+from histobench.cli.entry import printing, run_verb
 from histobench.core.errors import did_you_mean
 
 #: verb -> (module, what it does). The module has `add_arguments(parser)` and `run(args) -> int | None`.
@@ -33,16 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview())
-        return 0
+        return printing(lambda: _say(_overview()))
     if arguments[0] in ("-V", "--version"):
-        print(f"histobench {__version__}")
-        return 0
+        return printing(lambda: _say(f"histobench {__version__}"))
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
         print(f"histobench: error: unknown verb {verb!r}; {did_you_mean(verb, VERBS)}", file=sys.stderr)
         return 2
     return run_verb(importlib.import_module(VERBS[verb][0]), rest, prog=f"histobench {verb}")
+
+
+def _say(text: str) -> int:
+    print(text)
+    return 0
 
 
 def _overview() -> str:
