@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
         raise HistobenchError(
             "name one results folder: histobench bootstrap RESULTS (or --results_dir RESULTS)"
         )
-    from rich.console import Console
     from rich.progress import track
 
+    from histobench.cli.whole_lines import whole_lines
     from histobench.roi.comparison.run_intervals import BootstrapSettings
     from histobench.roi.comparison.stored_intervals import bootstrap_runs, write_summary
     from histobench.roi.results.reader import load_runs
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.results or args.results_dir)
     settings = BootstrapSettings(args.n_bootstrap, args.random_state, args.method)
     runs = load_runs(folder)
-    console = Console()
+    console = whole_lines()
     steps = track(
         bootstrap_runs(runs, settings, force=args.force),
         description="resampling",
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     found = list(steps)
     summary = write_summary(folder, found)
     _print(found, console)
-    console.print(f"summary: {summary}", soft_wrap=True, highlight=False)
+    console.print(f"summary: {summary}", soft_wrap=True, highlight=False, markup=False)
     failures = [item.failure for item in found if item.failure is not None]
     if failures:
         raise HistobenchError(f"{len(failures)} of {len(found)} runs have no intervals: {failures[0]}")
@@ -80,19 +80,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(found: list[StoredIntervals], console: Console) -> None:
     from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("dataset", "encoder", "task"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for title in _SHOWN.values():
         table.add_column(f"{title} (95%)", no_wrap=True)
     for item in found[:_LONGEST]:
         metrics = item.content["metrics"] if item.content else {}
         table.add_row(
-            item.run.identity.dataset,
-            item.run.identity.encoder,
-            f"{item.run.task} {item.run.setting}".rstrip(),
+            escape(item.run.identity.dataset),
+            escape(item.run.identity.encoder),
+            escape(f"{item.run.task} {item.run.setting}".rstrip()),
             *(_shown(metrics.get(name)) for name in _SHOWN),
         )
     console.print(table)
@@ -109,7 +110,7 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
         highlight=False,
     )
     for why, count in skipped.items():
-        console.print(f"  {count} skipped: {why}", soft_wrap=True, highlight=False)
+        console.print(f"  {count} skipped: {why}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _shown(entry: dict[str, float | None] | None) -> str:

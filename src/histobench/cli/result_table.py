@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
     """Print what one evaluation gave, a line per task, and where the files are."""
     console = Console()
     table = Table(
-        title=f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})", title_justify="left"
+        title=escape(f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})"),
+        title_justify="left",
     )
     table.add_column("task")
     table.add_column("setting")
@@ -37,7 +39,7 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
     if outcome.rows:
         console.print(table)
     for task, reason in outcome.skipped.items():
-        console.print(f"[yellow]skipped[/] {task}: {reason}", soft_wrap=True)
+        console.print(f"[yellow]skipped[/] {task}: {escape(reason)}", soft_wrap=True)
     for task, reason in outcome.failed.items():
-        console.print(f"[red]failed[/] {task}: {reason}", soft_wrap=True)
-    console.print(f"results: {outcome.results_dir}", soft_wrap=True, highlight=False)
+        console.print(f"[red]failed[/] {task}: {escape(reason)}", soft_wrap=True)
+    console.print(f"results: {outcome.results_dir}", soft_wrap=True, highlight=False, markup=False)

@@ -171,6 +171,7 @@ def _print_failures(outcome: PlanOutcome, console: Console) -> None:
 
 
 def _print_dry_run(plan: Plan, console: Console) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from histobench.core.device import resolve_device
@@ -186,8 +187,8 @@ def _print_dry_run(plan: Plan, console: Console) -> None:
     jobs = extraction_jobs(plan, load_datasets(plan), device)
     for job in jobs:
         table.add_row(
-            job.dataset.name,
-            job.encoder,
+            escape(job.dataset.name),
+            escape(job.encoder),
             str(job.images),
             "?" if job.megabytes is None else f"{job.megabytes:.1f} MB",
             "?" if job.seconds is None else _duration(job.seconds),

@@ -259,3 +259,13 @@ def test_an_image_without_a_group_stands_alone(write_run: Write, simulate: Simul
     none = replace(predictions, groups=("",) * 150)
     (run,) = load_runs(write_run("a", predictions=none))
     assert run_intervals(run, BootstrapSettings(n_bootstrap=20))["num_groups"] is None
+
+
+def test_names_are_printed_whole_whatever_is_in_them(
+    write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "an-encoder-with-a-long-name-[draft]-of-the-second-stage"
+    assert main(["bootstrap", str(write_run(name, dataset="[crc]"))]) == 0
+    printed = capsys.readouterr().out
+    assert name in printed
+    assert "[crc]" in printed
