@@ -78,3 +78,15 @@ def test_the_demo_ends_with_the_place_of_its_pages(results: Path, tmp_path: Path
 def test_a_demo_without_results_builds_no_pages(tmp_path: Path) -> None:
     build_pages(tmp_path, Console(record=True))
     assert not (tmp_path / "site").exists()
+
+
+def test_copies_of_a_results_file_side_by_side_are_told_apart(tmp_path: Path, results: Path) -> None:
+    folder = tmp_path / "results"
+    source = next(path for path in sorted(results.rglob("KNN_complete_results.json")))
+    shutil.copytree(source.parent, folder / "KNN")
+    for path in list((folder / "KNN").iterdir()):
+        shutil.copy(path, path.with_name(f"old_{path.name}"))
+    assert main(["report", str(folder), "-o", str(tmp_path / "site")]) == 0
+    text = (tmp_path / "site" / "data" / "site.js").read_text()
+    assert "[KNN_complete_results.json]" in text
+    assert "[old_KNN_complete_results.json]" in text

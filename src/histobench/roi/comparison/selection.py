@@ -65,7 +65,7 @@ def by_dataset(runs: Iterable[StoredRun]) -> dict[str, list[StoredRun]]:
 def distinct_names(runs: Sequence[StoredRun]) -> dict[str, StoredRun]:
     """A name for each run: its encoder, and what sets it apart where an encoder has several runs."""
     names = [run.identity.encoder or _folder(run) for run in runs]
-    for what in (_preset, _seed, _folder):
+    for what in (_preset, _seed, _folder, _file):
         seen = Counter(names)
         names = [
             f"{name} [{what(run)}]" if seen[name] > 1 and _differs(name, names, runs, what) else name
@@ -88,6 +88,11 @@ def _folder(run: StoredRun) -> str:
     while folder.name.startswith("way_") or folder.name == run.task:
         folder = folder.parent
     return folder.as_posix() if folder != Path() else "."
+
+
+def _file(run: StoredRun) -> str:
+    """What is left to tell copies of a results file apart that lie side by side."""
+    return run.path.name
 
 
 def _differs(
