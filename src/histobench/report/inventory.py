@@ -10,8 +10,7 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError
 from histobench.report.board import Board, task_place
 from histobench.roi.comparison.selection import distinct_names
-from histobench.roi.results.layout import COMPLETE
-from histobench.roi.results.reader import read_run
+from histobench.roi.results.reader import read_run, results_files
 from histobench.roi.results.stored_run import StoredRun
 
 
@@ -41,7 +40,7 @@ def take_inventory(results_dir: Path) -> Inventory:
     """Read every results file under a folder; a damaged one is listed and does not stop the others."""
     runs: list[StoredRun] = []
     unreadable: list[str] = []
-    for path in sorted(results_dir.rglob(f"*{COMPLETE}")):
+    for path in results_files(results_dir):
         try:
             run = read_run(path)
             # Without a name of its own, a dataset goes by the folder.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -17,6 +16,7 @@ from histobench.report.probability_code import encode
 from histobench.roi.comparison.run_intervals import BootstrapSettings, intervals_of, means_of, read_episodes
 from histobench.roi.comparison.stored_intervals import stored_intervals
 from histobench.roi.results.layout import TaskFiles
+from histobench.roi.results.reader import read_content
 from histobench.roi.results.stored_run import StoredRun
 
 #: What `additional_info` says besides who made the run; shown as it is. The rest has its own place.
@@ -60,7 +60,7 @@ def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval]) -> tuple[dic
 
 def run_payload(run: StoredRun, *, image_set: str, bounds: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Everything that the page of one run shows."""
-    content = json.loads(run.path.read_text(encoding="utf-8"))
+    content = read_content(run.path)
     predictions = run.predictions
     if len(predictions) and int(max(predictions.labels.max(), predictions.predicted.max())) >= len(
         run.classes
@@ -68,12 +68,13 @@ def run_payload(run: StoredRun, *, image_set: str, bounds: Mapping[str, Any], so
         raise HistobenchError(f"{run.path}: a label lies outside the class map")
     return {
         "metrics": {name: rounded(value) for name, value in run.metrics.items()},
-        "undefined": run.info.get("undefined_metrics") or {},
+        "undefined": run.undefined_metrics,
         "bounds": dict(bounds),
         "boundsFrom": source,
         "perClass": {
             name: {key: rounded(value) for key, value in values.items()}
             for name, values in (content["metrics"].get("per_class") or {}).items()
+            if isinstance(values, dict)
         },
         "confusion": content.get("confusion_matrix"),
         "classes": list(run.classes),

@@ -252,6 +252,17 @@ def test_a_run_that_cannot_be_resampled_does_not_stop_the_others(
     ]
 
 
+def test_a_label_outside_the_classes_is_a_clear_error(
+    write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = write_run("a")
+    (path,) = results.rglob("*_detailed_results.csv")
+    path.write_text(path.read_text().replace(".png,0,", ".png,7,", 1))
+    assert main(["bootstrap", str(results), "--n_bootstrap", "40"]) == 2
+    told = capsys.readouterr().err
+    assert "Linear-Probe_complete_results.json: a label lies outside the 3 classes" in told
+
+
 def test_an_image_without_a_group_stands_alone(write_run: Write, simulate: Simulate) -> None:
     predictions = replace(simulate(signal=1.0), groups=("p1",) * 50 + ("p2",) * 50 + ("",) * 50)
     (run,) = load_runs(write_run("a", predictions=predictions))

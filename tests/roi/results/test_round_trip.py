@@ -118,3 +118,43 @@ def test_an_empty_folder_and_a_damaged_file_are_clear_errors(tmp_path: Path) -> 
     files.complete.write_text("{}")
     with pytest.raises(HistobenchError, match="not a results file"):
         load_runs(tmp_path)
+
+
+def test_a_file_of_another_program_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    files = _write(tmp_path, _predictions())
+    content = json.loads(files.complete.read_text())
+    content["metrics"] |= {"auroc": float("nan"), "log_loss": float("inf"), "note": "n/a", "all": [1, 2]}
+    content["additional_info"] |= {"dataset": None, "encoder": 5, "seed": None, "classes": [1, 2, 3]}
+    content["additional_info"] |= {"undefined_metrics": "none", "loss": float("nan")}
+    files.complete.write_text("\ufeff" + json.dumps(content), encoding="utf-8")
+    files.detailed.write_text("\ufeff" + files.detailed.read_text(), encoding="utf-8")
+    (run,) = load_runs(tmp_path)
+    assert run.metrics == {"accuracy": 0.4, "auroc": None, "log_loss": None}
+    assert (run.identity.dataset, run.identity.encoder, run.identity.seed) == ("", "5", 0)
+    assert run.classes == ("1", "2", "3")
+    assert (run.undefined_metrics, run.info["loss"]) == ({}, None)
+    assert len(run.predictions) == 5
+
+
+def test_hidden_files_of_other_systems_are_no_results(tmp_path: Path) -> None:
+    files = _write(tmp_path, _predictions())
+    files.complete.with_name(f"._{files.complete.name}").write_bytes(b"\x00\x05\x16\x07\xb0")
+    assert len(load_runs(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("label", ["-1", "inf", "nan", "TUM"])
+def test_a_label_that_is_none_is_a_clear_error(tmp_path: Path, label: str) -> None:
+    files = _write(tmp_path, _predictions())
+    files.detailed.write_text(
+        f'img_name,true_label,predicted_label,probabilities\na,{label},0,"[0.1, 0.9, 0]"\n'
+    )
+    (run,) = load_runs(tmp_path)
+    with pytest.raises(HistobenchError, match=r"KNN_detailed_results\.csv:2: not a row of predictions"):
+        _ = run.predictions
+
+
+def test_a_file_with_a_header_alone_holds_no_predictions(tmp_path: Path) -> None:
+    files = _write(tmp_path, _predictions())
+    files.detailed.write_text("img_name,true_label,predicted_label,probabilities\n")
+    (run,) = load_runs(tmp_path)
+    assert len(run.predictions) == 0

@@ -35,6 +35,11 @@ def check_metric(metric: str) -> None:
 
 def all_metrics(predictions: Predictions, *, by_class: bool = False) -> Evaluate:
     """Every metric of one run as a function of counts [b, n]; `by_class` adds `recall@0` and the like."""
+    columns = predictions.probabilities.shape[1]
+    if max(predictions.labels.max(initial=0), predictions.predicted.max(initial=0)) >= columns:
+        raise HistobenchError(
+            f"a label lies outside the {columns} classes of the probabilities, so that there are no metrics"
+        )
 
     def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
         return evaluate_resamples(

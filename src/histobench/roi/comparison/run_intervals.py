@@ -70,7 +70,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
     everything = intervals_of(all_metrics(predictions, by_class=True), design, settings)
     over_images = {name: entry for name, entry in everything.items() if "@" not in name}
     by_class = _by_class(everything, predictions.classes)
-    reasons = run.info.get("undefined_metrics") or {}
+    reasons = run.undefined_metrics
     content: dict[str, Any] = {
         "task_name": run.task,
         "setting": run.setting,

@@ -46,7 +46,8 @@ def bootstrap_runs(
         try:
             content = run_intervals(run, settings)
         except HistobenchError as error:
-            yield StoredIntervals(run, files.bootstrap, None, failure=str(error))
+            where = "" if str(run.path.parent) in str(error) else f"{run.path}: "
+            yield StoredIntervals(run, files.bootstrap, None, failure=f"{where}{error}")
             continue
         content["predictions_sha256"] = digest
         write_json(files.bootstrap, content)

@@ -21,7 +21,7 @@ def load_runs(results_dir: str | Path) -> list[StoredRun]:
     folder = Path(results_dir)
     if not folder.is_dir():
         raise HistobenchError(f"no results folder at {folder}")
-    runs = [read_run(path) for path in sorted(folder.rglob(f"*{COMPLETE}"))]
+    runs = [read_run(path) for path in results_files(folder)]
     if not runs:
         raise HistobenchError(
             f"no results in {folder}: no file ends with {COMPLETE}; run `histobench evaluate` or the "
@@ -30,26 +30,42 @@ def load_runs(results_dir: str | Path) -> list[StoredRun]:
     return runs
 
 
+def results_files(folder: Path) -> list[Path]:
+    """Every `*_complete_results.json` below a folder, without the hidden files that other systems leave."""
+    return sorted(path for path in folder.rglob(f"*{COMPLETE}") if not path.name.startswith("."))
+
+
+def read_content(path: Path) -> dict[str, Any]:
+    """The content of a `*_complete_results.json`; NaN and infinities, which are no JSON, become null."""
+    content = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=lambda name: None)
+    if not isinstance(content, dict):
+        raise TypeError("not an object")
+    return content
+
+
 def read_run(path: Path) -> StoredRun:
-    """One stored run from its `*_complete_results.json`."""
+    """One stored run from its `*_complete_results.json`; of its metrics, those that are numbers."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        info: dict[str, Any] = content["additional_info"]
-        metrics = {name: value for name, value in content["metrics"].items() if not isinstance(value, dict)}
+        content = read_content(path)
+        info: dict[str, Any] = content["additional_info"] or {}
+
+        def text(key: str) -> str:
+            return str(info.get(key) or "")
+
         return StoredRun(
             path=path,
             identity=RunIdentity(
-                dataset=info.get("dataset", ""),
-                encoder=info.get("encoder", ""),
-                preset=info.get("preset", ""),
-                seed=int(info.get("seed", 0)),
-                fingerprint=info.get("fingerprint", ""),
-                description=info.get("description", ""),
+                dataset=text("dataset"),
+                encoder=text("encoder"),
+                preset=text("preset"),
+                seed=int(info.get("seed") or 0),
+                fingerprint=text("fingerprint"),
+                description=text("description"),
             ),
-            task=content["task_name"],
-            setting=info.get("setting", ""),
-            metrics=metrics,
-            classes=tuple(info.get("classes") or map(str, range(content["num_classes"]))),
+            task=str(content["task_name"]),
+            setting=text("setting"),
+            metrics={name: value for name, value in content["metrics"].items() if _is_number(value)},
+            classes=tuple(map(str, info.get("classes") or range(content["num_classes"]))),
             info=info,
         )
     except OSError as error:
@@ -58,6 +74,10 @@ def read_run(path: Path) -> StoredRun:
         raise HistobenchError(f"{path} is not a results file of histobench: it has no {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise HistobenchError(f"{path} is not a results file of histobench: {error}") from error
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def read_predictions(run: StoredRun) -> Predictions:
@@ -69,14 +89,17 @@ def read_predictions(run: StoredRun) -> Predictions:
         parsed = json.loads(f"[{','.join(row[column['probabilities']] for row in rows)}]")
         if len(parsed) != len(rows):
             raise ValueError("a list of probabilities is broken")
-        probabilities = np.array(parsed, dtype=np.float64).reshape(len(rows), -1)
+        shape = (len(rows), -1) if rows else (0, len(run.classes))
+        probabilities = np.array(parsed, dtype=np.float64).reshape(shape)
         labels, predicted = (
             np.array(_whole_numbers([row[column[name]] for row in rows]), dtype=np.int64)
             for name in ("true_label", "predicted_label")
         )
+        if min(labels.min(initial=0), predicted.min(initial=0)) < 0:
+            raise ValueError("a label is negative")
         episodes = _column(rows, column, "num_episodes")
         counted = np.array(list(map(int, episodes)), dtype=np.int64) if episodes and all(episodes) else None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise _first_problem(path, column) from error
     groups = _column(rows, column, "group")
     return Predictions(
@@ -94,7 +117,7 @@ def read_predictions(run: StoredRun) -> Predictions:
 def _rows_with_probabilities(path: Path) -> tuple[list[list[str]], dict[str, int]]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
-        with path.open(newline="", encoding="utf-8") as handle:
+        with path.open(newline="", encoding="utf-8-sig") as handle:
             reader = csv.reader(handle)
             column = {name: k for k, name in enumerate(next(reader, []))}
             rows = [row for row in reader if row]
@@ -122,7 +145,7 @@ def _column(rows: list[list[str]], column: dict[str, int], name: str) -> list[st
 
 def _first_problem(path: Path, column: dict[str, int]) -> HistobenchError:
     """What is wrong with the first row that cannot be read."""
-    with path.open(newline="", encoding="utf-8") as handle:
+    with path.open(newline="", encoding="utf-8-sig") as handle:
         reader = csv.reader(handle)
         next(reader, None)
         for row in reader:
@@ -134,9 +157,10 @@ def _first_problem(path: Path, column: dict[str, int]) -> HistobenchError:
                 for value in json.loads(row[column["probabilities"]]):
                     float("nan" if value is None else value)
                 for name in ("true_label", "predicted_label"):
-                    int(float(row[column[name]]))
+                    if int(float(row[column[name]])) < 0:
+                        raise ValueError(f"{name} is negative")
                 if "num_episodes" in column:
                     int(row[column["num_episodes"]] or 0)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 return HistobenchError(f"{path}:{reader.line_num}: not a row of predictions ({error})")
     return HistobenchError(f"{path}: rows have different numbers of probabilities")

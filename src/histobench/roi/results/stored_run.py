@@ -34,6 +34,12 @@ class StoredRun:
     classes: tuple[str, ...]
     info: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def undefined_metrics(self) -> dict[str, str]:
+        """Why metrics have no value, as far as the file says."""
+        reasons = self.info.get("undefined_metrics")
+        return reasons if isinstance(reasons, dict) else {}
+
     @cached_property
     def predictions(self) -> Predictions:
         """The per-sample predictions of `*_detailed_results.csv`."""
