@@ -108,6 +108,9 @@ def test_a_file_that_fails_or_is_missing_is_named(tmp_path: Path) -> None:
         create_encoder(f"{tmp_path}/bad.py:Any")
     with pytest.raises(HistobenchError, match="does not exist"):
         create_encoder(f"{tmp_path}/missing.py:Any")
+    (tmp_path / "half.py").write_text("def make():\n    return open('weights.pt')\n")
+    with pytest.raises(HistobenchError, match=r"half\.py:make cannot be made: FileNotFoundError: .*weights"):
+        create_encoder(f"{tmp_path}/half.py:make")
 
 
 class Constant(BasePatchEncoder):

@@ -45,6 +45,22 @@ class Hungry(BasePatchEncoder):
         return images.mean(dim=(2, 3))
 
 
+def test_features_of_another_length_than_promised_are_refused() -> None:
+    encoder = Hungry(99)
+    encoder.embed_dim = 5
+    forward = Forward(encoder, device="cpu", precision="fp32", batch=8)
+    with pytest.raises(HistobenchError, match=r"hungry gives features of shape \(8, 3\), but .* is 5"):
+        forward.start(PIXELS, 11)
+
+
+def test_an_error_in_a_users_own_network_is_the_users() -> None:
+    encoder = Hungry(3, KeyError)
+    encoder.name = "my_file.py:Hungry"
+    forward = Forward(encoder, device="cpu", precision="fp32", batch=8)
+    with pytest.raises(HistobenchError, match=r"my_file\.py:Hungry fails on a batch of .*: KeyError"):
+        forward.start(PIXELS, 11)
+
+
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError, MemoryError])
 def test_out_of_memory_halves_the_batch_and_loses_no_image(
     error: type[Exception], caplog: pytest.LogCaptureFixture

@@ -54,7 +54,14 @@ def from_factory(
         takes_size = False
     if not callable(factory):
         raise HistobenchError(f"{name} is {factory!r}, not a class of encoders")
-    encoder = factory(resize_size=resize_size) if takes_size and resize_size else factory()
+    try:
+        encoder = factory(resize_size=resize_size) if takes_size and resize_size else factory()
+    except HistobenchError:
+        raise
+    except Exception as error:
+        raise HistobenchError(
+            f"{name} cannot be made: {type(error).__name__}: {error} (--debug shows where)"
+        ) from error
     _check(name, encoder)
     if resize_size and not takes_size:
         _resize(name, encoder, resize_size)

@@ -136,6 +136,11 @@ class Forward:
             features = self._survive(piece)
             if features is None:
                 continue  # the batch has become smaller: the same images again
+            if features.shape[1:] != (self.dim,):
+                raise HistobenchError(
+                    f"{self.name} gives features of shape {tuple(features.shape)}, "
+                    f"but its embed_dim is {self.dim}: expected [images, {self.dim}]"
+                )
             parts.append((features, len(piece)))
             position += len(piece)
         if not self._cuda:
@@ -185,6 +190,11 @@ class Forward:
                 )
                 self._run, self.compiled = self._network, False
                 return None
+            if ".py:" in self.name and not isinstance(error, HistobenchError):
+                raise HistobenchError(
+                    f"{self.name} fails on a batch of shape {tuple(piece.shape)}: {type(error).__name__}: "
+                    f"{error} (--debug shows where)"
+                ) from error
             raise
 
     def _shrink(self, images: int) -> None:
