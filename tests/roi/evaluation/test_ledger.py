@@ -67,3 +67,5 @@ def test_results_that_were_deleted_are_made_again(request_: EvaluationRequest) -
     shutil.rmtree(request_.results_dir / "Proto")
     assert done_again(request_)
     assert (request_.results_dir / "Proto/Proto_complete_results.json").is_file()
+    (request_.results_dir / "Proto/Proto_detailed_results.csv").unlink()
+    assert done_again(request_)

@@ -11,7 +11,7 @@ from typing import Any
 from histobench import __version__
 from histobench.core.atomic import write_json
 from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.results.layout import COMPLETE
+from histobench.roi.results.layout import COMPLETE, TaskFiles
 
 FILE = "evaluation_ledger.json"
 
@@ -29,7 +29,10 @@ class Ledger:
 
     def has(self, task: str, digest: str) -> bool:
         """Whether the task was finished with the same input, and its results are still there."""
-        return self._done.get(task) == digest and any((self._folder / task).rglob(f"*{COMPLETE}"))
+        if self._done.get(task) != digest:
+            return False
+        stored = list((self._folder / task).rglob(f"*{COMPLETE}"))
+        return bool(stored) and all(TaskFiles.beside(path).detailed.is_file() for path in stored)
 
     def record(self, task: str, digest: str) -> None:
         """Remember that the task is finished."""

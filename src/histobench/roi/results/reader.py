@@ -70,10 +70,11 @@ def read_run(path: Path) -> StoredRun:
         )
     except OSError as error:
         raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
-    except KeyError as error:
-        raise HistobenchError(f"{path} is not a results file of histobench: it has no {error}") from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise HistobenchError(f"{path} is not a results file of histobench: {error}") from error
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise HistobenchError(
+            f"{path} is not a results file of histobench: {why}; if it is damaged, delete it and run again"
+        ) from error
 
 
 def _is_number(value: object) -> bool:
