@@ -58,8 +58,9 @@ def test_results_of_tools_that_no_message_can_hold_are_cut_or_refused(bare_pool:
     nested: list[object] = []
     for _ in range(100_000):
         nested = [nested]
-    tools = {"deep": lambda: nested, "long": lambda: "\U0001f600" * 1_000_000}
+    tools = {"deep": lambda: nested, "long": lambda: "\U0001f600" * 1_000_000, "leave": sys.exit}
     with bare_pool.episode(tools) as episode:
+        assert "RuntimeError: 3" in episode.run_cell("leave(3)").text
         assert "RecursionError" in episode.run_cell("deep()").text
         assert episode.run_cell("print(len(long()))").text == "262144\n"
 

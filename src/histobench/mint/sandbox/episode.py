@@ -145,7 +145,7 @@ class Episode:
             return {"call": call, "error": "RuntimeError", "message": "no such tool call"}
         try:
             value = _as_json(tool(*args, **kwargs))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a tool that exits would end the whole run
             return {"call": call, "error": type(error).__name__, "message": str(error)[:_ERROR_CHARS]}
         return {"call": call, "value": value}
 
