@@ -94,8 +94,7 @@ def test_simple_shot_is_voted_over_support_sets(blobs: tuple[Split, Split, Split
     for supports in EpisodeSampler(y.numpy(), seed=3).draw(way=3, shot=4, n_iter=25).supports:
         chosen = x.numpy()[supports].astype(np.float64)
         mean = chosen.mean((0, 1))
-        rows = chosen - mean
-        prototypes = (rows / np.linalg.norm(rows, axis=2, keepdims=True)).mean(1)
+        prototypes = (chosen - mean).mean(1)
         queries = t.numpy() - mean
         cosine = (
             (queries @ prototypes.T)
@@ -105,6 +104,16 @@ def test_simple_shot_is_voted_over_support_sets(blobs: tuple[Split, Split, Split
         votes[np.arange(len(t)), cosine.argmax(1)] += 1
     np.testing.assert_allclose(ours.probabilities, votes / 25)
     np.testing.assert_array_equal(ours.predicted, votes.argmax(1))
+
+
+def test_a_long_support_of_thunders_simple_shot_weighs_more_than_a_short_one() -> None:
+    # Class 0: a long support to the right and a short one to the left; unit supports would cancel to nothing.
+    x = torch.tensor([[10.0, 0.0], [-1.0, 0.1], [-6.0, 3.0], [-6.0, -3.0]])
+    y = torch.tensor([0, 0, 1, 1])
+    ours = thunder.voted_simple_shot(
+        x, y, torch.tensor([[3.0, 0.5], [-1.25, 2.0]]), n_classes=2, shot=2, support_sets=3
+    )
+    assert ours.predicted.tolist() == [0, 1]
 
 
 def test_the_chosen_c_gives_scikit_learns_probabilities(blobs: tuple[Split, Split, Split]) -> None:

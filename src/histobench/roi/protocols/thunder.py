@@ -101,8 +101,9 @@ def voted_simple_shot(
 ) -> Outcome:
     """One answer per image from the majority of many support sets (an ensemble, not a mean over episodes).
 
-    Per support set: centre by its mean, scale to unit length, average each class, and take the class mean of
-    the greatest cosine. Probabilities are vote fractions; among equals the lowest class id.
+    Per support set: centre by its mean, average each class, and take the class mean of the greatest cosine.
+    Supports keep their lengths in the average, unlike those of the `uni` recipe: only the class means and
+    the queries are scaled. Probabilities are vote fractions; among equals the lowest class id.
     """
     sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
     episodes = sampler.draw(way=len(sampler.classes), shot=shot, n_iter=support_sets)
@@ -127,9 +128,7 @@ def _class_rays(train: Tensor, episodes: Episodes, queries: int) -> Iterator[tup
         rows = torch.from_numpy(episodes.supports[start : start + step]).to(train.device)
         supports = train[rows].double()  # [E, way, shot, d]
         mean = supports.mean((1, 2))
-        supports -= mean[:, None, None]
-        supports /= supports.norm(dim=3, keepdim=True).clamp_min(SMALLEST_NORM)
-        rays = supports.mean(2)
+        rays = supports.mean(2) - mean[:, None]
         rays /= rays.norm(dim=2, keepdim=True).clamp_min(SMALLEST_NORM)
         yield rays, (rays * mean[:, None]).sum(2)
 
