@@ -167,6 +167,24 @@ def test_eva_runs_are_seeded_and_learn(blobs: tuple[Split, Split, Split], n_clas
     assert balanced_accuracy_score(ty, eva.mean_outcome(runs).predicted) > 1.2 / n_classes
 
 
+def test_eva_counts_whole_epochs_only(blobs: tuple[Split, Split, Split]) -> None:
+    (x, y), (v, vy), (t, _) = blobs
+    x, y = torch.cat([x, x, x]), torch.cat([y, y, y])  # 450 images: two batches an epoch
+    whole, cut = (
+        eva.eva_runs(x, y, v, vy, t, n_classes=3, steps=steps, runs=1)[0] for steps in (2 * 9, 2 * 9 + 1)
+    )
+    np.testing.assert_array_equal(whole.probabilities, cut.probabilities)
+    assert cut.info["steps"] <= 2 * 9
+    assert eva.eva_runs(x, y, v, vy, t, n_classes=3, steps=1, runs=1)[0].info["steps"] == 1
+
+
+def test_eva_validates_with_torchmetrics_macro_accuracy() -> None:
+    labels = torch.tensor([0, 0, 1, 1])
+    assert eva._macro_recall(torch.tensor([0, 1, 1, 1]), labels, 4) == pytest.approx(0.75)
+    # Class 2 is absent but was predicted once: it counts as 0, class 3 does not count.
+    assert eva._macro_recall(torch.tensor([0, 2, 1, 1]), labels, 4) == pytest.approx(0.5)
+
+
 def test_retrieval_counts_what_a_loop_counts(blobs: tuple[Split, Split, Split]) -> None:
     (x, y), _, (t, ty) = blobs
     outcome, scores = retrieval(x, y, t, ty, n_classes=3)

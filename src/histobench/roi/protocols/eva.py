@@ -35,7 +35,11 @@ def eva_runs(
     seed: int = SEED,
     device: str = "cpu",
 ) -> list[Outcome]:
-    """The outcome of each run; a run ends by its steps or by patience, and its best epoch counts."""
+    """The outcome of each run; a run ends by its steps or by patience, and its best epoch counts.
+
+    The published trainer validates after whole epochs, so one that the limit of steps cuts short cannot be
+    the best: it is not trained here, unless there is no other.
+    """
     return [
         _run(
             train,
@@ -76,8 +80,8 @@ def _run(
     patience = math.ceil(PATIENCE_SHARE * steps / per_epoch)
     best, best_epoch, state = -1.0, 0, {}
     taken = epoch = 0
-    while taken < steps and epoch - best_epoch < max(1, patience):
-        for rows in torch.randperm(len(x), generator=generator).to(device).split(BATCH)[: steps - taken]:
+    while epoch < max(1, steps // per_epoch) and epoch - best_epoch < max(1, patience):
+        for rows in torch.randperm(len(x), generator=generator).to(device).split(BATCH)[:steps]:
             loss = (
                 binary_cross_entropy_with_logits(head(x[rows]).squeeze(1), y[rows].to(x.dtype))
                 if binary
@@ -90,7 +94,7 @@ def _run(
         schedule.step()
         epoch += 1
         with torch.inference_mode():
-            score = _balanced_accuracy(_probabilities(head, v, binary).argmax(1).cpu(), val_labels, n_classes)
+            score = _macro_recall(_probabilities(head, v, binary).argmax(1).cpu(), val_labels, n_classes)
         if score > best:
             best, best_epoch = score, epoch
             state = {name: value.clone() for name, value in head.state_dict().items()}
@@ -118,11 +122,12 @@ def _probabilities(head: nn.Linear, features: Tensor, binary: bool) -> Tensor:
     return logits.softmax(1)
 
 
-def _balanced_accuracy(predicted: Tensor, labels: Tensor, n_classes: int) -> float:
+def _macro_recall(predicted: Tensor, labels: Tensor, n_classes: int) -> float:
+    """Mean recall over the classes among labels or predictions; one that is predicted only counts as 0."""
     counts = torch.bincount(labels, minlength=n_classes)
     hits = torch.bincount(labels[predicted == labels], minlength=n_classes)
-    present = counts > 0
-    return float((hits[present] / counts[present]).mean())
+    occurs = (counts > 0) | (torch.bincount(predicted, minlength=n_classes) > 0)
+    return float((hits / counts.clamp_min(1))[occurs].mean())
 
 
 def mean_outcome(outcomes: list[Outcome]) -> Outcome:
