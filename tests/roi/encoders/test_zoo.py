@@ -174,6 +174,30 @@ def test_normalisation_is_the_authors(name: str, norm: str) -> None:
     assert (transform.mean, transform.std) == NORMS[norm]
 
 
+@pytest.mark.parametrize(
+    ("name", "resize", "crop", "interpolation"),
+    [
+        ("conch_v1", 448, 448, "bicubic"),
+        ("conch_v15", 448, 448, "bilinear"),
+        ("ctranspath", 224, 224, "bilinear"),
+        ("genbio-pathfm", 224, 224, "bilinear"),
+        ("gigapath", 256, 224, "bicubic"),
+        ("gpfm", 224, 224, "bicubic"),
+        ("hibou-b", 224, 224, "bicubic"),
+        ("kaiko-vits16", 224, 224, "bilinear"),
+        ("keep", 224, 224, "bicubic"),
+        ("midnight", 224, 224, "bilinear"),
+        ("musk", 384, 384, "bicubic"),
+        ("retccl", 256, 256, "bilinear"),
+        ("uni_v1", 224, 224, "bilinear"),
+        ("uni_v2", 224, 224, "bilinear"),
+    ],
+)
+def test_resizing_is_that_of_the_authors_code(name: str, resize: int, crop: int, interpolation: str) -> None:
+    transform = get_spec(name).transform
+    assert (transform.resize, transform.crop, transform.interpolation) == (resize, crop, interpolation)
+
+
 def test_known_traps_of_the_field() -> None:
     gigapath = get_spec("gigapath")
     assert gigapath.kwargs["patch_size"] == gigapath.patch == 16
