@@ -180,6 +180,8 @@ def test_normalisation_is_the_authors(name: str, norm: str) -> None:
         ("conch_v1", 448, 448, "bicubic"),
         ("conch_v15", 448, 448, "bilinear"),
         ("ctranspath", 224, 224, "bilinear"),
+        ("dinov2-b", 256, 224, "bicubic"),
+        ("dinov2-l", 256, 224, "bicubic"),
         ("genbio-pathfm", 224, 224, "bilinear"),
         ("gigapath", 256, 224, "bicubic"),
         ("gpfm", 224, 224, "bicubic"),
