@@ -25,12 +25,13 @@ def linear_probe(
 ) -> Outcome:
     """The `uni` recipe: mean cross-entropy + 0.5 / cost * ||W||, cost = D * C / 100, features as they are.
 
+    C counts the classes among the training images, as the published code does, not those of the class map.
     The norm is not squared and the bias is free. The problem is convex: the solver (see `softmax_regression`)
     goes to the minimum, which the published recipe approaches with L-BFGS from zero. With `use_sklearn` it is
     scikit-learn's LogisticRegression(C=cost), whose penalty is squared and whose loss is a sum.
     A class without training images gets probability 0.
     """
-    cost = train.shape[1] * n_classes / 100
+    cost = train.shape[1] * len(torch.unique(train_labels)) / 100
     if use_sklearn:
         return _with_sklearn(
             train, train_labels, test, n_classes=n_classes, cost=cost, max_iteration=max_iteration
