@@ -120,6 +120,24 @@ def test_clusters_of_one_sample_change_little_and_copies_change_nothing() -> Non
     )
 
 
+def test_few_clusters_claim_hardly_more_than_many() -> None:
+    generator = np.random.default_rng(8)
+    cluster = np.repeat(np.arange(5), 32)
+    labels = np.arange(160) % 2
+    rejected, by_normal = 0, 0
+    for _ in range(800):
+        first, second = (
+            1.2 * labels + generator.normal(size=5)[cluster] * (2 * labels - 1) + generator.normal(size=160)
+            for _ in range(2)
+        )
+        test = delong_test(first, second, labels, clusters=cluster.tolist())
+        assert (test.interval()[0] <= 0 <= test.interval()[1]) == (test.p_value >= 0.05)
+        rejected += test.p_value <= 0.05
+        by_normal += abs(test.z) >= 1.96
+    assert rejected / 800 <= 0.075
+    assert by_normal / 800 > 0.09
+
+
 def test_equal_scores_have_no_difference() -> None:
     first, _, labels = two_models(np.random.default_rng(7))
     test = delong_test(first, 2 * first, labels)

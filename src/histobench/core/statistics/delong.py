@@ -7,11 +7,13 @@ taken of these sums within each class. For two classes that is the original form
 variance with the class sizes held fixed, as a bootstrap stratified by class estimates it.
 
 With `clusters` (patients, slides) the centred sums are added up within each cluster before squaring, so
-samples of a cluster may depend on each other.
+samples of a cluster may depend on each other. Few clusters tell the variance only roughly: p-values and
+intervals then go by Student's t with one degree of freedom less than there are clusters.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +33,11 @@ class Auroc:
 
     value: float
     variance: float
+    freedom: float = math.inf  # degrees of freedom of the variance
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Normal interval, cut at 0 and 1."""
-        half = float(special.ndtri((1 + level) / 2)) * self.variance**0.5
+        """Normal interval (Student's for clusters), cut at 0 and 1."""
+        half = _quantile(self.freedom, level) * self.variance**0.5
         return max(0.0, self.value - half), min(1.0, self.value + half)
 
 
@@ -47,6 +50,7 @@ class DeLongTest:
     variance: float  # of the difference
     z: float
     p_value: float
+    freedom: float = math.inf  # degrees of freedom of the variance
 
     @property
     def difference(self) -> float:
@@ -54,8 +58,8 @@ class DeLongTest:
         return self.first - self.second
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Normal interval of the difference."""
-        half = float(special.ndtri((1 + level) / 2)) * self.variance**0.5
+        """Normal interval of the difference (Student's for clusters)."""
+        half = _quantile(self.freedom, level) * self.variance**0.5
         return self.difference - half, self.difference + half
 
 
@@ -67,7 +71,7 @@ def delong_auroc(scores: ArrayLike, labels: ArrayLike, *, clusters: Sequence[obj
     """
     samples = _Samples.of(labels, clusters)
     value, shares = _placements(scores, samples.labels)
-    return Auroc(value, samples.variance(shares))
+    return Auroc(value, samples.variance(shares), samples.freedom)
 
 
 def delong_test(
@@ -111,6 +115,10 @@ class _Samples:
         given = np.asarray(labels).astype(np.int64)
         return cls(given, _codes(given), None if clusters is None else _codes(np.asarray(clusters)))
 
+    @property
+    def freedom(self) -> float:
+        return math.inf if self.cluster_of is None else float(self.cluster_of.max())
+
     def variance(self, shares: Floats) -> float:
         sizes = np.bincount(self.class_of)
         centred = shares - (np.bincount(self.class_of, shares) / sizes)[self.class_of]
@@ -122,6 +130,16 @@ class _Samples:
         if sizes.min() < 2:
             raise ValueError("a class with one sample gives no variance")
         return float((np.bincount(self.class_of, centred**2) * sizes / (sizes - 1)).sum())
+
+
+def _below(z: float, freedom: float) -> float:
+    return float(special.ndtr(z) if math.isinf(freedom) else special.stdtr(freedom, z))
+
+
+def _quantile(freedom: float, level: float) -> float:
+    """How many standard errors an interval reaches to either side."""
+    share = (1 + level) / 2
+    return float(special.ndtri(share) if math.isinf(freedom) else special.stdtrit(freedom, share))
 
 
 def _codes(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -136,7 +154,8 @@ def _paired(first: tuple[float, Floats], second: tuple[float, Floats], samples: 
         z = 0.0 if abs(difference) < 1e-12 else float(np.copysign(np.inf, difference))
     else:
         z = difference / variance**0.5
-    return DeLongTest(value_a, value_b, variance, z, float(2 * special.ndtr(-abs(z))))
+    p_value = float(2 * _below(-abs(z), samples.freedom))
+    return DeLongTest(value_a, value_b, variance, z, p_value, samples.freedom)
 
 
 def _placements(scores: ArrayLike, labels: NDArray[np.int64]) -> tuple[float, Floats]:
