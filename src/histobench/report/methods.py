@@ -83,14 +83,21 @@ def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
         f"images in all) with histobench {__version__}, by {_and([_TASK_WORDS.get(t, t) for t in tasks])}.",
         f"The evaluation followed the preset{'s' if len(presets) > 1 else ''} {_and(presets)} with "
         f"seed{'s' if len(seeds) > 1 else ''} {_and([str(seed) for seed in seeds])}." if presets else "",
-        f"95% confidence intervals are percentile bootstrap intervals over {units}"
-        + ("; those of few-shot results are over episodes." if "Few-shot" in tasks else "."),
+        f"95% confidence intervals are {_interval_words(results)} bootstrap intervals over {units}"
+        + ("; those of few-shot results are over episodes" if "Few-shot" in tasks else "")
+        + ("; those of AUROC are DeLong's." if any("delong" in r.interval_kinds for r in results) else "."),
         f"Encoders were compared on the same test images ({_and(tests)}) with Holm's correction over all "
         "pairs of a table at a family-wise error rate of 0.05." if tests else "",
         "Mean ranks over datasets were compared with Friedman's test and Nemenyi's critical difference."
         if len(inventory.datasets) > 1 and len(inventory.encoders) > 1 else "",
     ]  # fmt: skip
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _interval_words(results: list[TableResult]) -> str:
+    kinds = {kind for result in results for kind in result.interval_kinds}
+    words = {"percentile": "percentile", "bca": "BCa"}
+    return _and([word for kind, word in words.items() if kind in kinds] or ["percentile"])
 
 
 def agents_paragraph(agents: Sequence[AgentRun]) -> str:

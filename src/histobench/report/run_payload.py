@@ -29,8 +29,13 @@ _OWN_PLACE = frozenset(
 )
 
 
-def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval]) -> tuple[dict[str, Any], str]:
-    """`{metric: [low, high]}` and where they come from: the stored file, the episodes, or `quick`."""
+def run_intervals_of(
+    run: StoredRun, quick: Mapping[str, Interval], *, how: str
+) -> tuple[dict[str, Any], str, set[str]]:
+    """`{metric: [low, high]}`, where they come from (the file, the episodes or `quick`) and of which kinds.
+
+    `how` says where the quick ones come from.
+    """
     stored = stored_intervals(run)
     if stored is not None:
         bounds = {
@@ -38,7 +43,8 @@ def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval]) -> tuple[dic
             for name, entry in stored["metrics"].items()
             if entry.get("ci_lower") is not None
         }
-        return bounds, f"{stored.get('n_bootstrap')} resamples of {stored.get('resampled')}"
+        source = f"{stored.get('n_bootstrap')} resamples of {stored.get('resampled')}"
+        return bounds, source, {str(stored.get("method"))}
     episodes = read_episodes(TaskFiles.beside(run.path).per_episode)
     if episodes is not None:
         count = len(next(iter(episodes.values())))
@@ -49,13 +55,11 @@ def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval]) -> tuple[dic
             for name, entry in found.items()
             if entry["ci_lower"] is not None
         }
-        return bounds, f"{settings.n_bootstrap} resamples of {count} episodes"
-    bounds = {
-        name: [rounded(interval.low), rounded(interval.high)]
-        for name, interval in quick.items()
-        if interval.low is not None
-    }
-    return bounds, ""
+        return bounds, f"{settings.n_bootstrap} resamples of {count} episodes", {settings.method}
+    known = {name: interval for name, interval in quick.items() if interval.low is not None}
+    bounds = {name: [rounded(interval.low), rounded(interval.high)] for name, interval in known.items()}
+    kinds = {interval.method for interval in known.values()}
+    return bounds, f"{how}; that of AUROC by DeLong" if how and "delong" in kinds else how, kinds
 
 
 def run_payload(run: StoredRun, *, image_set: str, bounds: Mapping[str, Any], source: str) -> dict[str, Any]:

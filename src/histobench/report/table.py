@@ -71,6 +71,7 @@ class TableResult:
     n_images: int = 0
     n_groups: int | None = None
     how: str = ""
+    interval_kinds: set[str] = field(default_factory=set)  # "percentile", "bca", "delong"
     problem: str = ""
     failures: dict[int, str] = field(default_factory=dict)
 
@@ -122,10 +123,11 @@ def _write_run(
         for metric, found in statistics.metrics.items()
         if name in found.intervals
     }
-    bounds, source = run_intervals_of(run, quick)
+    bounds, source, kinds = run_intervals_of(run, quick, how=result.how)
+    result.interval_kinds |= kinds
     images = ImageSet.of(job.dataset, run.predictions)
     key = images.write(job.site)
-    payload = run_payload(run, image_set=key, bounds=bounds, source=source or result.how)
+    payload = run_payload(run, image_set=key, bounds=bounds, source=source)
     write_payload(job.site, f"run/{number}", payload)
     wrong = run.predictions.predicted != run.predictions.labels
     if key in result.image_sets:
