@@ -60,7 +60,7 @@ const numberOrNull = (x: number) => (Number.isNaN(x) ? null : x);
 const negated = (x: number | null) => (x === null ? null : -x);
 
 export function ComparePage({ site, route }: { site: Site; route: Route }) {
-  const all = site.runs.encoder.map((_, run) => run);
+  const all = readable(site);
   const tables = useMemo(() => comparable(site), [site]);
   const boardNumber = tables.has(Number(route.query.get("board") ?? -1)) ? Number(route.query.get("board")) : [...tables.keys()][0];
   if (boardNumber === undefined) return <Notice>There is nothing to compare: no task has two encoders on the same dataset.</Notice>;
@@ -92,10 +92,15 @@ export function ComparePage({ site, route }: { site: Site; route: Route }) {
   );
 }
 
+/** Runs whose predictions could be read; of the others there is nothing to compare. */
+function readable(site: Site): number[] {
+  return site.runs.encoder.map((_, run) => run).filter((run) => !site.failures[run]);
+}
+
 /** Boards and their datasets with at least two runs. */
 function comparable(site: Site): Map<number, Set<number>> {
   const counts = new Map<string, number>();
-  site.runs.encoder.forEach((_, run) => {
+  readable(site).forEach((run) => {
     const key = `${site.runs.board[run]}-${site.runs.dataset[run]}`;
     counts.set(key, (counts.get(key) ?? 0) + 1);
   });
@@ -162,7 +167,8 @@ function PairView({ site, board, dataset, datasets, a, b, table, first, second, 
 }
 
 function inOrder(p: Predictions, images: Images, own: Images): Predictions {
-  if (images === own) return p;
+  // Names may repeat where the order is the same, as of runs of which only one knows the patients.
+  if (images === own || images.names.every((name, k) => name === own.names[k])) return p;
   const place = new Map(own.names.map((name, k) => [name, k]));
   const order = images.names.map((name) => place.get(name)!);
   return { ...p, labels: order.map((k) => p.labels[k]), predicted: order.map((k) => p.predicted[k]), probabilities: Float64Array.from({ length: p.n * p.c }, (_, j) => p.probabilities[order[Math.floor(j / p.c)] * p.c + (j % p.c)]) };
@@ -238,7 +244,7 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
         )}
       </dl>
       <p class="fine">
-        {info.test ? `${info.test[0].toUpperCase()}${info.test.slice(1)}` : "No test"}, corrected over {count(pairs, "pair")} of the table; {count(table.numImages, "test image")}
+        {info.test ? `${info.test[0].toUpperCase()}${info.test.slice(1)}, corrected over ${count(pairs, "pair")} of the table` : "No test"}; {count(table.numImages, "test image")}
         {table.numGroups ? ` of ${count(table.numGroups, "group")}` : ""}; {table.resamples.toLocaleString("en")} resamples of {table.resampled}. {info.note && `${info.note}. `}
         {!holds && found.low !== null && found.holm !== null && `“Cannot be told apart” is not “equal”: differences from ${signed(found.low)} to ${signed(found.high)} fit these images.`}
         {averaged && " Few-shot: the difference is of each image’s mean probabilities over episodes; the two values are means over episodes."}
@@ -327,7 +333,8 @@ function EveryDataset({ site, board, dataset, datasets, names, metric }: { site:
   const [rows, setRows] = useState<IntervalRow[] | null>(null);
   useEffect(() => {
     if (!asked) return;
-    const find = (d: number, name: string) => site.runs.encoder.findIndex((_, run) => site.runs.board[run] === board && site.runs.dataset[run] === d && runName(site, run) === name);
+    const runs = readable(site).filter((run) => site.runs.board[run] === board);
+    const find = (d: number, name: string) => runs.find((run) => site.runs.dataset[run] === d && runName(site, run) === name) ?? -1;
     const both = datasets.filter((d) => names.every((name) => find(d, name) >= 0));
     void Promise.all(both.map((d) => load<TableData>(`table/${board}-${d}`))).then((tables) =>
       setRows(

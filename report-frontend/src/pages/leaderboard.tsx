@@ -197,7 +197,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
               {header("name", "Encoder", undefined, "sticky")}
               {several && header("rank", narrow ? "Rank" : "Mean rank", undefined, "number")}
               {several && !narrow && header("mean", "Mean", undefined, "number")}
-              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${board.numImages[k].toLocaleString("en")} images${board.numGroups[k] ? `, ${board.numGroups[k]} groups` : ""}`, "dataset", metric.tested && board.rows.length > 1 && !tested(data, k) ? "ties not tested" : undefined))}
+              {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${count(board.numImages[k], "image")}${board.numGroups[k] ? `, ${count(board.numGroups[k]!, "group")}` : ""}`, "dataset", metric.tested && board.rows.length > 1 && !tested(data, k) ? "ties not tested" : undefined))}
             </tr>
           </thead>
           <tbody>
@@ -351,7 +351,7 @@ function CostView({ site, board, metric, data, title }: { site: Site; board: Boa
       }
       caption={
         points.length ? (
-          <>{best.length === 1 ? `${best[0].name} is both the ${cost.lower ? "cheapest" : "fastest"} and the best here. ` : `The line joins encoders that no other beats in both: ${cost.lower ? "cheaper" : "faster"} and at least as good. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
+          <>{points.length === 1 ? "" : best.length === 1 ? `${best[0].name} is both the ${cost.lower ? "cheapest" : "fastest"} and the best here. ` : `The line joins encoders that no other beats in both: ${cost.lower ? "cheaper" : "faster"} and at least as good. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
         ) : (
           <Notice>No encoder here has both a known cost and a value.</Notice>
         )

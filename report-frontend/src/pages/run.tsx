@@ -26,7 +26,7 @@ export interface View {
 
 export function RunPage({ site, route }: { site: Site; route: Route }) {
   const run = findRun(site, route.parts);
-  const { value: data, error } = useData<RunData>(run >= 0 ? `run/${run}` : null);
+  const { value: data, error } = useData<RunData>(run >= 0 && !site.failures[run] ? `run/${run}` : null);
   const { value: images, error: imagesError } = useData<Images>(data ? `images/${data.images}` : null);
   const thumbs = useThumbs(site, data?.images);
   const predictions = useMemo(() => (data && images ? predictionsOf(data, images) : null), [data, images]);
@@ -66,7 +66,7 @@ function Run({ site, view }: { site: Site; view: View }) {
   const board = site.boards[site.runs.board[run]];
   const dataset = site.datasets[site.runs.dataset[run]];
   const name = runName(site, run);
-  const others = site.runs.encoder.map((_, k) => k).filter((k) => k !== run && site.runs.board[k] === site.runs.board[run] && site.runs.dataset[k] === site.runs.dataset[run]);
+  const others = site.runs.encoder.map((_, k) => k).filter((k) => k !== run && !site.failures[k] && site.runs.board[k] === site.runs.board[run] && site.runs.dataset[k] === site.runs.dataset[run]);
   const siblings = site.runs.encoder.map((_, k) => k).filter((k) => site.runs.encoder[k] === site.runs.encoder[run] && site.runs.dataset[k] === site.runs.dataset[run]);
   return (
     <>
@@ -191,7 +191,7 @@ function Metrics({ name, data, units }: { name: string; data: RunData; units: Un
       </table>
       <p class="fine">
         {data.boundsFrom && <>Intervals: {data.boundsFrom}. </>}
-        {flat && <>An interval without width is no certainty: what {count(units.number, units.noun)} do not show may still be up to {percent(mostUnseen(units.number), 1)} of them. </>}
+        {flat && <>An interval without width is no certainty: what {count(units.number, units.noun)} {units.number === 1 ? "does" : "do"} not show may still be up to {percent(mostUnseen(units.number), 1)} of them. </>}
         <button type="button" class="link" onClick={() => setAll(!all)} aria-expanded={all}>
           {all ? "Fewer metrics" : `All ${names.length} metrics`}
         </button>
@@ -353,7 +353,15 @@ function Curves({ view, name }: { view: View; name: string }) {
     return found;
   }, [p, kind]);
   const labels = kind === "roc" ? { x: "false positive rate", y: "true positive rate", area: "AUROC" } : { x: "recall", y: "precision", area: "AUPRC" };
-  if (!curves.length) return <section class="card"><h2>ROC and precision-recall</h2><Notice>The stored probabilities do not cover the classes, so there are no curves.</Notice></section>;
+  if (!curves.length) {
+    const present = new Set(Array.from(p.labels)).size;
+    return (
+      <section class="card">
+        <h2>ROC and precision-recall</h2>
+        <Notice>{present < 2 ? "Every test image is of one class, so there are no curves." : "The stored probabilities do not cover the classes, so there are no curves."}</Notice>
+      </section>
+    );
+  }
   return (
     <Chart
       title={kind === "roc" ? "ROC of each class" : "Precision and recall of each class"}

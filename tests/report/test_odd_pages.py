@@ -1,0 +1,79 @@
+"""Pages of results that are not as they should be: a missing file, a set of one image, names that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from histobench.report.site import build_site
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def odd_site(tmp_path_factory: pytest.TempPathFactory, simulated: ModuleType) -> Path:
+    folder = tmp_path_factory.mktemp("odd")
+    make = simulated.SimulatedSet.of_size
+
+    def write(data: Any, *encoders: str, name: str = "") -> None:
+        for encoder in encoders:
+            place = folder / "results" / (name or data.name) / encoder
+            simulated.write_run(place, data, "KNN", encoder=encoder, skill=2 + len(encoder) / 5)
+
+    write(make("Half", 30, classes="AB"), "uni_v1", "resnet50")
+    next((folder / "results/Half/uni_v1").rglob("*_detailed_results.csv")).unlink()
+    write(make("One", 1, classes="AB"), "uni_v1", "resnet50")
+    write(make("Whole", 60, classes="AB"), "uni_v1", "resnet50")
+    # Names repeat, and only one run knows the patients.
+    repeated = make("Repeated", 40, classes="AB", patients=20)
+    repeated = replace(repeated, img_names=tuple(f"{k % 10}.png" for k in range(40)))
+    write(repeated, "uni_v1")
+    write(replace(repeated, groups=None), "resnet50")
+    return build_site(folder / "results", folder / "site")
+
+
+def test_only_runs_that_were_read_are_offered_for_comparison(odd_site: Path, open_page: Open) -> None:
+    page = open_page(odd_site, "#/compare")
+    page.wait_for_selector(".verdict")
+    options = page.get_by_label("Dataset").locator("option").all_inner_texts()
+    assert options == ["One", "Repeated", "Whole"]
+    page.get_by_text("On every dataset").wait_for()
+    page = open_page(odd_site, "#/run/Half/resnet50/KNN/-/uni")
+    page.wait_for_selector(".metrics")
+    assert page.get_by_text("Compare with another encoder").count() == 0
+    page = open_page(odd_site, "#/run/Half/uni_v1/KNN/-/uni")
+    page.get_by_text("cannot read the predictions").wait_for()
+
+
+def test_repeated_names_in_the_same_order_are_the_same_images(odd_site: Path, open_page: Open) -> None:
+    page = open_page(odd_site, "#/compare?dataset=Repeated&a=uni_v1&b=resnet50")
+    told = page.locator(".verdict", has_text="only one right").inner_text()
+    shown = page.get_by_role("group", name="Which images").inner_text()
+    counts = told.partition("only one right: ")[2].split("\n")[0].split(" against ")
+    assert f"Only uni_v1 right ({counts[0]})" in shown
+    assert f"Only resnet50 right ({counts[1]})" in shown
+
+
+def test_one_image_has_no_curves_because_it_is_of_one_class(odd_site: Path, open_page: Open) -> None:
+    page = open_page(odd_site, "#/run/One/uni_v1/KNN/-/uni")
+    page.get_by_text("Every test image is of one class").wait_for()
+    page = open_page(odd_site)
+    page.wait_for_selector("table.leaderboard")
+    assert "1 image\n" in page.locator("table.leaderboard thead").inner_text()
+
+
+def test_a_long_name_does_not_push_the_numbers_away(
+    tmp_path: Path, simulated: ModuleType, open_page: Open
+) -> None:
+    data = simulated.SimulatedSet.of_size("Colon", 40, classes="AB")
+    for encoder in ("an-encoder-of-many-words-" * 5, "uni_v1"):
+        simulated.write_run(tmp_path / "r" / encoder, data, "KNN", encoder=encoder, skill=2)
+    page = open_page(build_site(tmp_path / "r", tmp_path / "site"), "#/compare")
+    page.wait_for_selector("table.deltas")
+    fits = "element => element.scrollWidth <= element.clientWidth + 1"
+    assert page.locator(".scroll", has=page.locator("table.deltas")).evaluate(fits)
