@@ -74,7 +74,8 @@ def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
         + (f" {json.dumps(dict(spec.kwargs))}" if spec.kwargs else ""),
         "parameters": millions(spec),
         "GFLOPs per image": f"{spec.cost.gflops:g}" if spec.cost else "",
-        "input": f"short side to {transform.resize} ({transform.interpolation}), crop {transform.crop}",
+        "input": f"{'both sides' if transform.squash else 'short side'} to {transform.resize} "
+        f"({transform.interpolation}), crop {transform.crop}",
         "mean / std": f"{list(transform.mean)} / {list(transform.std)}",
         "sizes": _sizes(spec),
         "microns per pixel": f"{spec.mpp:g}" if spec.mpp else "",

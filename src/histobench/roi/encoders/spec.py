@@ -19,6 +19,8 @@ SOURCES = ("hub", "url", "package", "project", "seed")
 #: points slightly. `origin`: as the code whose tensor names the file has.
 POSITIONS = ("plain", "timm", "dino", "origin")
 SIZE_RULES = ("fixed", "patch", "any")
+#: What becomes of an image that is not square: its centre is cut out, or it is squeezed into a square.
+FITS = ("crop", "squash")
 
 #: Channel statistics by name, so that an entry cannot mistype them.
 NORMS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
@@ -219,6 +221,7 @@ def _transform(reader: _Entry) -> TransformSpec:
         interpolation=reader.choice("interpolation", tuple(INTERPOLATIONS)),
         mean=mean,
         std=std,
+        squash=reader.choice("fit", FITS, "crop") == "squash",
     )
     if spec.resize < spec.crop:
         raise HistobenchError(f"{reader.where}: resize {spec.resize} is smaller than size {spec.crop}")

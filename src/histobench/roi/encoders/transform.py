@@ -26,6 +26,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class TransformSpec:
     """An encoder's preprocessing: short side to `resize`, centre crop of `crop`, then (x / 255 - mean) / std.
 
+    With `squash` both sides are resized to `resize`, whatever the shape of the image: some authors do so.
     Every image ends square, so images of any shape can share a batch. Calling the object on a PIL image
     gives the float tensor that the encoder expects; `crop_pixels` gives the same image before normalisation,
     which is what travels to the device.
@@ -36,6 +37,7 @@ class TransformSpec:
     interpolation: str = "bicubic"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    squash: bool = False
 
     def with_size(self, size: int) -> TransformSpec:
         """The same recipe at another input size; the ratio of resize to crop is kept.
@@ -48,10 +50,8 @@ class TransformSpec:
     def crop_pixels(self, image: Image.Image) -> np.ndarray:
         """Resize and centre-crop an RGB image with torchvision's rounding; uint8 [crop, crop, 3]."""
         width, height = image.size
-        short, long = min(width, height), max(width, height)
-        if short != self.resize:
-            longer = int(self.resize * long / short)
-            size = (self.resize, longer) if width <= height else (longer, self.resize)
+        size = self._resized(width, height)
+        if size != (width, height):
             image = image.resize(size, INTERPOLATIONS[self.interpolation])
             width, height = size
         left = round((width - self.crop) / 2.0)
@@ -59,6 +59,14 @@ class TransformSpec:
         if (width, height) != (self.crop, self.crop):
             image = image.crop((left, top, left + self.crop, top + self.crop))
         return np.asarray(image, dtype=np.uint8)
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        if self.squash:
+            return self.resize, self.resize
+        if min(width, height) == self.resize:
+            return width, height
+        longer = int(self.resize * max(width, height) / min(width, height))
+        return (self.resize, longer) if width <= height else (longer, self.resize)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """uint8 [..., h, w, 3] to normalised float32 [..., 3, h, w], on the device the pixels are on."""

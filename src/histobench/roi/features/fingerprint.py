@@ -46,7 +46,10 @@ def describe_encoder(encoder: BasePatchEncoder, *, precision: str, numerics: str
 def describe_transform(transform: Any) -> Any:
     """A transform as plain values; an encoder's own callable is known by its text."""
     if isinstance(transform, TransformSpec):
-        return json.loads(json.dumps(asdict(transform)))
+        facts = asdict(transform)
+        if not transform.squash:
+            del facts["squash"]  # features from before this field keep their name
+        return json.loads(json.dumps(facts))
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(transform))
     if inspect.isfunction(transform) or inspect.ismethod(transform):
         with contextlib.suppress(OSError, TypeError):  # defined at a prompt: its name must do

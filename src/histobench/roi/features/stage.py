@@ -176,7 +176,9 @@ def distinct(transforms: Sequence[Transform]) -> tuple[list[Transform], list[int
     known: dict[Any, int] = {}
     positions = []
     for item in transforms:
-        key = (item.resize, item.crop, item.interpolation) if isinstance(item, TransformSpec) else id(item)
+        key: Any = id(item)
+        if isinstance(item, TransformSpec):
+            key = (item.resize, item.crop, item.interpolation, item.squash)
         if key not in known:
             known[key] = len(chosen)
             chosen.append(item)

@@ -1,0 +1,86 @@
+"""Preprocessing gives the pixels that torchvision gives, which is what the authors' code uses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision.transforms import v2
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.registry import get_spec
+from histobench.roi.encoders.spec import parse_spec
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.encoders.zoo import load_zoo
+from histobench.roi.features.fingerprint import describe_transform
+from histobench.roi.features.stage import distinct
+
+MODES = {"bilinear": v2.InterpolationMode.BILINEAR, "bicubic": v2.InterpolationMode.BICUBIC}
+SHAPES = [(96, 96), (224, 224), (301, 224), (223, 500), (700, 460)]
+
+
+def picture(width: int, height: int) -> Image.Image:
+    rng = np.random.default_rng([width, height])
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("interpolation", MODES)
+@pytest.mark.parametrize("resize", [224, 256])
+def test_cropping_is_torchvisions_resize_and_centre_crop(
+    shape: tuple[int, int], interpolation: str, resize: int
+) -> None:
+    image = picture(*shape)
+    theirs = v2.CenterCrop(224)(v2.Resize(resize, interpolation=MODES[interpolation])(image))
+    ours = TransformSpec(resize=resize, crop=224, interpolation=interpolation).crop_pixels(image)
+    np.testing.assert_array_equal(ours, np.asarray(theirs))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("interpolation", MODES)
+def test_squashing_is_torchvisions_resize_of_both_sides(shape: tuple[int, int], interpolation: str) -> None:
+    image = picture(*shape)
+    theirs = v2.Resize((224, 224), interpolation=MODES[interpolation])(image)
+    ours = TransformSpec(interpolation=interpolation, squash=True).crop_pixels(image)
+    np.testing.assert_array_equal(ours, np.asarray(theirs))
+
+
+def test_encoders_squash_where_their_authors_do() -> None:
+    squashed = {name for name in load_zoo() if get_spec(name).transform.squash}
+    assert squashed == {
+        "phikon",  # a ViT processor of transformers: height and width
+        "vit-b-in21k",
+        "vit-l-in21k",
+        "dinov3-s",
+        "dinov3-b",
+        "dinov3-l",
+        "gpfm",  # Resize((224, 224)) in the authors' code
+        "genbio-pathfm",
+    }
+
+
+def test_the_processors_of_transformers_that_squash() -> None:
+    transformers = pytest.importorskip("transformers")
+    image = picture(301, 224)
+    processor = transformers.ViTImageProcessorPil(size={"height": 224, "width": 224})
+    theirs = processor(image, return_tensors="np")["pixel_values"][0]
+    ours = get_spec("vit-b-in21k").transform(image).numpy()
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_squashed_and_cropped_pixels_are_not_shared_between_encoders() -> None:
+    crop, squash = TransformSpec(), TransformSpec(squash=True)
+    assert distinct([crop, squash, TransformSpec(mean=(0.5,) * 3)])[1] == [0, 1, 0]
+    assert describe_transform(squash) != describe_transform(crop)
+    # Features that were stored before squashing existed keep their name.
+    assert "squash" not in describe_transform(crop)
+
+
+def test_a_misspelt_fit_is_refused() -> None:
+    entry = {
+        "title": "x", "family": "timm", "arch": "vit_small_patch16_224", "pooling": "cls", "dim": 384,
+        "input": {"size": 224, "fit": "sqash", "interpolation": "bicubic", "norm": "imagenet"},
+        "weights": {"repo": "a/b", "file": "c"}, "licence": "MIT", "citation": "x", "reference": "x",
+    }  # fmt: skip
+    with pytest.raises(HistobenchError, match="did you mean squash"):
+        parse_spec("x", entry)
