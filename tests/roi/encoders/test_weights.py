@@ -14,6 +14,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.encoders import download
 from histobench.roi.encoders.construct import construct
 from histobench.roi.encoders.file_hash import sha256_of
+from histobench.roi.encoders.model_config import disagreements
 from histobench.roi.encoders.registry import create_encoder, get_spec, list_encoders
 from histobench.roi.encoders.weights import find_weights, read_table, resolve_companion, resolve_weights
 
@@ -212,6 +213,36 @@ def test_another_interpolation_in_the_configuration_is_a_warning(checkpoint: Pat
     )
     with pytest.warns(UserWarning, match="interpolation is bilinear, the zoo says bicubic"):
         construct(get_spec("lunit-vits16"), weights=str(checkpoint), depth=1)
+
+
+CROPPED = {"do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
+
+
+@pytest.mark.parametrize(
+    ("name", "processor", "said"),
+    [
+        ("dinov2-b", CROPPED | {"size": {"shortest_edge": 256}}, {}),
+        ("hibou-b", CROPPED | {"size": {"shortest_edge": 224}}, {}),
+        ("phikon", {"size": {"height": 224, "width": 224}}, {}),
+        ("hibou-b", CROPPED | {"size": {"shortest_edge": 256}}, {"resize per crop"}),
+        ("hibou-b", {"size": {"height": 224, "width": 224}}, {"fit"}),
+        ("phikon", CROPPED | {"size": {"shortest_edge": 224}}, {"fit"}),
+    ],
+)
+def test_another_way_of_resizing_is_noticed(name: str, processor: dict[str, Any], said: set[str]) -> None:
+    spec = get_spec(name)
+    config = {"image_mean": list(spec.transform.mean), **processor}
+    assert dict(disagreements(spec, config)).keys() == set(said)
+    assert dict(disagreements(spec.with_size(448), config)).keys() == set(said)
+
+
+def test_another_activation_in_a_clip_folder_is_a_contradiction() -> None:
+    # The tensors are the same under both, so nothing else would tell.
+    spec = get_spec("pathgen-clip-l")
+    config = {"model_type": "clip", "vision_config": {"hidden_size": 1024, "hidden_act": "gelu"}}
+    assert "hidden_act" in dict(disagreements(spec, config))
+    config["vision_config"] = {"hidden_size": 1024, "hidden_act": "quick_gelu"}
+    assert not dict(disagreements(spec, config))
 
 
 def test_a_tokenizer_is_taken_from_beside_the_checkpoint(tmp_path: Path) -> None:

@@ -15,12 +15,16 @@ from histobench.roi.encoders.spec import EncoderSpec
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 CONFIG_FILES = ("config.json", "preprocessor_config.json", "open_clip_config.json")
 TOLERANCE = 6e-4  # published statistics are rounded to three digits in places
+#: Facts that are only warned of: libraries write their default there, whatever the authors used.
+DEFAULTS = ("interpolation", "fit", "resize per crop")
+#: What a transformers network uses when its configuration does not say.
+ACTIVATIONS = {"CLIP": "quick_gelu", "DINOv3ViT": "gelu"}
 
 
 def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
     """Raise when a configuration beside `checkpoint` contradicts the entry (except in its `traps`).
 
-    Another interpolation is only warned of: libraries write their default there, whatever the authors used.
+    Another way of resizing is only warned of.
     """
     for name in CONFIG_FILES:
         path = checkpoint.parent / name
@@ -32,9 +36,9 @@ def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
             raise HistobenchError(f"{path} is not valid JSON") from error
         if isinstance(config, dict):
             differences = dict(disagreements(spec, config))
-            note = differences.pop("interpolation", None)
-            if note:
-                warnings.warn(f"{path}: {note}; the zoo's is used", stacklevel=2)
+            notes = [differences.pop(key) for key in DEFAULTS if key in differences]
+            if notes:
+                warnings.warn(f"{path}: {'; '.join(notes)}; the zoo's is used", stacklevel=2)
             if differences:
                 stated = "; ".join(differences.values())
                 raise HistobenchError(
@@ -63,10 +67,14 @@ def _our_facts(spec: EncoderSpec) -> dict[str, Any]:
         "mean": list(transform.mean),
         "std": list(transform.std),
         "interpolation": transform.interpolation,
+        "fit": "squash" if transform.squash else "crop",
+        "resize per crop": round(transform.resize / transform.crop, 3),
     }
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
     tower = spec.kwargs.get("vision_config", spec.kwargs)
     facts.update({name: tower[name] for name in names if name in tower})
+    if spec.family == "transformers":
+        facts["hidden_act"] = tower.get("hidden_act", ACTIVATIONS.get(spec.arch, "gelu"))
     if spec.family == "open_clip":
         facts["quick_gelu"] = bool(spec.kwargs.get("quick_gelu", False))
     if spec.family == "timm":
@@ -93,7 +101,14 @@ def _transformers_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if "model_type" not in config:
         return {}
     tower = config.get("vision_config") if isinstance(config.get("vision_config"), Mapping) else config
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
+    names = (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "patch_size",
+        "num_register_tokens",
+        "hidden_act",
+    )
     return {name: tower[name] for name in names if tower is not None and name in tower}
 
 
@@ -103,7 +118,18 @@ def _processor_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     facts = {"mean": config["image_mean"], "std": config.get("image_std")}
     if config.get("resample") in RESAMPLING:
         facts["interpolation"] = RESAMPLING[config["resample"]]
-    return {key: value for key, value in facts.items() if value is not None}
+    return {key: value for key, value in (facts | _geometry(config)).items() if value is not None}
+
+
+def _geometry(config: Mapping[str, Any]) -> dict[str, Any]:
+    size, crop = config.get("size"), config.get("crop_size")
+    if not isinstance(size, Mapping):
+        return {}
+    if not config.get("do_center_crop"):
+        return {"fit": "squash"} if "height" in size else {}
+    if "shortest_edge" not in size or not isinstance(crop, Mapping) or not crop.get("height"):
+        return {}
+    return {"fit": "crop", "resize per crop": round(size["shortest_edge"] / crop["height"], 3)}
 
 
 def _clip_facts(config: Mapping[str, Any]) -> dict[str, Any]:
