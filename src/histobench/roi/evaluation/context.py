@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.roi.evaluation.leakage import leaks
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.versions import versions
@@ -48,6 +49,12 @@ class Context:
             return self.request.train, self.request.val
         fit, rest = held_out(self.request.train.labels.numpy(), seed=self.request.seed)
         return rows_of(self.request.train, fit), rows_of(self.request.train, rest)
+
+    @cached_property
+    def leaks(self) -> tuple[str, ...]:
+        """What the test set shares with the other splits, in words."""
+        others = {"training": self.request.train, "validation": self.request.val}
+        return leaks(self.request.test, {name: part for name, part in others.items() if part is not None})
 
     @property
     def info(self) -> dict[str, Any]:

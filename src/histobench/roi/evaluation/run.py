@@ -72,6 +72,7 @@ def evaluate(
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
     unchanged: list[str] = []
+    told = False
     for task in tasks:
         digest = task_digest(request, task, identity.fingerprint)
         if resume and ledger.has(task, digest):
@@ -81,6 +82,10 @@ def evaluate(
             skipped[task] = f"the preset {request.preset} has no recipe for it"
             continue
         on_task(task)
+        if not told:
+            for leak in context.leaks:
+                log.warning("%s: %s", identity.dataset, leak)
+            told = True
         try:
             rows += [
                 _write(request.results_dir, task, result, identity, context)
@@ -106,6 +111,7 @@ def evaluate(
 def _write(results_dir: Path, task: str, result: TaskResult, identity: RunIdentity, context: Context) -> Row:
     for warning in result.warnings:
         log.warning("%s: %s", task, warning)
+    warnings = [*context.leaks, *result.warnings]
     files = write_task(
         results_dir,
         task,
@@ -115,7 +121,7 @@ def _write(results_dir: Path, task: str, result: TaskResult, identity: RunIdenti
         per_class=result.per_class,
         confusion_matrix=result.confusion_matrix,
         setting=result.setting,
-        info={**context.info, **({"warnings": list(result.warnings)} if result.warnings else {})},
+        info={**context.info, **({"warnings": warnings} if warnings else {})},
     )
     if result.episode_metrics is not None:
         write_episodes(files, result.episode_metrics, info=result.predictions.info)

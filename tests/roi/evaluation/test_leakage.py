@@ -1,0 +1,51 @@
+"""Test images among the training images are noticed, whichever way they came there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from histobench.roi.evaluation.leakage import leaks
+from histobench.roi.features.feature_set import FeatureSet
+
+
+def features(rows: torch.Tensor, groups: tuple[str, ...] | None = None) -> FeatureSet:
+    n = len(rows)
+    return FeatureSet(rows, torch.zeros(n, dtype=torch.int64), tuple(f"{k}.png" for k in range(n)), groups)
+
+
+def simulated(n: int, seed: int) -> torch.Tensor:
+    # As many zeros as a network with rectified outputs gives.
+    return torch.randn(n, 64, generator=torch.Generator().manual_seed(seed)).clamp_min(0)
+
+
+def test_other_images_and_other_patients_are_no_leak() -> None:
+    train = features(simulated(500, 0), tuple(f"p{k % 9}" for k in range(500)))
+    test = features(simulated(100, 1), tuple(f"q{k % 5}" for k in range(100)))
+    assert leaks(test, {"training": train}) == ()
+    assert leaks(replace(test, groups=None), {"training": train}) == ()
+
+
+def test_the_same_features_in_both_are_counted() -> None:
+    train, rows = simulated(500, 0), simulated(100, 1)
+    rows[[3, 50, 99]] = train[[7, 7, 499]]
+    rows[4] = train[8]
+    rows[4, 5] += 1  # nearly the same is another image
+    (found,) = leaks(features(rows), {"training": features(train)})
+    assert found.startswith("3 of 100 test images have the very features of a training image")
+
+
+def test_the_test_set_given_as_validation_set_is_found() -> None:
+    test = features(torch.randn(40, 3))
+    (found,) = leaks(test, {"training": features(torch.randn(60, 3)), "validation": test})
+    assert "validation" in found
+
+
+def test_patients_in_both_are_named() -> None:
+    train = features(simulated(20, 0), tuple(f"p{k}" for k in range(20)))
+    test = features(simulated(10, 1), tuple(f"p{k + 14}" for k in range(10)))
+    (found,) = leaks(test, {"training": train})
+    assert found.startswith(
+        "6 of 10 groups (patients, slides) of the test set are also in training (p14, p15, p16, ...)"
+    )
