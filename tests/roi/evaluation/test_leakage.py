@@ -25,6 +25,8 @@ def test_other_images_and_other_patients_are_no_leak() -> None:
     test = features(simulated(100, 1), tuple(f"q{k % 5}" for k in range(100)))
     assert leaks(test, {"training": train}) == ()
     assert leaks(replace(test, groups=None), {"training": train}) == ()
+    some = tuple("" if k % 2 else f"p{k}" for k in range(100))  # without a group: not the same patient
+    assert leaks(replace(test, groups=some), {"training": replace(train, groups=("",) * 500)}) == ()
 
 
 def test_the_same_features_in_both_are_counted() -> None:

@@ -323,3 +323,12 @@ def test_golden_features_of_real_images(shared_dir: Path, tmp_path: Path) -> Non
         load(item.path).embeddings, torch.from_numpy(golden["test_embeddings"][rows])
     )
     assert float(cosine.min()) >= 0.9999
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_work(
+    make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(tiny, "forward", lambda pixels: pytest.fail("images were encoded"))
+    with pytest.raises(HistobenchError, match=r"cannot write feature files to .*file/below: Not a directory"):
+        run(make_dataset(), tiny, tmp_path / "file" / "below")

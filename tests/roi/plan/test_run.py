@@ -42,6 +42,17 @@ def test_a_failing_encoder_does_not_stop_the_others_and_nothing_is_done_twice(
     assert read_rows(results / "tiles" / "tiny-vl" / "uni" / "results.parquet") == rows
 
 
+def test_a_dataset_without_test_images_is_refused_before_the_work(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = next(path for path in data.rglob("*") if path.suffix in (".png", ".jpg"))
+    (tmp_path / "only.csv").write_text(f"image_path,label,split\n{image},0,train\n")
+    command = ["run", "--data", str(tmp_path / "only.csv"), "--models", "tiny-vl"]
+    assert main([*command, "--results", str(tmp_path / "r")]) == 2
+    assert "only has no test images: mark some as test in" in capsys.readouterr().err
+    assert not list((tmp_path / "r").rglob("*.pt"))
+
+
 def test_a_dry_run_shows_the_cost_and_writes_nothing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

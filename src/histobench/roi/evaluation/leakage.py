@@ -24,13 +24,14 @@ def leaks(test: FeatureSet, others: Mapping[str, FeatureSet]) -> tuple[str, ...]
                 f"{images} the very features of a {split} image: the same images (or equally blank ones) are "
                 "in both, and the results may be too good; `histobench data check` lists them"
             )
-        patients = sorted(set(test.groups or ()) & set(features.groups or ()))
-        if patients:
-            some = ", ".join(patients[:3]) + (", ..." if len(patients) > 3 else "")
-            groups = (
-                f"{len(patients)} of {len(set(test.groups or ()))} groups (patients, slides) of the test set"
+        groups = set(test.groups or ()) - {""}  # images without a group are groups of their own
+        shared = sorted(groups & set(features.groups or ()))
+        if shared:
+            some = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
+            found.append(
+                f"{len(shared)} of {len(groups)} groups (patients, slides) of the test set are also in {split} "
+                f"({some}): the results are likely too good"
             )
-            found.append(f"{groups} are also in {split} ({some}): the results are likely too good")
     return tuple(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -84,7 +85,18 @@ def extract(
         raise HistobenchError(f"{dataset.name} has no images")
     if len(settings.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
         raise HistobenchError("several devices need encoders by name: give an EncoderRecipe")
+    _check_writable(Path(save_dir))
     return _Run(dataset, given, Path(save_dir), settings, progress or Silent()).result()
+
+
+def _check_writable(folder: Path) -> None:
+    # Found out now, not after hours of work; the folder itself is made when there is something to put in.
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise HistobenchError(f"cannot write feature files to {folder}: {error.strerror or error}") from error
 
 
 class _Run:

@@ -50,18 +50,26 @@ class PlanOutcome:
 
 def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
     """Read every dataset of the plan, before anything expensive starts."""
-    return {
-        entry.name: load_dataset(
-            str(entry.source),
-            classes_file=None if entry.class2id is None else str(entry.class2id),
-            name=entry.name,
-            split=entry.split,
-            group_regex=entry.group_regex,
-            group_column=entry.group_column,
-            seed=plan.seed,
-        )
-        for entry in plan.datasets
-    }
+    return {entry.name: _load(plan, entry) for entry in plan.datasets}
+
+
+def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
+    dataset = load_dataset(
+        str(entry.source),
+        classes_file=None if entry.class2id is None else str(entry.class2id),
+        name=entry.name,
+        split=entry.split,
+        group_regex=entry.group_regex,
+        group_column=entry.group_column,
+        seed=plan.seed,
+    )
+    for split in ("train", "test"):
+        if not dataset.splits.get(split):
+            raise HistobenchError(
+                f"{entry.name} has no {split} images: mark some as {split} in {entry.source}, or give split "
+                "(e.g. 0.7/0.1/0.2) where nothing is marked"
+            )
+    return dataset
 
 
 def run_plan(
@@ -146,8 +154,8 @@ def _evaluate(
     try:
         request = EvaluationRequest(
             tasks=plan.tasks,
-            train=load(_file(files, "train", entry)),
-            test=load(_file(files, "test", entry)),
+            train=load(_file(files, "train")),
+            test=load(_file(files, "test")),
             val=load(files["val"]) if "val" in files else None,
             results_dir=results_folder(plan, entry.name, encoder, preset),
             dataset=entry.name,
@@ -174,9 +182,7 @@ def _evaluate(
     outcome.skipped += [Failure(f"{job}: {task}", reason) for task, reason in done.skipped.items()]
 
 
-def _file(files: dict[str, Path], split: str, entry: DatasetEntry) -> Path:
+def _file(files: dict[str, Path], split: str) -> Path:
     if split not in files:
-        raise HistobenchError(
-            f"{entry.name} has no {split} images; give split (e.g. 0.7/0.1/0.2) for {entry.source}"
-        )
+        raise HistobenchError(f"none of the {split} images could be read; `histobench data check` says why")
     return files[split]
