@@ -49,5 +49,5 @@ def test_patients_in_both_are_named() -> None:
     test = features(simulated(10, 1), tuple(f"p{k + 14}" for k in range(10)))
     (found,) = leaks(test, {"training": train})
     assert found.startswith(
-        "6 of 10 groups (patients, slides) of the test set are also in training (p14, p15, p16, ...)"
+        "6 of 10 test groups (patients, slides) are also in training (p14, p15, p16, ...)"
     )

@@ -29,7 +29,7 @@ def leaks(test: FeatureSet, others: Mapping[str, FeatureSet]) -> tuple[str, ...]
         if shared:
             some = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
             found.append(
-                f"{len(shared)} of {len(groups)} groups (patients, slides) of the test set are also in {split} "
+                f"{len(shared)} of {len(groups)} test groups (patients, slides) are also in {split} "
                 f"({some}): the results are likely too good"
             )
     return tuple(found)
