@@ -167,6 +167,30 @@ def test_eva_runs_are_seeded_and_learn(blobs: tuple[Split, Split, Split], n_clas
     assert balanced_accuracy_score(ty, eva.mean_outcome(runs).predicted) > 1.2 / n_classes
 
 
+def test_an_eva_run_is_adamw_at_a_third_of_its_rate_for_five_epochs(
+    blobs: tuple[Split, Split, Split],
+) -> None:
+    (x, y), (v, vy), (t, _) = blobs  # 150 images: one batch an epoch
+    (ours,) = eva.eva_runs(x, y, v, vy, t, n_classes=3, steps=40, runs=1)
+    generator = torch.Generator().manual_seed(42)
+    head = eva._linear(12, 3, generator, "cpu")
+    optimiser = torch.optim.AdamW(head.parameters(), weight_decay=0.01)
+    best, best_epoch, expected = -1.0, 0, np.empty(0)
+    for epoch in range(1, 41):
+        optimiser.param_groups[0]["lr"] = 1e-4 if epoch <= 5 else 3e-4
+        rows = torch.randperm(150, generator=generator)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(head(x[rows]), y[rows]).backward()
+        optimiser.step()
+        score = balanced_accuracy_score(vy, head(v).argmax(1))
+        if score > best + 1e-9:
+            best, best_epoch, expected = score, epoch, head(t).softmax(1).detach().numpy().copy()
+        if epoch - best_epoch == 8:  # a fifth of 40 epochs
+            break
+    assert (ours.info["epoch"], ours.info["steps"]) == (best_epoch, epoch)
+    np.testing.assert_allclose(ours.probabilities, expected, atol=1e-5)
+
+
 def test_eva_counts_whole_epochs_only(blobs: tuple[Split, Split, Split]) -> None:
     (x, y), (v, vy), (t, _) = blobs
     x, y = torch.cat([x, x, x]), torch.cat([y, y, y])  # 450 images: two batches an epoch
