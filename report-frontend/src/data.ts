@@ -99,6 +99,8 @@ export interface Board {
 export interface RunData {
   metrics: Record<string, number | null>;
   undefined: Record<string, string>;
+  /** What the evaluation warned of, such as patients in both train and test. */
+  warnings: string[];
   bounds: Record<string, [number | null, number | null]>;
   boundsFrom: string;
   perClass: Record<string, Record<string, number | null>>;

@@ -238,6 +238,18 @@ def test_the_preset_is_chosen_where_there_are_several(
         page.get_by_label(re.compile(f"^plip on clinic: {re.escape(value)}")).wait_for()
 
 
+def test_what_the_evaluation_warned_of_stands_above_the_numbers(
+    simulated: ModuleType, tmp_path: Path, open_page: Open
+) -> None:
+    data = simulated.SimulatedSet.of_size("clinic", 80, classes=("benign", "malignant"))
+    warning = "3 of 9 test groups are also in <training>"
+    simulated.write_run(
+        tmp_path / "results", data, "KNN", encoder="plip", skill=2.0, info={"warnings": [warning]}
+    )
+    page = open_page(build_site(tmp_path / "results", tmp_path / "site"), run_address("clinic", "plip", "KNN"))
+    assert page.locator(".notice.warning").inner_text() == warning
+
+
 def test_the_page_follows_a_run_that_is_going_on(results: Path, tmp_path: Path, open_page: Open) -> None:
     folder, out = tmp_path / "results", tmp_path / "site"
     shutil.copytree(results / "clinic" / "plip" / "KNN", folder / "plip" / "KNN")

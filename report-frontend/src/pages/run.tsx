@@ -100,6 +100,9 @@ function Run({ site, view }: { site: Site; view: View }) {
           )}
         </div>
       </div>
+      {data.warnings.map((text) => (
+        <Notice kind="warning">{text}</Notice>
+      ))}
       {data.averaged && (
         <Notice>
           Few-shot: the metrics are means over episodes. The pictures below show each image’s mean probabilities over the episodes it took part in, which are better than a single episode’s.

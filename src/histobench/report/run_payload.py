@@ -24,7 +24,7 @@ _OWN_PLACE = frozenset(
     {
         *("dataset", "encoder", "preset", "setting", "seed", "fingerprint", "description", "classes"),
         *("undefined_metrics", "date", "version", "train_features", "test_features", "val_features"),
-        *("command", "dataset_source", "prompt_file"),
+        *("command", "dataset_source", "prompt_file", "warnings"),
     }
 )
 
@@ -121,3 +121,7 @@ def episode_summary(run: StoredRun) -> dict[str, list[float | None]] | None:
             spread = float(defined.std(ddof=1)) if len(defined) > 1 else 0.0
             summary[name] = [rounded(x) for x in (float(defined.mean()), spread, float(low), float(high))]
     return summary
+
+
+def _texts(value: object) -> list[str]:
+    return [str(text) for text in value] if isinstance(value, list) else []
