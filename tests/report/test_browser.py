@@ -246,7 +246,8 @@ def test_what_the_evaluation_warned_of_stands_above_the_numbers(
     simulated.write_run(
         tmp_path / "results", data, "KNN", encoder="plip", skill=2.0, info={"warnings": [warning]}
     )
-    page = open_page(build_site(tmp_path / "results", tmp_path / "site"), run_address("clinic", "plip", "KNN"))
+    site = build_site(tmp_path / "results", tmp_path / "site")
+    page = open_page(site, run_address("clinic", "plip", "KNN"))
     assert page.locator(".notice.warning").inner_text() == warning
 
 

@@ -73,6 +73,7 @@ def run_payload(run: StoredRun, *, image_set: str, bounds: Mapping[str, Any], so
     return {
         "metrics": {name: rounded(value) for name, value in run.metrics.items()},
         "undefined": run.undefined_metrics,
+        "warnings": _texts(run.info.get("warnings")),
         "bounds": dict(bounds),
         "boundsFrom": source,
         "perClass": {
