@@ -65,6 +65,20 @@ def test_a_mistake_is_one_line_with_advice(
     assert (Path(places["other"]) / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("added", ["thesis.txt", ".git", "results"])
+def test_what_was_put_into_a_site_is_not_lost_with_it(
+    results: Path, tmp_path: Path, added: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(results / "clinic" / "plip", tmp_path / "results")
+    assert main(["report", str(tmp_path / "results"), "-o", str(site)]) == 0
+    assert main(["report", str(tmp_path / "results"), "-o", str(site)]) == 0
+    shutil.copytree(tmp_path / "results", site / added)
+    assert main(["report", str(site / added), "-o", str(site)]) == 2
+    assert f"holds files besides the site, such as {added}" in capsys.readouterr().err
+    assert any((site / added).rglob("*_complete_results.json"))
+
+
 def test_the_demo_ends_with_the_place_of_its_pages(results: Path, tmp_path: Path) -> None:
     output = tmp_path / "demo-results"
     shutil.copytree(results / "clinic" / "plip", output / "results")

@@ -13,18 +13,27 @@ from histobench.core.errors import HistobenchError
 
 #: A folder with this file is a site, and may be replaced by the next one.
 MARK = ".histobench-site"
+#: What a site consists of; whatever else lies in its folder is somebody's and is not to be lost.
+_PARTS = {MARK, "index.html", "built.txt", "assets", "data", "thumbs"}
 
 
 @contextmanager
 def site_folder(out: Path) -> Iterator[Path]:
     """Yield an empty folder; on success it replaces the site at `out`, on failure nothing has changed.
 
-    A folder that is not empty and was not written by this program is left alone.
+    A folder that is not empty and was not written by this program is left alone, and so is a site in
+    which somebody has put other files.
     """
     if out.exists() and not out.is_dir():
         raise HistobenchError(f"{out} is a file; choose a folder for the site")
     if out.is_dir() and any(out.iterdir()) and not (out / MARK).exists():
         raise HistobenchError(f"{out} holds other files; choose a new or empty folder for the site")
+    others = sorted({path.name for path in out.iterdir()} - _PARTS) if out.is_dir() else []
+    if others:
+        raise HistobenchError(
+            f"{out} holds files besides the site, such as {others[0]}, which replacing it would delete; "
+            "move them, or choose another folder"
+        )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
