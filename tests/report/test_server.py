@@ -164,6 +164,24 @@ def test_a_build_that_fails_is_told_and_the_watch_goes_on(tmp_path: Path) -> Non
     assert told == ["not yet", "not yet"]
 
 
+def test_a_defect_does_not_end_the_watch(tmp_path: Path) -> None:
+    stop, told = threading.Event(), []
+
+    def build() -> None:
+        raise FileNotFoundError("gone") if not told else ZeroDivisionError("defect")
+
+    def tell(text: str) -> None:
+        told.append(text)
+        (tmp_path / f"{len(told)}_complete_results.json").write_text("{}")
+        if len(told) == 2:
+            stop.set()
+
+    (tmp_path / "KNN_complete_results.json").write_text("{}")
+    follow(tmp_path, build, stop, seen={}, interval=0.02, on_problem=tell)
+    assert told[0] == "gone"
+    assert "unexpected ZeroDivisionError: defect" in told[1]
+
+
 def test_before_the_first_result_a_page_waits(tmp_path: Path) -> None:
     write_waiting_page(tmp_path / "site", "no results in <b>")
     text = (tmp_path / "site" / "index.html").read_text()

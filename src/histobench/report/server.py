@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import ipaddress
+import os
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -140,13 +141,16 @@ class _Handler(BaseHTTPRequestHandler):
 def snapshot(results_dir: Path) -> Snapshot:
     """Size and time of every file that results consist of."""
     found: Snapshot = {}
-    for path in results_dir.rglob("*"):
-        if path.name.endswith(_WATCHED) or path.name == "results.jsonl" or path.name.endswith(".jsonl.gz"):
-            try:
-                status = path.stat()
-            except OSError:  # gone again
-                continue
-            found[str(path)] = (status.st_mtime_ns, status.st_size)
+    # Not rglob: that stops with an error at a folder which is deleted while it looks.
+    for folder, _, names in os.walk(results_dir):
+        for name in names:
+            if name.endswith(_WATCHED) or name == "results.jsonl" or name.endswith(".jsonl.gz"):
+                path = os.path.join(folder, name)
+                try:
+                    status = os.stat(path)
+                except OSError:  # gone again
+                    continue
+                found[path] = (status.st_mtime_ns, status.st_size)
     return found
 
 
@@ -172,8 +176,11 @@ def follow(
         if now != built and (now == last or waited >= patience):
             try:
                 build()
-            except HistobenchError as error:
+            except (HistobenchError, OSError) as error:  # files may come and go while they are read
                 on_problem(str(error))
+            except Exception as error:
+                # The old pages stay, and the next change is looked at again.
+                on_problem(f"the pages could not be built again: unexpected {type(error).__name__}: {error}")
             built, waited = now, 0
         last = now
 
