@@ -43,15 +43,24 @@ def select_runs(
             f"such as --setting {settings[-1]}"
         )
     if encoders:
-        known = [run.identity.encoder for run in chosen]
-        for name in encoders:
-            if name not in known:
-                raise HistobenchError(f"no run of the encoder {name!r} here; {did_you_mean(name, known)}")
-        chosen = sorted(
-            (run for run in chosen if run.identity.encoder in encoders),
-            key=lambda run: list(encoders).index(run.identity.encoder),
-        )
+        chosen = _of_encoders(chosen, list(encoders))
     return chosen
+
+
+def _of_encoders(runs: Sequence[StoredRun], encoders: list[str]) -> list[StoredRun]:
+    """The runs of these encoders, in that order; several runs of one go by what tables call them."""
+    shown = {
+        run.path: name
+        for members in by_dataset(runs).values()
+        for name, run in distinct_names(members).items()
+    }
+    named = [(name, run) for run in runs for name in (run.identity.encoder, shown[run.path]) if name]
+    known = {name for name, _ in named}
+    for name in encoders:
+        if name not in known:
+            raise HistobenchError(f"no run of the encoder {name!r} here; {did_you_mean(name, known)}")
+    found = [run for wanted in encoders for name, run in named if name == wanted]
+    return list({run.path: run for run in found}.values())
 
 
 def by_dataset(runs: Iterable[StoredRun]) -> dict[str, list[StoredRun]]:
