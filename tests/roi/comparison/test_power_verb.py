@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,7 @@ def test_the_verb_speaks_and_writes_json(two: Path, capsys: pytest.CaptureFixtur
         (["--encoders", "a,b", "--delta", "0"], "--delta must be positive"),
         (["--encoders", "a,b", "--power", "1"], "--power must lie between 0 and 1"),
         (["--encoders", "a,b", "--n_bootstrap", "5"], "--n_bootstrap must be at least 100"),
+        (["--encoders", "a,b", "--random_state", "-1"], "--random_state must not be negative"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -101,3 +103,28 @@ def test_identical_runs_leave_nothing_to_plan_with(
     results = write_run("b", predictions=same)
     assert main(["power", str(results), "--encoders", "a,b"]) == 2
     assert "never differ" in capsys.readouterr().err
+
+
+def test_a_metric_without_a_value_leaves_nothing_to_plan_with(
+    write_run: Write, simulate: Simulate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for encoder in "ab":
+        predictions = simulate(signal=1.0, seed=ord(encoder))
+        labels = np.where(predictions.labels == 2, 0, predictions.labels)
+        results = write_run(encoder, predictions=replace(predictions, labels=labels))
+    assert main(["power", str(results), "--encoders", "a,b", "--metric", "auroc"]) == 2
+    error = capsys.readouterr().err
+    assert "the metric has no value on these samples" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_runs_of_one_encoder_are_named_as_tables_name_them(
+    write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run("a", 1.0, seed=1, folder="first")
+    results = write_run("a", 1.5, seed=2, folder="second")
+    command = ["power", str(results), "--n_bootstrap", "100", "--encoders"]
+    assert main([*command, "a [seed 1],a [seed 2]"]) == 0
+    assert "a [seed 1] against a [seed 2]" in capsys.readouterr().out
+    assert main([*command, "a [seed 1],a [seed 7]"]) == 2
+    assert "did you mean a [seed 2]" in capsys.readouterr().err

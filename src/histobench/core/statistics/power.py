@@ -125,6 +125,8 @@ def power_from_predictions(
     _check(delta, alpha, power)
     ones = np.ones((1, design.n_samples), dtype=np.int32)
     observed = float(_difference(first, second, ones)[0])
+    if not math.isfinite(observed):
+        raise ValueError("the metric has no value on these samples, so there is no difference to plan with")
     noise = replicates(
         lambda counts: _difference(first, second, counts), design, n_resamples=n_resamples, seed=seed
     )

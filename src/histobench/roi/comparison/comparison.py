@@ -130,6 +130,8 @@ class CompareSettings:
             raise HistobenchError(f"--alpha must lie between 0 and 1, not {self.alpha:g}")
         if self.n_bootstrap is not None and self.n_bootstrap < 2:
             raise HistobenchError(f"--n_bootstrap must be at least 2, not {self.n_bootstrap}")
+        if self.random_state < 0:
+            raise HistobenchError(f"--random_state must not be negative ({self.random_state})")
         if self.test not in TESTS:
             raise HistobenchError(f"unknown test {self.test!r}; known: {', '.join(TESTS)}")
 

@@ -60,6 +60,8 @@ class PlanSettings:
         for name, value in (("power", self.power), ("alpha", self.alpha)):
             if not 0 < value < 1:
                 raise HistobenchError(f"--{name} must lie between 0 and 1, not {value:g}")
+        if self.random_state < 0:
+            raise HistobenchError(f"--random_state must not be negative ({self.random_state})")
         if self.n_bootstrap is not None and self.n_bootstrap < 100:
             raise HistobenchError(f"--n_bootstrap must be at least 100, not {self.n_bootstrap}")
 
