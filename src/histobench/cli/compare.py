@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: A matrix of more encoders than this does not fit a terminal; it is in the files.
 _WIDEST_MATRIX = 8
+#: Columns that the ranked table takes without the names.
+_NARROW = 72
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +109,9 @@ def print_grid(grid: Grid, console: Console) -> None:
     console.print(grid.title, style="bold", soft_wrap=True, highlight=False, markup=False)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in grid.header:
-        table.add_column(escape(column), no_wrap=column != "encoder", overflow="fold")
+        # Long names are folded first; on a narrow terminal the numbers are, or no name would be left.
+        whole = (column == "encoder") == (console.width < _NARROW)
+        table.add_column(escape(column), no_wrap=whole, overflow="fold")
     for row in grid.rows:
         table.add_row(*map(escape, row), style="dim" if row[-1].endswith("*") else None)
     console.print(table)

@@ -314,3 +314,14 @@ def test_bad_input_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_a_narrow_terminal_keeps_the_names(
+    write_run: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    write_run("uni_v1")
+    assert main(["compare", str(write_run("resnet50", 1.0)), "--n_bootstrap", "50"]) == 0
+    table = capsys.readouterr().out.partition("differs from the best")[0]
+    assert "uni_v1" in table
+    assert "resnet50" in table
