@@ -14,6 +14,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.catalogue import has_weights, weights_steps
 from histobench.roi.encoders.download import is_offline
 from histobench.roi.encoders.file_hash import cache_dir
+from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.registry import get_spec, list_encoders
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.weights import find_weights
@@ -112,7 +113,7 @@ def _existing(path: Path) -> Path:
 
 
 def _encoder(name: str, weights: str | None, online: bool) -> list[Finding]:
-    if ".py:" in name:
+    if names_a_file(name):
         file = Path(name.rpartition(":")[0]).expanduser()
         if file.is_file():
             return [Finding("PASS", name, "your own encoder; the file is there")]

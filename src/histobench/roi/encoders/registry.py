@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
@@ -60,7 +61,7 @@ def create_encoder(
     """
     from histobench.roi.encoders.own_encoder import from_factory, from_file
 
-    if ".py:" in name:
+    if names_a_file(name):
         return from_file(name, resize_size=resize_size)
     factory = _REGISTERED.get(name) or _plug_ins().get(name)
     if factory is not None:

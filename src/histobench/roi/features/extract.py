@@ -18,6 +18,7 @@ from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.problem import listing
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import cache_dir
+from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, file_name
 from histobench.roi.features.batch_size import LARGEST, cpu_batch
@@ -335,4 +336,4 @@ def size_of(encoder: BasePatchEncoder) -> int | str:
 def model_name(encoder: BasePatchEncoder) -> str:
     """The encoder's name as it stands in file names: `my_file.py:Mine` becomes `Mine`."""
     name = encoder.name or type(encoder).__name__
-    return name.rpartition(":")[2] if ".py:" in name else name
+    return name.rpartition(":")[2] if names_a_file(name) else name

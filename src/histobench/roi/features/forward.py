@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.folding import folded
 from histobench.roi.features.precision import arithmetic
@@ -190,7 +191,7 @@ class Forward:
                 )
                 self._run, self.compiled = self._network, False
                 return None
-            if ".py:" in self.name and not isinstance(error, HistobenchError):
+            if names_a_file(self.name) and not isinstance(error, HistobenchError):
                 raise HistobenchError(
                     f"{self.name} fails on a batch of shape {tuple(piece.shape)}: {type(error).__name__}: "
                     f"{error} (--debug shows where)"
