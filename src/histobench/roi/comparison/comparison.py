@@ -19,6 +19,7 @@ from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_
 from histobench.roi.comparison.image_groups import design_of
 from histobench.roi.comparison.metric_function import LABEL_METRICS, check_metric, one_metric
 from histobench.roi.comparison.pair_tests import TESTS, PairTests, chosen_test, pair_tests
+from histobench.roi.comparison.random_state import check_random_state
 from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.same_images import aligned
 from histobench.roi.comparison.selection import by_dataset, distinct_names
@@ -130,8 +131,7 @@ class CompareSettings:
             raise HistobenchError(f"--alpha must lie between 0 and 1, not {self.alpha:g}")
         if self.n_bootstrap is not None and self.n_bootstrap < 2:
             raise HistobenchError(f"--n_bootstrap must be at least 2, not {self.n_bootstrap}")
-        if self.random_state < 0:
-            raise HistobenchError(f"--random_state must not be negative ({self.random_state})")
+        check_random_state(self.random_state)
         if self.test not in TESTS:
             raise HistobenchError(f"unknown test {self.test!r}; known: {', '.join(TESTS)}")
 

@@ -18,6 +18,7 @@ from histobench.core.statistics.power import (
 from histobench.core.statistics.resampling import Metric
 from histobench.roi.comparison.image_groups import design_of
 from histobench.roi.comparison.metric_function import LABEL_METRICS, check_metric, one_metric
+from histobench.roi.comparison.random_state import check_random_state
 from histobench.roi.comparison.same_images import aligned
 from histobench.roi.comparison.selection import distinct_names
 from histobench.roi.predictions import Predictions
@@ -60,8 +61,7 @@ class PlanSettings:
         for name, value in (("power", self.power), ("alpha", self.alpha)):
             if not 0 < value < 1:
                 raise HistobenchError(f"--{name} must lie between 0 and 1, not {value:g}")
-        if self.random_state < 0:
-            raise HistobenchError(f"--random_state must not be negative ({self.random_state})")
+        check_random_state(self.random_state)
         if self.n_bootstrap is not None and self.n_bootstrap < 100:
             raise HistobenchError(f"--n_bootstrap must be at least 100, not {self.n_bootstrap}")
 

@@ -23,6 +23,7 @@ from histobench.core.statistics.resampling import (
 )
 from histobench.roi.comparison.image_groups import design_of
 from histobench.roi.comparison.metric_function import all_metrics
+from histobench.roi.comparison.random_state import check_random_state
 from histobench.roi.results.layout import TaskFiles
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ class BootstrapSettings:
     def __post_init__(self) -> None:
         if self.n_bootstrap < 2:
             raise HistobenchError(f"--n_bootstrap must be at least 2, not {self.n_bootstrap}")
-        if self.random_state < 0:
-            raise HistobenchError(f"--random_state must not be negative ({self.random_state})")
+        check_random_state(self.random_state)
         if self.method not in METHODS:
             raise HistobenchError(f"unknown method {self.method!r}; known: {', '.join(METHODS)}")
 
