@@ -132,7 +132,7 @@ def _extract_with(
         [EncoderRecipe(name, plan.size, plan.weights) for name in encoders],
         features_folder(plan),
         device=plan.device,
-        batch_size=plan.batch_size if plan.batch_size == "auto" else int(plan.batch_size),
+        batch_size=plan.images_per_step,
         num_workers=plan.num_workers,
         precision=plan.precision,
         compile=plan.compile,

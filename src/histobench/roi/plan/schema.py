@@ -63,6 +63,11 @@ class Plan:
     n_neighbors: int = 20
     n_bootstrap: int = 1000
 
+    @property
+    def images_per_step(self) -> int | str:
+        """The batch size as a number, or the word that was given."""
+        return int(self.batch_size) if self.batch_size.isdecimal() else self.batch_size
+
 
 def read_plan(path: str | Path) -> Plan:
     """Read and check a plan file; relative paths in it are relative to the file."""
@@ -122,14 +127,13 @@ def _check_words(plan: Plan, where: str) -> None:
     from histobench.roi.features.settings import Settings
     from histobench.roi.protocols.presets import check_preset
 
-    size = plan.batch_size
     try:
         for task in plan.tasks:
             canonical_task(task)
         for preset in plan.presets:
             check_preset(preset)
         Settings(
-            batch_size=int(size) if size.isdecimal() else size,
+            batch_size=plan.images_per_step,
             precision=plan.precision,
             compile=plan.compile,
             on_bad_image=plan.on_bad_image,
