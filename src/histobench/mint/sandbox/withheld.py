@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import histobench
+from histobench.mint.configs.plugins import TASKS
 from histobench.mint.sandbox.interpreter import needed_folders
 
-_TASK_PLUGINS = "histobench.tasks"
 _DATA = "data"
 
 
@@ -62,7 +62,7 @@ def readable_rest(folder: str, withheld: Iterable[str]) -> tuple[list[str], list
 
 
 def _plugin_places() -> Iterator[Path]:
-    for entry in entry_points(group=_TASK_PLUGINS):
+    for entry in entry_points(group=TASKS):
         try:
             spec = find_spec(entry.module.partition(".")[0])
         except (ImportError, ValueError):  # whoever uses the plug-in is told; here it only has no place
