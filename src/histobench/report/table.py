@@ -20,6 +20,7 @@ from histobench.report.run_payload import episode_summary, run_intervals_of, run
 from histobench.report.table_statistics import (
     TEST_NAMES,
     Allowance,
+    Discordance,
     MetricStatistics,
     TableStatistics,
     table_statistics,
@@ -170,17 +171,21 @@ def _pairs(job: TableJob, statistics: TableStatistics) -> dict[str, Any]:
             }
             for metric, found in statistics.metrics.items()
         },
-        "mcnemar": None if discordance is None else {
-            "runs": [number_of[name] for name in discordance.names],
-            "onlyFirst": packed(discordance.only_first),
-            "p": packed(discordance.p_values),
-        },
+        "mcnemar": None if discordance is None else _matrices(discordance, number_of),
         "numImages": statistics.n_images,
         "numGroups": statistics.n_groups,
         "resampled": statistics.resampled,
         "resamples": statistics.n_resamples,
         "problem": statistics.problem,
-    }  # fmt: skip
+    }
+
+
+def _matrices(discordance: Discordance, number_of: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "runs": [number_of[name] for name in discordance.names],
+        "onlyFirst": packed(discordance.only_first),
+        "p": packed(discordance.p_values),
+    }
 
 
 def _columns(pairs: Pairs, number_of: Mapping[str, int]) -> dict[str, Any]:

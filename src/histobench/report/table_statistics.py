@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -89,12 +89,6 @@ class Discordance:
         only = (right @ (1 - right).T).astype(np.int64)
         return cls(tuple(predictions), only, mcnemar_p_values(only, only.T))
 
-    def of_pairs(self, names: Sequence[str]) -> Floats:
-        """The p-values of the pairs of these runs."""
-        place = np.array([self.names.index(name) for name in names], dtype=np.intp)
-        first, second = places_of_pairs(len(names))
-        return self.p_values[place[first], place[second]]
-
 
 @dataclass(frozen=True)
 class TableStatistics:
@@ -176,12 +170,12 @@ def _label_metric(
     names = tuple(name for name in order if not math.isnan(values[name]))
     if len(names) < 2:
         return MetricStatistics(order, intervals)
-    place = [discordance.names.index(name) for name in names]
+    place = np.array([discordance.names.index(name) for name in names])
     first, second = places_of_pairs(len(names))
     test, note = _choice(design, len(first), drawn.shape[1])
     low, high, p_value = resampled_differences(drawn[place], design, with_p=test != "mcnemar")
     if test == "mcnemar":
-        p_value = discordance.of_pairs(names)
+        p_value = discordance.p_values[place[first], place[second]]
     adjusted = holm(p_value) if test else np.full(len(p_value), np.nan)
     ordered = observed[place]
     pairs = Pairs(names, ordered[first] - ordered[second], low, high, p_value, adjusted)
