@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,17 @@ def test_the_linear_probe_reaches_the_optimum(golden: Golden) -> None:
     same = outcome.predicted == golden.arrays["lp_uni_probs"].argmax(1)
     assert same.mean() >= 0.99
     golden.check(outcome, "linear_probe_uni", metrics=0.005)
+
+
+def test_the_published_optimiser_gives_the_same_balanced_accuracy(
+    golden: Golden, published_probe: Callable[..., Any]
+) -> None:
+    c = len(golden.classes)
+    theirs, _ = published_probe(golden.train, golden.train_labels, golden.test, c)
+    ours = linear_probe(golden.train, golden.train_labels, golden.test, n_classes=c).probabilities
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=0.01)
+    scores = [
+        evaluate(probabilities, golden.test_labels, classes=golden.classes).scores["balanced_accuracy"].value
+        for probabilities in (ours, theirs.numpy())
+    ]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-9)
