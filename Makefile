@@ -41,7 +41,7 @@ bench: $(STAMP)
 # Writes the lock for every platform at once; run after changing the dependencies.
 lock: $(STAMP)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --generate-hashes \
-	  --extra text --extra mint --extra local --extra inspect --extra report --extra bench --extra dev pyproject.toml -o requirements.lock
+	  --extra text --extra mint --extra local --extra inspect --extra report --extra plot --extra datasets --extra consult --extra mcp --extra ray --extra docs --extra bench --extra dev pyproject.toml -o requirements.lock
 
 # Optional: the simulator of the household tasks; compiles a planner, 2-3 minutes.
 alfworld: $(STAMP)
