@@ -74,7 +74,7 @@ def write_thumbnails(
 def thumbnail(path: Path, cache: Cache) -> bytes | None:
     """The image at `path`, its middle square in `SIDE` pixels as WebP; None where it cannot be read."""
     from histobench.roi.data.image import open_rgb
-    from histobench.roi.features.image_ref import locate
+    from histobench.roi.data.image_ref import locate
 
     try:
         reference = locate(path)

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.data.image_ref import ImageRef, digest, locate
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features import process_pool
-from histobench.roi.features.image_ref import ImageRef, digest, locate
 from histobench.roi.features.job import Failure
 from histobench.roi.features.loader import Loader, Request, hash_all, useful_workers
 from histobench.roi.features.process_pool import ProcessPool

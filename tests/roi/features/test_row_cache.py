@@ -12,12 +12,12 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiImage
+from histobench.roi.data.image_ref import locate
 from histobench.roi.features import assemble as assembling
 from histobench.roi.features import content_hashes
 from histobench.roi.features.assemble import assemble
 from histobench.roi.features.content_hashes import ContentHashes
 from histobench.roi.features.fingerprint import describe_transform, fingerprint
-from histobench.roi.features.image_ref import locate
 from histobench.roi.features.leftovers import remove_leftovers
 from histobench.roi.features.row_cache import RowCache
 from histobench.roi.features.row_shard import read_shard, write_shard

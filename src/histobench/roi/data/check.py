@@ -14,8 +14,8 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.image import open_rgb
+from histobench.roi.data.image_ref import locate
 from histobench.roi.data.problem import Reading, listing
-from histobench.roi.features.image_ref import locate
 
 #: The kinds of findings, in the order of a report.
 KINDS = (

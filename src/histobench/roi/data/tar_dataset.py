@@ -14,10 +14,10 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.folder_dataset import IMAGE_SUFFIXES
 from histobench.roi.data.image_names import image_names
+from histobench.roi.data.image_ref import tar_members
 from histobench.roi.data.labels import classes_of, label_reader
 from histobench.roi.data.problem import Problem, Reading
 from histobench.roi.data.split import SPLIT_WORDS, arrange, group_of
-from histobench.roi.features.image_ref import tar_members
 
 _LABEL_KEYS = ("label", "cls", "class")
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.exactness import Exactness
 from histobench.roi.features.forward import Forward, Pending
-from histobench.roi.features.image_ref import ImageRef
 from histobench.roi.features.job import Failure
 from histobench.roi.features.loader import Batch, Loader, Request
 from histobench.roi.features.progress import Progress

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from histobench.roi.features.image_ref import ImageRef
+from histobench.roi.data.image_ref import ImageRef
 
 #: A file changed this shortly before it was hashed may change again within the clock's resolution.
 SETTLED_NS = 2_000_000_000

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.features.image_ref import ImageRef
+from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.progress import Progress
 from histobench.roi.features.settings import EncoderRecipe, Settings
 from histobench.roi.features.units import Unit

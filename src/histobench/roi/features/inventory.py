@@ -8,8 +8,8 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.data.image_ref import ImageRef, locate
 from histobench.roi.features.content_hashes import ContentHashes
-from histobench.roi.features.image_ref import ImageRef, locate
 from histobench.roi.features.job import Failure
 from histobench.roi.features.loader import Pool, hash_all
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
+from histobench.roi.data.image_ref import ImageRef, digest, reason_of
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.image_ref import ImageRef, digest, reason_of
 
 #: A transform of the encoder: pixels to pixels (fast), or the encoder's own callable to floats.
 Transform = TransformSpec | Callable[[Any], Any]

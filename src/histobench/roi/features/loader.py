@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.image_ref import ImageRef
 from histobench.roi.features.job import DecodeJob, Failure, HashJob, Outcome, Transform
 from histobench.roi.features.process_pool import ProcessPool
 from histobench.roi.features.ring import Layout

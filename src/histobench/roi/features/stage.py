@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.batch_size import cpu_batch, largest_batch
@@ -18,7 +19,6 @@ from histobench.roi.features.compile_choice import worth_compiling
 from histobench.roi.features.compute import Lane, compute
 from histobench.roi.features.exactness import PROMISED, Exactness, least_cosine
 from histobench.roi.features.forward import Forward
-from histobench.roi.features.image_ref import ImageRef
 from histobench.roi.features.job import Transform, transformed
 from histobench.roi.features.loader import Loader, Pool
 from histobench.roi.features.pinned import pin
