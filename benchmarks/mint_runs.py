@@ -26,7 +26,7 @@ from pathlib import Path
 
 from page import write_section
 
-from histobench.mint.agents.opening import Terms, open_player, player_name
+from histobench.mint.agents.factory import Terms, open_player, player_name
 from histobench.mint.agents.spec import parse_agent
 from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.runs.episode_run import Stage

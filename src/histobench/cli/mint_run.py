@@ -27,7 +27,7 @@ from histobench.core.errors import HistobenchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from histobench.mint.agents.opening import Terms
+    from histobench.mint.agents.factory import Terms
     from histobench.mint.feedback.kind import Form
     from histobench.mint.runs.planned_cell import PlannedCell
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
     from histobench.cli.mint_progress import progress_display
     from histobench.cli.mint_summary import print_summary
-    from histobench.mint.agents.opening import open_player
+    from histobench.mint.agents.factory import open_player
     from histobench.mint.prompts.choice import choose_wording
     from histobench.mint.runs.episode_run import Stage
     from histobench.mint.runs.run import Run
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
             spec, terms, sampling=sampling, as_expert=as_expert
         ),
         repeats=args.repeat,
-        ledger=terms.ledger,
+        costs=terms.costs,
     ) as work:
         if not work.jobs:
             outcome = work.nothing_to_do()
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
     from histobench.mint.agents.completion import Sampling
-    from histobench.mint.agents.opening import player_name
+    from histobench.mint.agents.factory import player_name
     from histobench.mint.agents.spec import parse_agent
     from histobench.mint.configs.cell import NONE, check_model_name
     from histobench.mint.feedback.kind import FeedbackKind
@@ -175,11 +175,10 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
 
 
 def _terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell]) -> Terms:
-    from histobench.mint.agents.answer_cache import AnswerCache
-    from histobench.mint.agents.ledger import Ledger
-    from histobench.mint.agents.opening import Terms
-    from histobench.mint.agents.patience import Patience
-    from histobench.mint.agents.prices import find_price, read_prices
+    from histobench.mint.agents.cache import AnswerCache
+    from histobench.mint.agents.cost import CostTracker, find_price, read_prices
+    from histobench.mint.agents.factory import Terms
+    from histobench.mint.agents.retry import RetryPolicy
     from histobench.mint.results.details import spent_below
 
     prices = read_prices(args.prices)
@@ -198,8 +197,8 @@ def _terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell])
     cache = None if args.cache == "none" else AnswerCache(args.cache or output / ANSWERS)
     return Terms(
         concurrency=args.concurrency,
-        patience=Patience(attempts=args.attempts, answer_timeout=args.timeout),
+        retry=RetryPolicy(attempts=args.attempts, answer_timeout=args.timeout),
         cache=cache,
         prices=prices,
-        ledger=Ledger(max_cost=args.max_cost, spent=cache.spent() if cache else spent_below(output)),
+        costs=CostTracker(max_cost=args.max_cost, spent=cache.spent() if cache else spent_below(output)),
     )

@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 
-from histobench.mint.agents.answer_cache import AnswerCache
+from histobench.mint.agents.cache import AnswerCache
+from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import ProviderError, Sampling, Usage
-from histobench.mint.agents.endpoint import Endpoint
-from histobench.mint.agents.ledger import CostLimitError, Ledger
-from histobench.mint.agents.openai_wire import OpenAIWire
-from histobench.mint.agents.patience import Patience
-from histobench.mint.agents.prices import Price
+from histobench.mint.agents.cost import CostLimitError, CostTracker, Price
+from histobench.mint.agents.providers.openai import ChatCompletionsAPI
+from histobench.mint.agents.retry import RetryPolicy
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
 
 HISTORY = (Message("user", "What is 2 + 2?"),)
-FAST = Patience(attempts=4, first_pause=0.01, longest_pause=0.02, answer_timeout=2.0)
+FAST = RetryPolicy(attempts=4, first_pause=0.01, longest_pause=0.02, answer_timeout=2.0)
 
 
 @pytest.fixture
@@ -32,8 +31,8 @@ def connect(server: Any) -> Iterator[Callable[..., Endpoint]]:
 
     def make(**options: Any) -> Endpoint:
         sampling = options.pop("sampling", Sampling(stop=("\nTask:",)))
-        options.setdefault("patience", FAST)
-        endpoint = Endpoint(OpenAIWire("some-model", server.url, "key"), sampling, **options)
+        options.setdefault("retry", FAST)
+        endpoint = Endpoint(ChatCompletionsAPI("some-model", server.url, "key"), sampling, **options)
         opened.append(endpoint)
         return endpoint
 
@@ -93,11 +92,11 @@ def test_a_passing_failure_is_asked_again_and_the_answer_is_booked_once(
         "error in 200": lambda: replies.Reply({"error": {"code": 503, "message": "upstream"}}),
     }
     server.answer = lambda body, number: failures[fault]() if number < 2 else replies.chat("4")
-    ledger = Ledger()
-    completion = connect(ledger=ledger, price=Price(1e6, 1e6)).ask(HISTORY)
+    costs = CostTracker()
+    completion = connect(costs=costs, price=Price(1e6, 1e6)).ask(HISTORY)
     assert (completion.text, completion.usage) == ("4", Usage(10, 5))
     assert len(server.requests) == 3
-    assert (ledger.calls, ledger.usage, ledger.spent) == (1, Usage(10, 5), 15.0)
+    assert (costs.calls, costs.usage, costs.spent) == (1, Usage(10, 5), 15.0)
 
 
 def test_a_provider_that_stays_broken_is_given_up_after_the_limit(
@@ -114,7 +113,7 @@ def test_nobody_listening_is_a_provider_failure(connect: Callable[..., Endpoint]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    endpoint = Endpoint(OpenAIWire("m", f"http://127.0.0.1:{port}/v1"), Sampling(), patience=FAST)
+    endpoint = Endpoint(ChatCompletionsAPI("m", f"http://127.0.0.1:{port}/v1"), Sampling(), retry=FAST)
     with pytest.raises(ProviderError, match="ConnectError"):
         endpoint.ask(HISTORY)
     endpoint.close()
@@ -125,7 +124,7 @@ def test_an_answer_that_drips_for_ever_is_given_up(
 ) -> None:
     server.answer = lambda body, number: replies.Reply(b" " * 1000, drip=0.05)
     with pytest.raises(ProviderError, match=r"no answer within 0\.5 s"):
-        connect(patience=Patience(attempts=2, first_pause=0.01, answer_timeout=0.5)).ask(HISTORY)
+        connect(retry=RetryPolicy(attempts=2, first_pause=0.01, answer_timeout=0.5)).ask(HISTORY)
 
 
 def test_the_wait_that_the_provider_asks_for_is_kept_by_everyone(
@@ -203,11 +202,11 @@ def test_empty_answers_are_paid_for_though_no_part_of_the_conversation(
     tmp_path: Path, server: Any, connect: Callable[..., Endpoint], replies: Any
 ) -> None:
     server.answer = lambda body, number: replies.chat("" if number < 2 else "4")
-    ledger, cache = Ledger(), AnswerCache(tmp_path / "answers.sqlite")
-    endpoint = connect(ledger=ledger, cache=cache, price=Price(1e6, 1e6))
+    costs, cache = CostTracker(), AnswerCache(tmp_path / "answers.sqlite")
+    endpoint = connect(costs=costs, cache=cache, price=Price(1e6, 1e6))
     completion = endpoint.ask(HISTORY)
     assert (completion.text, completion.usage) == ("4", Usage(10, 5))
-    assert (endpoint.cost(completion), ledger.spent, cache.spent()) == (45.0, 45.0, 45.0)
+    assert (endpoint.cost(completion), costs.spent, cache.spent()) == (45.0, 45.0, 45.0)
     cache.close()
 
 
@@ -215,7 +214,7 @@ def test_an_empty_answer_is_taken_when_no_further_attempt_is_allowed(
     server: Any, connect: Callable[..., Endpoint], replies: Any
 ) -> None:
     server.answer = lambda body, number: replies.chat("")
-    assert connect(patience=Patience(attempts=1)).ask(HISTORY).text == ""
+    assert connect(retry=RetryPolicy(attempts=1)).ask(HISTORY).text == ""
     assert len(server.requests) == 1
 
 
@@ -229,7 +228,7 @@ def test_a_wait_of_no_seconds_does_not_use_up_all_attempts_at_once(
 
     server.answer = lambda body, number: replies.Reply({}, status=429, headers={"Retry-After": "0"})
     with pytest.raises(ProviderError, match="4 attempts"):
-        connect(sleep=sleep, patience=Patience(attempts=4)).ask(HISTORY)
+        connect(sleep=sleep, retry=RetryPolicy(attempts=4)).ask(HISTORY)
     assert [0.5 <= wait / 2**n <= 1.0 for n, wait in enumerate(waits)] == [True] * 3
 
 
@@ -336,7 +335,7 @@ def test_another_sample_sampling_or_conversation_is_another_request(
 
 
 def test_nothing_is_asked_once_the_limit_is_spent(server: Any, connect: Callable[..., Endpoint]) -> None:
-    endpoint = connect(ledger=Ledger(max_cost=20.0), price=Price(1e6, 1e6))
+    endpoint = connect(costs=CostTracker(max_cost=20.0), price=Price(1e6, 1e6))
     endpoint.ask(HISTORY)
     endpoint.ask(HISTORY)
     with pytest.raises(CostLimitError):
@@ -348,7 +347,7 @@ def test_a_limit_that_cannot_be_kept_stops_the_run(
     server: Any, connect: Callable[..., Endpoint], replies: Any
 ) -> None:
     server.answer = lambda body, number: replies.Reply({"choices": [{"message": {"content": "4"}}]})
-    endpoint = connect(ledger=Ledger(max_cost=20.0), price=Price(1e6, 1e6))
+    endpoint = connect(costs=CostTracker(max_cost=20.0), price=Price(1e6, 1e6))
     endpoint.ask(HISTORY)
     with pytest.raises(CostLimitError, match="does not say how many tokens"):
         endpoint.ask(HISTORY)
@@ -365,7 +364,7 @@ def test_stopping_breaks_off_what_is_under_way(
         return replies.Reply({}, delay=30)
 
     server.answer = answer
-    endpoint = connect(patience=Patience())
+    endpoint = connect(retry=RetryPolicy())
     errors: list[Exception] = []
 
     def ask() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Usage
-from histobench.mint.agents.prices import FREE, Price, find_price, read_prices
+from histobench.mint.agents.cost import FREE, Price, find_price, read_prices
 from histobench.mint.agents.spec import parse_agent
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.agents.agent import EpisodeAgent
 from histobench.mint.agents.completion import ProviderError, Usage
-from histobench.mint.agents.player import EpisodeAgent
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
 from histobench.mint.feedback.expert import EpisodeExpert

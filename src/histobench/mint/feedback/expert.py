@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from histobench.mint.agents.agent import EpisodeAgent
 from histobench.mint.agents.completion import ProviderError, Usage
-from histobench.mint.agents.player import EpisodeAgent
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
 from histobench.mint.feedback.binary import one_bit

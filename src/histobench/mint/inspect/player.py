@@ -15,8 +15,8 @@ from inspect_ai.model import (
     ModelUsage,
 )
 
+from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.player import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
 

@@ -11,7 +11,7 @@ from inspect_ai.model import GenerateConfig, Model, get_model
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.agents.stop_words import agent_stop_words, expert_stop_words
+from histobench.mint.agents.factory import agent_stop_words, expert_stop_words
 from histobench.mint.envs.state import Message
 from histobench.mint.inspect.player import InspectPlayer, as_inspect_messages
 from histobench.mint.prompts.first_message import Wording

@@ -10,7 +10,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.agents.opening import player_name
+from histobench.mint.agents.factory import player_name
 from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, Cell, parse_cell
 from histobench.mint.configs.dataset import Dataset, get_dataset, task_class

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import Usage
-from histobench.mint.agents.player import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.opening import open_environment
 from histobench.mint.envs.state import Budget, Message, State

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from histobench.mint.agents.agent import Player
 from histobench.mint.agents.completion import ProviderError, Sampling
-from histobench.mint.agents.ledger import CostLimitError, Ledger
-from histobench.mint.agents.player import Player
+from histobench.mint.agents.cost import CostLimitError, CostTracker
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_run import Stage, StoppedError, run_episode
@@ -68,10 +68,10 @@ class Run:
         *,
         open_player: OpenPlayer,
         repeats: int = 1,
-        ledger: Ledger | None = None,
+        costs: CostTracker | None = None,
     ) -> None:
         self._open_player = open_player
-        self._ledger = ledger or Ledger()
+        self._costs = costs or CostTracker()
         self._players: dict[tuple[str, Sampling, bool], Player] = {}
         self._stores: list[CellStore] = []
         self.jobs: list[Job] = []
@@ -103,7 +103,7 @@ class Run:
         work: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in self.jobs:
             work.put(job)
-        state = _Progress(self.tally, self._ledger, stage.stopping, watch, give_up_after=PATIENCE * workers)
+        state = _Progress(self.tally, self._costs, stage.stopping, watch, give_up_after=PATIENCE * workers)
         threads = [
             threading.Thread(target=_work, args=(work, stage, state), name=f"episode-{number}", daemon=True)
             for number in range(workers)
@@ -175,14 +175,14 @@ class _Progress:
     def __init__(
         self,
         tally: Tally,
-        ledger: Ledger,
+        costs: CostTracker,
         stopping: threading.Event,
         watch: Callable[[Standing], None],
         *,
         give_up_after: int,
     ) -> None:
         self._tally = tally
-        self._ledger = ledger
+        self._costs = costs
         self._stopping = stopping
         self._watch = watch
         self._give_up_after = give_up_after
@@ -194,7 +194,7 @@ class _Progress:
         self.defect: BaseException | None = None
 
     def standing(self) -> Standing:
-        return self._tally.standing(spent=self._ledger.spent, unpriced=self._ledger.unpriced_calls)
+        return self._tally.standing(spent=self._costs.spent, unpriced=self._costs.unpriced_calls)
 
     def finished(self, *, success: bool, tokens: int) -> None:
         with self._lock:

@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from histobench.mint.agents.completion import Completion, MalformedAnswerError, Sampling, Usage
-from histobench.mint.agents.wire import Dialect, Request, Wire, turns
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, turns
 from histobench.mint.envs.state import Message
 
 VERSION = "2023-06-01"
 
 
 @dataclass(frozen=True)
-class AnthropicWire(Wire):
+class AnthropicAPI(ProviderAPI):
     """`base_url` ends with the version, as in https://api.anthropic.com/v1."""
 
-    def request(self, messages: Sequence[Message], sampling: Sampling, dialect: Dialect) -> Request:
+    def request(self, messages: Sequence[Message], sampling: Sampling, capabilities: Capabilities) -> Request:
         """A message."""
-        pairs = turns(messages, Dialect(dialect.without, merge_roles=True))
+        pairs = turns(messages, Capabilities(capabilities.without, merge_roles=True))
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": sampling.max_tokens,
             "messages": [{"role": role, "content": text} for role, text in pairs],
         }
-        if "temperature" not in dialect.without:
+        if "temperature" not in capabilities.without:
             body["temperature"] = sampling.temperature
-        if sampling.stop and "stop" not in dialect.without:
+        if sampling.stop and "stop" not in capabilities.without:
             body["stop_sequences"] = list(sampling.stop)
         headers = {"anthropic-version": VERSION}
         if self.api_key:

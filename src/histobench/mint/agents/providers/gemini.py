@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from histobench.mint.agents.completion import Completion, MalformedAnswerError, Sampling, Usage
-from histobench.mint.agents.wire import Dialect, Request, Wire, turns
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, turns
 from histobench.mint.envs.state import Message
 
 #: The model ended the text itself; every other reason is the provider's.
@@ -17,19 +17,19 @@ _MAX_STOPS = 5
 
 
 @dataclass(frozen=True)
-class GeminiWire(Wire):
+class GeminiAPI(ProviderAPI):
     """`base_url` ends with the version, as in https://generativelanguage.googleapis.com/v1beta."""
 
-    def request(self, messages: Sequence[Message], sampling: Sampling, dialect: Dialect) -> Request:
+    def request(self, messages: Sequence[Message], sampling: Sampling, capabilities: Capabilities) -> Request:
         """Content for the conversation so far."""
         generation: dict[str, Any] = {"maxOutputTokens": sampling.max_tokens}
-        if "temperature" not in dialect.without:
+        if "temperature" not in capabilities.without:
             generation["temperature"] = sampling.temperature
-        if sampling.stop and "stop" not in dialect.without:
+        if sampling.stop and "stop" not in capabilities.without:
             generation["stopSequences"] = list(sampling.stop[:_MAX_STOPS])
         contents = [
             {"role": "model" if role == "assistant" else "user", "parts": [{"text": text}]}
-            for role, text in turns(messages, dialect)
+            for role, text in turns(messages, capabilities)
         ]
         headers = {"x-goog-api-key": self.api_key} if self.api_key else {}
         url = f"{self.base_url.rstrip('/')}/models/{self.model}:generateContent"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from histobench.mint.agents.anthropic_wire import AnthropicWire
 from histobench.mint.agents.completion import MalformedAnswerError, Sampling, Usage
-from histobench.mint.agents.gemini_wire import GeminiWire
-from histobench.mint.agents.openai_wire import OpenAIWire
-from histobench.mint.agents.stop_words import agent_stop_words, expert_stop_words
-from histobench.mint.agents.wire import Dialect
+from histobench.mint.agents.factory import agent_stop_words, expert_stop_words
+from histobench.mint.agents.providers.anthropic import AnthropicAPI
+from histobench.mint.agents.providers.base import Capabilities
+from histobench.mint.agents.providers.gemini import GeminiAPI
+from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.envs.state import Message
 
 TALK = (Message("user", "Q"), Message("assistant", "A"), Message("user", "R"), Message("user", "S"))
@@ -19,7 +19,7 @@ TALK = (Message("user", "Q"), Message("assistant", "A"), Message("user", "R"), M
 
 def test_anthropic_gets_alternating_roles_and_its_own_stop_words() -> None:
     sampling = Sampling(stop=agent_stop_words("anthropic"))
-    request = AnthropicWire("some-claude", "https://host/v1", "secret").request(TALK, sampling, Dialect())
+    request = AnthropicAPI("some-claude", "https://host/v1", "secret").request(TALK, sampling, Capabilities())
     assert request.url == "https://host/v1/messages"
     assert request.headers == {"anthropic-version": "2023-06-01", "x-api-key": "secret"}
     assert [message["role"] for message in request.body["messages"]] == ["user", "assistant", "user"]
@@ -33,7 +33,7 @@ def test_anthropic_gets_alternating_roles_and_its_own_stop_words() -> None:
 
 
 def test_anthropic_text_and_tokens_are_read() -> None:
-    completion = AnthropicWire("m", "u").completion(
+    completion = AnthropicAPI("m", "u").completion(
         {
             "type": "message",
             "content": [{"type": "thinking", "thinking": "?"}, {"type": "text", "text": "4"}],
@@ -45,7 +45,9 @@ def test_anthropic_text_and_tokens_are_read() -> None:
 
 
 def test_gemini_calls_the_assistant_model() -> None:
-    request = GeminiWire("some-gemini", "https://host/v1beta", "secret").request(TALK, Sampling(), Dialect())
+    request = GeminiAPI("some-gemini", "https://host/v1beta", "secret").request(
+        TALK, Sampling(), Capabilities()
+    )
     assert request.url == "https://host/v1beta/models/some-gemini:generateContent"
     assert request.headers == {"x-goog-api-key": "secret"}
     assert [content["role"] for content in request.body["contents"]] == ["user", "model", "user", "user"]
@@ -53,7 +55,7 @@ def test_gemini_calls_the_assistant_model() -> None:
 
 
 def test_gemini_text_without_thoughts_is_read_and_thoughts_are_paid_for() -> None:
-    completion = GeminiWire("m", "u").completion(
+    completion = GeminiAPI("m", "u").completion(
         {
             "candidates": [
                 {
@@ -68,29 +70,29 @@ def test_gemini_text_without_thoughts_is_read_and_thoughts_are_paid_for() -> Non
 
 
 @pytest.mark.parametrize(
-    ("wire", "payload"),
+    ("api", "payload"),
     [
-        (OpenAIWire("m", "u"), {}),
-        (OpenAIWire("m", "u"), {"choices": [{"message": {"content": ["parts"]}}]}),
+        (ChatCompletionsAPI("m", "u"), {}),
+        (ChatCompletionsAPI("m", "u"), {"choices": [{"message": {"content": ["parts"]}}]}),
         (
-            OpenAIWire("m", "u"),
+            ChatCompletionsAPI("m", "u"),
             {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]},
         ),
-        (AnthropicWire("m", "u"), {"type": "error", "error": {}}),
-        (AnthropicWire("m", "u"), {"content": [{"text": "no type"}]}),
-        (GeminiWire("m", "u"), {"promptFeedback": {"blockReason": "SAFETY"}}),
-        (GeminiWire("m", "u"), {"candidates": [{"finishReason": "SAFETY"}]}),
-        (GeminiWire("m", "u"), {"candidates": ["text"]}),
+        (AnthropicAPI("m", "u"), {"type": "error", "error": {}}),
+        (AnthropicAPI("m", "u"), {"content": [{"text": "no type"}]}),
+        (GeminiAPI("m", "u"), {"promptFeedback": {"blockReason": "SAFETY"}}),
+        (GeminiAPI("m", "u"), {"candidates": [{"finishReason": "SAFETY"}]}),
+        (GeminiAPI("m", "u"), {"candidates": ["text"]}),
     ],
 )
-def test_what_is_not_an_answer_is_not_taken_for_the_models_text(wire: Any, payload: dict[str, Any]) -> None:
+def test_what_is_not_an_answer_is_not_taken_for_the_models_text(api: Any, payload: dict[str, Any]) -> None:
     with pytest.raises(MalformedAnswerError):
-        wire.completion(payload)
+        api.completion(payload)
 
 
 def test_an_answer_without_token_counts_has_unknown_usage() -> None:
     payload = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
-    assert not OpenAIWire("m", "u").completion(payload).usage.known
+    assert not ChatCompletionsAPI("m", "u").completion(payload).usage.known
 
 
 @pytest.mark.parametrize("count", [float("inf"), float("nan"), "many", None, -1])
@@ -104,14 +106,14 @@ def test_counts_that_are_no_number_of_tokens_are_unknown_usage(count: Any) -> No
         "candidates": [{"content": {"parts": [{"text": "4"}]}}],
         "usageMetadata": {"promptTokenCount": count},
     }
-    for kind, payload in ((OpenAIWire, openai), (AnthropicWire, anthropic), (GeminiWire, gemini)):
+    for kind, payload in ((ChatCompletionsAPI, openai), (AnthropicAPI, anthropic), (GeminiAPI, gemini)):
         completion = kind("m", "u").completion(payload)
         assert (completion.text, completion.usage) == ("4", Usage(known=False))
 
 
 def test_a_model_that_only_thought_said_nothing() -> None:
     payload = {"choices": [{"message": {"content": None}, "finish_reason": "length"}]}
-    assert OpenAIWire("m", "u").completion(payload).text == ""
+    assert ChatCompletionsAPI("m", "u").completion(payload).text == ""
 
 
 def test_stop_words_are_those_of_the_published_agents() -> None:

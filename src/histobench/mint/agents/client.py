@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from histobench.mint.agents.answer_cache import AnswerCache, request_key
+from histobench.mint.agents.cache import AnswerCache, request_key
 from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,
@@ -18,11 +19,9 @@ from histobench.mint.agents.completion import (
     Usage,
     whole_characters,
 )
-from histobench.mint.agents.event_loop import EventLoopThread
-from histobench.mint.agents.ledger import Ledger
-from histobench.mint.agents.patience import HOPELESS, PASSING, Patience, retry_after
-from histobench.mint.agents.prices import Price
-from histobench.mint.agents.wire import Dialect, Wire, is_too_long
+from histobench.mint.agents.cost import CostTracker, Price
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, is_too_long
+from histobench.mint.agents.retry import HOPELESS, PASSING, RetryPolicy, retry_after
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     import httpx
 
 _COMPLAINT_CHARS = 300
+T = TypeVar("T")
 
 
 class Endpoint:
@@ -37,27 +37,27 @@ class Endpoint:
 
     def __init__(
         self,
-        wire: Wire,
+        api: ProviderAPI,
         sampling: Sampling,
         *,
         concurrency: int = 8,
-        patience: Patience = Patience(),  # noqa: B008 - immutable
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
         cache: AnswerCache | None = None,
         price: Price | None = None,
-        ledger: Ledger | None = None,
+        costs: CostTracker | None = None,
         identity: str | None = None,
         sleep: Callable[[float], Any] = asyncio.sleep,
     ) -> None:
-        self.wire = wire
+        self.api = api
         self.sampling = sampling
         self.price = price
-        self.ledger = ledger or Ledger()
-        self._identity = identity or wire.base_url  # in the cache; for servers whose port changes
+        self.costs = costs or CostTracker()
+        self._identity = identity or api.base_url  # in the cache; for servers whose port changes
         self._concurrency = concurrency
-        self._patience = patience
+        self._retry = retry
         self._cache = cache
         self._sleep = sleep
-        self._dialect = Dialect()
+        self._capabilities = Capabilities()
         self._open_at = 0.0  # nobody asks before this moment: the provider said so to one of us
         self._loop = EventLoopThread("endpoint")
         self._client: httpx.AsyncClient | None = None
@@ -66,11 +66,11 @@ class Endpoint:
 
     def ask(self, messages: Sequence[Message], *, sample: int = 1) -> Completion:
         """The next message; raises `RequestRefusedError` (too long) or `ProviderError` (given up)."""
-        key = request_key(self._identity, self.wire.model, messages, self.sampling, sample)
+        key = request_key(self._identity, self.api.model, messages, self.sampling, sample)
         known = self._cache.find(key) if self._cache else None
         if known is not None:
             return known
-        self.ledger.check()
+        self.costs.check()
         completion = self._loop.run(self._ask(messages))
         if self._cache:
             self._cache.add(key, completion, self.cost(completion))
@@ -98,57 +98,57 @@ class Endpoint:
         while True:
             await self._wait_until_open()
             async with slots:
-                dialect = self._dialect
+                capabilities = self._capabilities
                 try:
-                    completion = await self._attempt(client, messages, dialect)
+                    completion = await self._attempt(client, messages, capabilities)
                 except _TryDifferentlyError as lesson:
-                    self._dialect = lesson.dialect
+                    self._capabilities = lesson.capabilities
                     continue
                 except _PassingFailureError as failure:
                     problem, wait = str(failure), failure.wait
                 else:
-                    self.ledger.book(completion.usage, self.cost(completion))
-                    if completion.text.strip() or empty >= self._patience.tries_after_empty:
+                    self.costs.book(completion.usage, self.cost(completion))
+                    if completion.text.strip() or empty >= self._retry.tries_after_empty:
                         return replace(completion, discarded=discarded)
                     empty += 1
                     discarded += completion.usage
                     problem, wait = "", None
             if not problem:  # no failure: who says nothing again and again has said so
-                await self._sleep(self._patience.pause(empty))
+                await self._sleep(self._retry.pause(empty))
                 continue
             failures += 1
-            if failures >= self._patience.attempts:
-                raise ProviderError(f"{self.wire.base_url}: given up after {failures} attempts: {problem}")
-            pause = self._patience.pause(failures)
+            if failures >= self._retry.attempts:
+                raise ProviderError(f"{self.api.base_url}: given up after {failures} attempts: {problem}")
+            pause = self._retry.pause(failures)
             if wait is not None:
-                if wait > self._patience.longest_retry_after:
+                if wait > self._retry.longest_retry_after:
                     raise ProviderError(
-                        f"{self.wire.base_url}: wants to be left alone for {wait:.0f} s: {problem}"
+                        f"{self.api.base_url}: wants to be left alone for {wait:.0f} s: {problem}"
                     )
                 self._open_at = max(self._open_at, time.monotonic() + wait)
             if wait is None or wait < pause:  # "in 0 seconds", again and again, would use up all attempts
                 await self._sleep(pause)
 
     async def _attempt(
-        self, client: httpx.AsyncClient, messages: Sequence[Message], dialect: Dialect
+        self, client: httpx.AsyncClient, messages: Sequence[Message], capabilities: Capabilities
     ) -> Completion:
         import httpx
 
-        request = self.wire.request(messages, self.sampling, dialect)
+        request = self.api.request(messages, self.sampling, capabilities)
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
-            async with asyncio.timeout(self._patience.answer_timeout):
+            async with asyncio.timeout(self._retry.answer_timeout):
                 response = await client.post(request.url, json=request.body, headers=request.headers)
         except TimeoutError as error:
-            limit = self._patience.answer_timeout
+            limit = self._retry.answer_timeout
             raise _PassingFailureError(f"no answer within {limit:g} s") from error
         except httpx.InvalidURL as error:
             raise ProviderError(f"{request.url}: {error}", hopeless=True) from error
         except httpx.HTTPError as error:
             raise _PassingFailureError(f"{type(error).__name__}: {error}") from error
-        return self._read(response, dialect)
+        return self._read(response, capabilities)
 
-    def _read(self, response: httpx.Response, dialect: Dialect) -> Completion:
+    def _read(self, response: httpx.Response, capabilities: Capabilities) -> Completion:
         payload = _payload(response)
         status = _status(response, payload)
         if status == 200:
@@ -156,7 +156,7 @@ class Endpoint:
                 kind = response.headers.get("content-type", "no content type")
                 raise _PassingFailureError(f"not a JSON object but {kind}: {_shortened(response.text)}")
             try:
-                completion = self.wire.completion(payload)
+                completion = self.api.completion(payload)
             except MalformedAnswerError as error:
                 raise _PassingFailureError(str(error)) from error
             text = whole_characters(self.sampling.cut(completion.text))
@@ -167,11 +167,11 @@ class Endpoint:
             raise RequestRefusedError(complaint)
         if status in PASSING and "insufficient_quota" not in text:
             raise _PassingFailureError(complaint, retry_after(response.headers))
-        lesson = dialect.learnt(text) if status in (400, 422) else None
+        lesson = capabilities.learnt(text) if status in (400, 422) else None
         if lesson is not None:
             raise _TryDifferentlyError(lesson)
         hopeless = status in HOPELESS or "insufficient_quota" in text
-        raise ProviderError(f"{self.wire.base_url}: {complaint}", hopeless=hopeless)
+        raise ProviderError(f"{self.api.base_url}: {complaint}", hopeless=hopeless)
 
     async def _wait_until_open(self) -> None:
         while (wait := self._open_at - time.monotonic()) > 0:
@@ -185,7 +185,7 @@ class Endpoint:
                 limits = httpx.Limits(
                     max_connections=self._concurrency, max_keepalive_connections=self._concurrency
                 )
-                timeout = httpx.Timeout(self._patience.answer_timeout, connect=self._patience.connect_timeout)
+                timeout = httpx.Timeout(self._retry.answer_timeout, connect=self._retry.connect_timeout)
                 self._client = httpx.AsyncClient(limits=limits, timeout=timeout)
                 self._slots = asyncio.Semaphore(self._concurrency)
             return self._client, self._slots
@@ -200,11 +200,11 @@ class _PassingFailureError(Exception):
 
 
 class _TryDifferentlyError(Exception):
-    """Ask again at once, in another dialect."""
+    """Ask again at once, in another capabilities."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, capabilities: Capabilities) -> None:
         super().__init__()
-        self.dialect = dialect
+        self.capabilities = capabilities
 
 
 def _payload(response: httpx.Response) -> dict[str, Any] | None:
@@ -227,3 +227,51 @@ def _status(response: httpx.Response, payload: dict[str, Any] | None) -> int:
 def _shortened(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _COMPLAINT_CHARS else f"{text[:_COMPLAINT_CHARS]}..."
+
+
+class EventLoopThread:
+    """An event loop for callers that are not asynchronous.
+
+    It starts with the first coroutine; any number of threads may hand it work.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for the result."""
+        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        try:
+            return future.result()
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):
+            raise ProviderError("the request was broken off") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def cancel_all(self) -> None:
+        """Break off whatever is under way."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
+            return self._loop

@@ -1,19 +1,20 @@
-"""From a string to a player."""
+"""From a string to a player, which stops writing where the published agents of its kind do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from histobench.mint.agents.answer_cache import AnswerCache
+from histobench.mint.agents.agent import Player
+from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.agents.ledger import Ledger
-from histobench.mint.agents.patience import Patience
-from histobench.mint.agents.player import Player
-from histobench.mint.agents.prices import FREE, Price, find_price
+from histobench.mint.agents.cost import FREE, CostTracker, Price, find_price
+from histobench.mint.agents.providers.base import ProviderAPI
+from histobench.mint.agents.retry import RetryPolicy
 from histobench.mint.agents.spec import AgentSpec, parse_agent
-from histobench.mint.agents.stop_words import agent_stop_words, expert_stop_words
-from histobench.mint.agents.wire import Wire
+
+_AGENT = ("Observation:", "Expert feedback:", "Task:", "---")
+_EXPERT = ("Observation:", "Task:", "Assistant:")
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,10 @@ class Terms:
     """What all endpoints of a run share."""
 
     concurrency: int = 8
-    patience: Patience = Patience()  # noqa: RUF009 - immutable
+    retry: RetryPolicy = RetryPolicy()  # noqa: RUF009 - immutable
     cache: AnswerCache | None = None
     prices: dict[str, Price] = field(default_factory=dict)
-    ledger: Ledger = field(default_factory=Ledger)
+    costs: CostTracker = field(default_factory=CostTracker)
 
 
 def open_player(
@@ -33,12 +34,11 @@ def open_player(
     """The player that a specification names. An expert stops writing at other words than an agent."""
     spec = parse_agent(spec) if isinstance(spec, str) else spec
     if spec.kind == "human":
-        from histobench.mint.agents.human_player import HumanPlayer
+        from histobench.mint.agents.agent import HumanPlayer
 
         return HumanPlayer()
     if spec.kind == "replay":
-        from histobench.mint.agents.replay_expert import ReplayExpert
-        from histobench.mint.agents.replay_player import ReplayPlayer
+        from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
 
         return ReplayExpert(spec.target) if as_expert else ReplayPlayer(spec.target)
     sampling = sampling or Sampling(max_tokens=1024 if as_expert else 512)
@@ -61,48 +61,65 @@ def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
 
 
 def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
-    from histobench.mint.agents.anthropic_wire import AnthropicWire
-    from histobench.mint.agents.endpoint import Endpoint
-    from histobench.mint.agents.endpoint_player import EndpointPlayer
-    from histobench.mint.agents.gemini_wire import GeminiWire
-    from histobench.mint.agents.openai_wire import OpenAIWire
+    from histobench.mint.agents.agent import EndpointPlayer
+    from histobench.mint.agents.client import Endpoint
+    from histobench.mint.agents.providers.anthropic import AnthropicAPI
+    from histobench.mint.agents.providers.gemini import GeminiAPI
+    from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 
-    wires: dict[str, type[Wire]] = {
-        "openai": OpenAIWire,
-        "vllm": OpenAIWire,
-        "anthropic": AnthropicWire,
-        "gemini": GeminiWire,
+    apis: dict[str, type[ProviderAPI]] = {
+        "openai": ChatCompletionsAPI,
+        "vllm": ChatCompletionsAPI,
+        "anthropic": AnthropicAPI,
+        "gemini": GeminiAPI,
     }
-    wire = wires[spec.kind](spec.target, spec.base_url or "", spec.api_key())
+    api = apis[spec.kind](spec.target, spec.base_url or "", spec.api_key())
     endpoint = Endpoint(
-        wire,
+        api,
         sampling,
         concurrency=terms.concurrency,
-        patience=terms.patience,
+        retry=terms.retry,
         cache=terms.cache,
         price=find_price(spec.target, terms.prices),
-        ledger=terms.ledger,
+        costs=terms.costs,
     )
     return EndpointPlayer(spec.folder_name, endpoint)
 
 
 def _local(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
-    from histobench.mint.agents.endpoint import Endpoint
-    from histobench.mint.agents.endpoint_player import EndpointPlayer
+    from histobench.mint.agents.agent import EndpointPlayer
+    from histobench.mint.agents.client import Endpoint
     from histobench.mint.agents.local_model import LocalServer, find_model
-    from histobench.mint.agents.openai_wire import OpenAIWire
+    from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 
     path = find_model(spec.target or None)
     server = LocalServer(path)
     name = player_name(spec)
     endpoint = Endpoint(
-        OpenAIWire(name, server.base_url),
+        ChatCompletionsAPI(name, server.base_url),
         sampling,
         concurrency=1,
-        patience=replace(terms.patience, answer_timeout=1800.0),  # a slow machine is no failure
+        retry=replace(terms.retry, answer_timeout=1800.0),  # a slow machine is no failure
         cache=terms.cache,
         price=FREE,
-        ledger=terms.ledger,
+        costs=terms.costs,
         identity=f"local:{path.name}",
     )
     return EndpointPlayer(name, endpoint, max_concurrency=1, on_close=server.close)
+
+
+def agent_stop_words(kind: str) -> tuple[str, ...]:
+    """For the model under test, as the published agents for each kind of provider have them.
+
+    >>> agent_stop_words("openai")[0]
+    '\\nObservation:'
+    """
+    if kind == "anthropic":
+        return (*_AGENT, "\n\nHuman:")
+    words = tuple(f"\n{word}" for word in _AGENT)
+    return (*words, "\nHuman:") if kind == "vllm" else words
+
+
+def expert_stop_words() -> tuple[str, ...]:
+    """For the model that gives feedback."""
+    return tuple(f"\n{word}" for word in _EXPERT)

@@ -15,7 +15,7 @@ HOPELESS = frozenset({401, 402, 403, 404, 405})
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """Limits of one request. Back-off doubles from `first_pause` to `longest_pause`, with jitter."""
 
     attempts: int = 10
@@ -37,7 +37,7 @@ class Patience:
     def pause(self, failures: int, *, jitter: float | None = None) -> float:
         """Seconds to wait after so many failures.
 
-        >>> [Patience().pause(n, jitter=1.0) for n in (1, 2, 3, 20)]
+        >>> [RetryPolicy().pause(n, jitter=1.0) for n in (1, 2, 3, 20)]
         [1.0, 2.0, 4.0, 60.0]
         """
         share = (

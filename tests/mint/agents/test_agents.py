@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.agents.agent import EpisodeKey, HumanPlayer
 from histobench.mint.agents.completion import ProviderError
-from histobench.mint.agents.human_player import HumanPlayer
-from histobench.mint.agents.player import EpisodeKey
-from histobench.mint.agents.replay_expert import ReplayExpert
-from histobench.mint.agents.replay_player import ReplayPlayer
+from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
 

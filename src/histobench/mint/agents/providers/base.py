@@ -32,7 +32,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class Capabilities:
     """What a server does not understand, learnt from its complaints.
 
     Newer hosted models refuse stop sequences or a temperature; some servers insist on alternating roles.
@@ -41,23 +41,23 @@ class Dialect:
     without: frozenset[str] = frozenset()
     merge_roles: bool = False
 
-    def learnt(self, complaint: str) -> Dialect | None:
-        """The dialect that answers a complaint, or `None` if it is about something else.
+    def learnt(self, complaint: str) -> Capabilities | None:
+        """The capabilities that answers a complaint, or `None` if it is about something else.
 
-        >>> Dialect().learnt("Unsupported parameter: 'stop' is not supported with this model.").without
+        >>> Capabilities().learnt("Unsupported parameter: 'stop' is not supported with this model.").without
         frozenset({'stop'})
         """
         if _ROLES.search(complaint) and not self.merge_roles:
-            return Dialect(self.without, True)
+            return Capabilities(self.without, True)
         if _UNSUPPORTED.search(complaint):
             for name in ("max_tokens", "stop", "temperature"):
                 if name not in self.without and re.search(rf"['\"`]?\b{name}\b", complaint):
-                    return Dialect(self.without | {name}, self.merge_roles)
+                    return Capabilities(self.without | {name}, self.merge_roles)
         return None
 
 
 @dataclass(frozen=True)
-class Wire(ABC):
+class ProviderAPI(ABC):
     """One provider's format. `base_url` ends with the version of the interface."""
 
     model: str
@@ -65,7 +65,7 @@ class Wire(ABC):
     api_key: str | None = None
 
     @abstractmethod
-    def request(self, messages: Sequence[Message], sampling: Sampling, dialect: Dialect) -> Request:
+    def request(self, messages: Sequence[Message], sampling: Sampling, capabilities: Capabilities) -> Request:
         """The request for the next message of a conversation."""
 
     @abstractmethod
@@ -84,12 +84,12 @@ def is_too_long(status: int, text: str) -> bool:
     return status in (400, 413, 422) and bool(_TOO_LONG.search(text))
 
 
-def turns(messages: Sequence[Message], dialect: Dialect) -> list[tuple[str, str]]:
+def turns(messages: Sequence[Message], capabilities: Capabilities) -> list[tuple[str, str]]:
     """(role, text) pairs; neighbours of one role become one where the server insists on alternation."""
     pairs: list[tuple[str, str]] = []
     for message in messages:
         content = whole_characters(message.content)  # a task or a tool may hold half a pair, too
-        if dialect.merge_roles and pairs and pairs[-1][0] == message.role:
+        if capabilities.merge_roles and pairs and pairs[-1][0] == message.role:
             pairs[-1] = (message.role, f"{pairs[-1][1]}\n{content}")
         else:
             pairs.append((message.role, content))

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from histobench.mint.agents.completion import Completion, MalformedAnswerError, Sampling, Usage
-from histobench.mint.agents.wire import Dialect, Request, Wire, turns
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, turns
 from histobench.mint.envs.state import Message
 
 
 @dataclass(frozen=True)
-class OpenAIWire(Wire):
+class ChatCompletionsAPI(ProviderAPI):
     """`base_url` ends with the version, as in http://localhost:8000/v1."""
 
-    def request(self, messages: Sequence[Message], sampling: Sampling, dialect: Dialect) -> Request:
+    def request(self, messages: Sequence[Message], sampling: Sampling, capabilities: Capabilities) -> Request:
         """A chat completion."""
-        pairs = turns(messages, dialect)
+        pairs = turns(messages, capabilities)
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": role, "content": text} for role, text in pairs],
         }
-        limit = "max_completion_tokens" if "max_tokens" in dialect.without else "max_tokens"
+        limit = "max_completion_tokens" if "max_tokens" in capabilities.without else "max_tokens"
         body[limit] = sampling.max_tokens
-        if "temperature" not in dialect.without:
+        if "temperature" not in capabilities.without:
             body["temperature"] = sampling.temperature
-        if sampling.stop and "stop" not in dialect.without:
+        if sampling.stop and "stop" not in capabilities.without:
             body["stop"] = list(sampling.stop)
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return Request(f"{self.base_url.rstrip('/')}/chat/completions", body, headers)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import ProviderError
-from histobench.mint.agents.player import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
 from histobench.mint.replay.recording import SUFFIX, read_recordings
-from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.results.stored_episode import find_result_files, read_episodes
 
 #: What the agent's provider "said" when more is asked than was recorded.
 ENDED = "the recording ends here"
+HEADER = "\nExpert feedback:\n"
 
 
 class ReplayPlayer(Player):
@@ -31,9 +33,9 @@ class ReplayPlayer(Player):
             raise HistobenchError(f"no recordings at {path}")
         self._messages: dict[tuple[str, str], tuple[list[str], str | None]] = {}
         runs: dict[str, str] = {}
-        for outcome, messages, error in _recorded(self._path):
-            runs[outcome.run_name] = outcome.model
-            self._messages.setdefault(outcome.key, (messages, error))
+        for episode in _recorded(self._path):
+            runs[episode.outcome.run_name] = episode.outcome.model
+            self._messages.setdefault(episode.outcome.key, (episode.messages, episode.error))
         self.name = runs[the_only_run(path, runs)]
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
@@ -64,13 +66,54 @@ def the_only_run(path: str | Path, runs: Collection[str]) -> str:
     return next(iter(runs))
 
 
-def _recorded(path: Path) -> Iterator[tuple[EpisodeOutcome, list[str], str | None]]:
-    """(outcome, messages, error) of every episode."""
+class ReplayExpert(Player):
+    """The feedback of recordings or of a finished run; where none was recorded, none is given."""
+
+    def __init__(self, path: str | Path) -> None:
+        if not Path(path).exists():
+            raise HistobenchError(f"no recordings at {path}")
+        self._feedback: dict[tuple[str, str], list[str]] = {}
+        runs: dict[str, str] = {}
+        for episode in _recorded(Path(path)):
+            runs[episode.outcome.run_name] = episode.outcome.feedback_model
+            self._feedback.setdefault(episode.outcome.key, episode.feedback)
+        self.name = runs[the_only_run(path, runs)]
+        if self.name == NO_FEEDBACK:
+            raise HistobenchError(f"{path} is not a recording of an expert's feedback")
+
+    def open(self, key: EpisodeKey) -> EpisodeAgent:
+        """The feedback of one episode."""
+        return _ReplayedFeedback(self._feedback.get((key.dataset, str(key.task_id)), []))
+
+
+class _ReplayedFeedback(EpisodeAgent):
+    def __init__(self, feedback: list[str]) -> None:
+        self._left = list(reversed(feedback))
+
+    def __call__(self, history: tuple[Message, ...]) -> str:
+        return self._left.pop() if self._left else ""
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What the model wrote in each turn, what the expert said to it, and the error that ended the episode."""
+
+    outcome: EpisodeOutcome
+    messages: list[str]
+    feedback: list[str]
+    error: str | None
+
+
+def _recorded(path: Path) -> Iterator[_Recorded]:
+    """Every episode of recordings or of the results of a run."""
     if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
         for recording in read_recordings(path):
-            texts = [turn.assistant for turn in recording.turns]
-            yield recording.outcome, texts, recording.error
+            turns = recording.turns
+            texts, feedback = [turn.assistant for turn in turns], [turn.feedback for turn in turns]
+            yield _Recorded(recording.outcome, texts, feedback, recording.error)
         return
     for file in find_result_files(path):
         for episode in read_episodes(file):
-            yield episode.outcome, episode.messages, episode.state.get("error")
+            answers = [answer or "" for _, answer in episode.exchanges]
+            feedback = [text.partition(HEADER)[2].removesuffix("\n") for text in answers]
+            yield _Recorded(episode.outcome, episode.messages, feedback, episode.state.get("error"))
