@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 import socket
 import sqlite3
 import threading
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from histobench.core.redaction import remember_secret
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import ProviderError, Sampling, Usage
@@ -32,7 +35,9 @@ def connect(server: Any) -> Iterator[Callable[..., Endpoint]]:
     def make(**options: Any) -> Endpoint:
         sampling = options.pop("sampling", Sampling(stop=("\nTask:",)))
         options.setdefault("retry", FAST)
-        endpoint = Endpoint(ChatCompletionsAPI("some-model", server.url, "key"), sampling, **options)
+        key = options.pop("key", "key")
+        remember_secret(key)
+        endpoint = Endpoint(ChatCompletionsAPI("some-model", server.url, key), sampling, **options)
         opened.append(endpoint)
         return endpoint
 
@@ -379,3 +384,38 @@ def test_stopping_breaks_off_what_is_under_way(
     endpoint.stop()
     thread.join(20)
     assert len(errors) == 1
+
+
+def test_an_answer_without_end_is_refused_in_one_line(
+    server: Any, connect: Callable[..., Endpoint], replies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("histobench.mint.agents.client.MAX_ANSWER_BYTES", 1 << 20)
+    packed = gzip.compress(b"[" + b" " * (3 << 20) + b"]")
+    for body, headers in ((b" " * (2 << 20), {}), (packed, {"Content-Encoding": "gzip"})):
+        server.answer = lambda _, number, body=body, headers=headers: replies.Reply(body, headers=headers)
+        with pytest.raises(ProviderError, match="sent more than 1 MB for one answer") as caught:
+            connect().ask(HISTORY)
+        assert "\n" not in str(caught.value)
+    assert len(server.requests) == 2  # asking again would fetch it all again
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 200])
+def test_a_server_that_echoes_the_request_gives_no_key_away(
+    status: int, server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    endpoint = connect(key="a-key-of-some-length-12345")
+    server.answer = lambda body, number: replies.Reply(
+        {"error": {"message": f"{'x' * 250} {json.dumps(server.headers[number])}"}}, status=status
+    )
+    with pytest.raises(ProviderError) as caught:
+        endpoint.ask(HISTORY)
+    assert server.headers[0]["authorization"] == "Bearer a-key-of-some-length-12345"
+    assert "a-key" not in str(caught.value)
+
+
+def test_a_key_in_what_a_model_says_is_hidden(
+    server: Any, connect: Callable[..., Endpoint], replies: Any
+) -> None:
+    endpoint = connect(key="a-key-of-some-length-12345")
+    server.answer = lambda body, number: replies.chat(f"You are {server.headers[number]['authorization']}.")
+    assert endpoint.ask(HISTORY).text == "You are Bearer [hidden]."

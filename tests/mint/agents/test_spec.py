@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.agents.completion import Usage
+from histobench.mint.agents.completion import Sampling, Usage
 from histobench.mint.agents.cost import FREE, Price, find_price, read_prices
+from histobench.mint.agents.providers.base import Capabilities
+from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.spec import parse_agent
+from histobench.mint.envs.state import Message
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_a_providers_key_never_goes_to_another_host(monkeypatch: pytest.MonkeyPa
     assert parse_agent("openai:m").api_key() == "secret"
     assert parse_agent("openai:m@http://elsewhere/v1").api_key() is None
     monkeypatch.setenv("HISTOBENCH_API_KEY", "own")
-    assert parse_agent("openai:m@http://elsewhere/v1").api_key() == "own"
+    assert parse_agent("openai:m@https://elsewhere/v1").api_key() == "own"
 
 
 def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +67,7 @@ def test_a_key_with_a_line_end_works_and_one_that_no_header_can_carry_is_not_rep
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_API_KEY", "own\n")
-    assert parse_agent("openai:m@http://elsewhere/v1").api_key() == "own"
+    assert parse_agent("openai:m@https://elsewhere/v1").api_key() == "own"
     for key in ("sk–secret", "sk-secret\nsk-other"):
         monkeypatch.setenv("OPENAI_API_KEY", key)
         with pytest.raises(HistobenchError, match="OPENAI_API_KEY") as caught:
@@ -98,3 +101,50 @@ def test_a_broken_price_table_is_explained(tmp_path: Path) -> None:
         own.write_text(text)
         with pytest.raises(HistobenchError, match="prices"):
             read_prices(own)
+
+
+@pytest.mark.parametrize(
+    ("agent", "variable"),
+    [
+        ("openai:m@http://api.openai.com/v1", "OPENAI_API_KEY"),
+        ("anthropic:m@http://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+        ("openai:m@http://elsewhere/v1", "HISTOBENCH_API_KEY"),
+        ("openai:m@http://127.0.0.1.elsewhere.org/v1", "HISTOBENCH_API_KEY"),
+        ("openai:m@http://user:opensesame@elsewhere/v1", None),
+        ("openai:m@http://elsewhere/v1?api_key=opensesame", None),
+    ],
+)
+def test_no_key_travels_unencrypted_to_another_machine(
+    agent: str, variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HISTOBENCH_API_KEY", raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "opensesame")
+    with pytest.raises(HistobenchError, match="unencrypted") as caught:
+        parse_agent(agent).api_key()
+    assert "opensesame" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("HISTOBENCH_KEY_OVER_HTTP", "1")
+    assert parse_agent(agent).api_key() == ("opensesame" if variable else None)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "127.8.0.1", "[::1]:8000"])
+def test_a_key_may_travel_unencrypted_within_this_machine(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HISTOBENCH_API_KEY", "own")
+    assert parse_agent(f"openai:m@http://{host}/v1").api_key() == "own"
+
+
+def test_nothing_that_describes_an_agent_shows_a_password() -> None:
+    spec = parse_agent("openai:m@https://user:opensesame@host/v1?api_key=querysecret")
+    wire = ChatCompletionsAPI(spec.target, spec.base_url or "", "opensesame")
+    request = wire.request((Message("user", "hi"),), Sampling(), Capabilities())
+    for text in (str(spec), repr(spec), repr(wire), repr(request)):
+        assert "opensesame" not in text
+        assert "querysecret" not in text
+    assert request.headers["Authorization"] == "Bearer opensesame"
+    assert spec.base_url == "https://user:opensesame@host/v1?api_key=querysecret"
+
+
+def test_half_an_address_is_explained() -> None:
+    with pytest.raises(HistobenchError, match="no address"):
+        parse_agent("openai:m@http://[/v1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
@@ -207,3 +208,41 @@ def test_a_limit_that_is_no_amount_of_money_is_refused(
 ) -> None:
     assert run(server, make_data(1), tmp_path / "out", "--max-cost", limit) == 2
     assert not server.requests
+
+
+@pytest.mark.parametrize("user", ["", "someone:opensesame@"])
+def test_no_key_reaches_the_screen_or_a_file(
+    user: str,
+    tmp_path: Path,
+    make_data: Callable[[int], Path],
+    server: Any,
+    replies: Any,
+    script: Any,
+    no_pause: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The server echoes what it was sent: as an error, as a refusal of a long conversation, as an answer."""
+    monkeypatch.setenv("HISTOBENCH_API_KEY", "key-of-the-user-1234567890")
+
+    def answer(body: dict[str, Any], number: int) -> Any:
+        echo = json.dumps({"you sent": server.headers[number], "to": server.paths[number]})
+        if "What is 0 + 1?" in body["messages"][0]["content"]:
+            return replies.Reply({"error": echo}, status=503)
+        if "What is 1 + 1?" in body["messages"][0]["content"]:
+            return replies.Reply({"error": f"context_length_exceeded {echo}"}, status=400)
+        return replies.chat(f"{echo} {script.answer(body)}")
+
+    server.answer = answer
+    address = server.url.replace("http://", f"http://{user}")
+    arguments = ["--agent", f"openai:some-model@{address}", "--tasks", "gsm8k", "--attempts", "2"]
+    place = ["--data", str(make_data(3)), "-o", str(tmp_path / "out"), "--cache", "none"]
+    assert main(["mint", "run", *arguments, *place]) == 1
+    secret = base64.b64encode(b"someone:opensesame").decode() if user else "key-of-the-user-1234567890"
+    assert server.headers[0]["authorization"] == f"{'Basic' if user else 'Bearer'} {secret}"
+    screen = capsys.readouterr()
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert {"provider_failures.jsonl", "results.jsonl", "settings.json"} <= {path.name for path in files}
+    for text in (screen.out, screen.err, *(path.read_text() for path in files)):
+        assert secret not in text
+        assert "opensesame" not in text

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from histobench.core.redaction import redact, redact_speech, without_credentials
 from histobench.mint.agents.cache import AnswerCache, request_key
 from histobench.mint.agents.completion import (
     Completion,
@@ -20,7 +21,7 @@ from histobench.mint.agents.completion import (
     whole_characters,
 )
 from histobench.mint.agents.cost import CostTracker, Price
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, is_too_long
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_too_long
 from histobench.mint.agents.retry import HOPELESS, PASSING, RetryPolicy, retry_after
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.state import Message
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
     import httpx
 
 _COMPLAINT_CHARS = 300
+#: No answer of a language model is as long; whoever sends more would fill the memory.
+MAX_ANSWER_BYTES = 32 << 20
+#: So much of an error is read for what it says.
+_READ_CHARS = 16 << 10
+#: No answer of a language model is as long; whoever sends more would fill the memory.
+MAX_ANSWER_BYTES = 32 << 20
+#: So much of an error is read for what it says.
+_READ_CHARS = 16 << 10
 T = TypeVar("T")
 
 
@@ -52,7 +61,8 @@ class Endpoint:
         self.sampling = sampling
         self.price = price
         self.costs = costs or CostTracker()
-        self._identity = identity or api.base_url  # in the cache; for servers whose port changes
+        self._place = without_credentials(api.base_url)
+        self._identity = identity or self._place  # in the cache; for servers whose port changes
         self._concurrency = concurrency
         self._retry = retry
         self._cache = cache
@@ -118,13 +128,11 @@ class Endpoint:
                 continue
             failures += 1
             if failures >= self._retry.attempts:
-                raise ProviderError(f"{self.api.base_url}: given up after {failures} attempts: {problem}")
+                raise ProviderError(f"{self._place}: given up after {failures} attempts: {problem}")
             pause = self._retry.pause(failures)
             if wait is not None:
                 if wait > self._retry.longest_retry_after:
-                    raise ProviderError(
-                        f"{self.api.base_url}: wants to be left alone for {wait:.0f} s: {problem}"
-                    )
+                    raise ProviderError(f"{self._place}: wants to be left alone for {wait:.0f} s: {problem}")
                 self._open_at = max(self._open_at, time.monotonic() + wait)
             if wait is None or wait < pause:  # "in 0 seconds", again and again, would use up all attempts
                 await self._sleep(pause)
@@ -138,15 +146,30 @@ class Endpoint:
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
             async with asyncio.timeout(self._retry.answer_timeout):
-                response = await client.post(request.url, json=request.body, headers=request.headers)
+                response = await self._post(client, request)
         except TimeoutError as error:
             limit = self._retry.answer_timeout
             raise _PassingFailureError(f"no answer within {limit:g} s") from error
         except httpx.InvalidURL as error:
-            raise ProviderError(f"{request.url}: {error}", hopeless=True) from error
+            raise ProviderError(f"{self._place}: {redact(str(error))}", hopeless=True) from error
         except httpx.HTTPError as error:
-            raise _PassingFailureError(f"{type(error).__name__}: {error}") from error
+            raise _PassingFailureError(f"{type(error).__name__}: {_shortened(str(error))}") from error
         return self._read(response, capabilities)
+
+    async def _post(self, client: httpx.AsyncClient, request: Request) -> httpx.Response:
+        """The whole answer, unless it is too long: nothing beyond the limit is ever held."""
+        import httpx
+
+        body = bytearray()
+        async with client.stream("POST", request.url, json=request.body, headers=request.headers) as response:
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > MAX_ANSWER_BYTES:
+                    limit = f"{MAX_ANSWER_BYTES >> 20} MB"
+                    raise ProviderError(f"{self._place}: sent more than {limit} for one answer")
+        packing = ("content-encoding", "content-length", "transfer-encoding")  # no longer true of the bytes
+        headers = [(name, value) for name, value in response.headers.multi_items() if name not in packing]
+        return httpx.Response(response.status_code, headers=headers, content=bytes(body))
 
     def _read(self, response: httpx.Response, capabilities: Capabilities) -> Completion:
         payload = _payload(response)
@@ -158,10 +181,10 @@ class Endpoint:
             try:
                 completion = self.api.completion(payload)
             except MalformedAnswerError as error:
-                raise _PassingFailureError(str(error)) from error
-            text = whole_characters(self.sampling.cut(completion.text))
+                raise _PassingFailureError(_shortened(str(error))) from error
+            text = redact_speech(whole_characters(self.sampling.cut(completion.text)))
             return Completion(text, completion.usage, completion.finish)
-        text = response.text
+        text = response.text[:_READ_CHARS]
         complaint = f"HTTP {status}: {_shortened(text)}"
         if is_too_long(status, text):
             raise RequestRefusedError(complaint)
@@ -171,7 +194,7 @@ class Endpoint:
         if lesson is not None:
             raise _TryDifferentlyError(lesson)
         hopeless = status in HOPELESS or "insufficient_quota" in text
-        raise ProviderError(f"{self.api.base_url}: {complaint}", hopeless=hopeless)
+        raise ProviderError(f"{self._place}: {complaint}", hopeless=hopeless)
 
     async def _wait_until_open(self) -> None:
         while (wait := self._open_at - time.monotonic()) > 0:
@@ -225,7 +248,8 @@ def _status(response: httpx.Response, payload: dict[str, Any] | None) -> int:
 
 
 def _shortened(text: str) -> str:
-    text = " ".join(text.split())
+    # Hidden first, cut afterwards: half a key is still a part of one.
+    text = " ".join(redact(text).split())
     return text if len(text) <= _COMPLAINT_CHARS else f"{text[:_COMPLAINT_CHARS]}..."
 
 

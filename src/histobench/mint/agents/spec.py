@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.redaction import redact, remember_credentials, remember_secret, without_credentials
 
 #: kind -> (default address, environment variables of its key)
 PROVIDERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
@@ -18,6 +20,8 @@ PROVIDERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
 }
 #: The key for an address that the user gave: a provider's own key is never sent to another host.
 OWN_KEY = "HISTOBENCH_API_KEY"
+#: Set to 1 by whoever knows that nobody listens between here and a server that speaks plain HTTP.
+PLAIN_HTTP = "HISTOBENCH_KEY_OVER_HTTP"
 OTHERS = ("local", "replay", "human")
 KINDS = (*PROVIDERS, *OTHERS)
 EXAMPLES = (
@@ -31,7 +35,7 @@ class AgentSpec:
 
     kind: str
     target: str = ""
-    base_url: str | None = None
+    base_url: str | None = field(default=None, repr=False)  # may hold a password
 
     @property
     def is_endpoint(self) -> bool:
@@ -44,18 +48,37 @@ class AgentSpec:
         return re.sub(r"[^\w.+-]", "_", self.target.rstrip("/").rsplit("/", 1)[-1])
 
     def api_key(self) -> str | None:
-        """The key for this address, from the environment; raises where one is needed and missing."""
+        """The key for this address, from the environment; raises where one is needed and missing.
+
+        It also raises where a key or a password would travel unencrypted to another machine.
+        """
         default, variables = PROVIDERS[self.kind]
-        if default is None or urlsplit(self.base_url or "").netloc != urlsplit(default).netloc:
-            return _key(OWN_KEY)
-        for variable in variables:
+        foreign = default is None or urlsplit(self.base_url or "").netloc != urlsplit(default).netloc
+        for variable in (OWN_KEY,) if foreign else variables:
             if key := _key(variable):
+                self._check_encryption(f"the key in {variable}")
                 return key
-        raise HistobenchError(f"{self.kind}:{self.target} needs a key: set {' or '.join(variables)}")
+        if not foreign:
+            raise HistobenchError(f"{self.kind}:{self.target} needs a key: set {' or '.join(variables)}")
+        if without_credentials(self.base_url or "") != self.base_url:
+            self._check_encryption("the password or key in its address")
+        return None
+
+    def _check_encryption(self, what: str) -> None:
+        parts = urlsplit(self.base_url or "")
+        if parts.scheme == "https" or _is_loopback(parts.hostname or ""):
+            return
+        if os.environ.get(PLAIN_HTTP) != "1":
+            raise HistobenchError(
+                f"{self} would send {what} unencrypted to {parts.hostname}; "
+                f"write https://, or set {PLAIN_HTTP}=1 if nobody can listen on the way"
+            )
 
     def __str__(self) -> str:
         default = PROVIDERS[self.kind][0] if self.is_endpoint else None
-        address = f"@{self.base_url}" if self.base_url and self.base_url != default else ""
+        address = ""
+        if self.base_url and self.base_url != default:
+            address = f"@{without_credentials(self.base_url)}"
         return self.kind if self.kind == "human" else f"{self.kind}:{self.target}{address}"
 
 
@@ -82,8 +105,14 @@ def parse_agent(text: str) -> AgentSpec:
         raise HistobenchError(f"{text!r} names no model; write {kind}:MODEL or {kind}:MODEL@http://host/v1")
     if base_url is None:
         raise HistobenchError(f"{text!r} names no address; write {kind}:MODEL@http://host/v1")
-    if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).netloc:
-        raise HistobenchError(f"{base_url!r} is no address; write {kind}:MODEL@http://host/v1")
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # half a bracket, as in http://[/v1
+        usable = False
+    if not usable:
+        raise HistobenchError(f"{redact(base_url)!r} is no address; write {kind}:MODEL@http://host/v1")
+    remember_credentials(base_url)
     return AgentSpec(kind, model, base_url)
 
 
@@ -92,7 +121,16 @@ def _key(variable: str) -> str | None:
     key = os.environ.get(variable, "").strip()  # a key from a file often brings a line end along
     if not (key.isascii() and key.isprintable()):
         raise HistobenchError(f"{variable} holds characters that are in no key; copy it again")
+    if key:
+        remember_secret(key)
     return key or None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _split_address(rest: str) -> tuple[str, str]:

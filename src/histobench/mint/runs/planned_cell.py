@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench import __version__
+from histobench.core.redaction import without_credentials
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import Cell
@@ -69,7 +70,8 @@ class PlannedCell:
 
     def record(self) -> dict[str, Any]:
         """The settings with the address at the start and the version that made the results."""
-        address = {"address": self.agent.base_url} if self.agent.base_url else {}
+        place = self.agent.base_url
+        address = {"address": without_credentials(place)} if place else {}
         return {**self.settings(), **address, "histobench": __version__}
 
 

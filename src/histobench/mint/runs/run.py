@@ -72,7 +72,7 @@ class Run:
     ) -> None:
         self._open_player = open_player
         self._costs = costs or CostTracker()
-        self._players: dict[tuple[str, Sampling, bool], Player] = {}
+        self._players: dict[tuple[AgentSpec, Sampling, bool], Player] = {}
         self._stores: list[CellStore] = []
         self.jobs: list[Job] = []
         try:
@@ -159,7 +159,7 @@ class Run:
         self.tally.add_earlier(successes, failures)
 
     def _player(self, spec: AgentSpec, sampling: Sampling, *, as_expert: bool) -> Player:
-        key = (str(spec), sampling, as_expert)
+        key = (spec, sampling, as_expert)
         if key not in self._players:
             self._players[key] = self._open_player(spec, sampling, as_expert)
         return self._players[key]

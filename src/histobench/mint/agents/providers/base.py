@@ -26,9 +26,9 @@ _ROLES = re.compile(r"roles must alternate|alternate user/assistant", re.IGNOREC
 class Request:
     """What is posted."""
 
-    url: str
+    url: str = field(repr=False)
     body: dict[str, Any]
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)  # with the key
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class ProviderAPI(ABC):
     """One provider's format. `base_url` ends with the version of the interface."""
 
     model: str
-    base_url: str
-    api_key: str | None = None
+    base_url: str = field(repr=False)  # may hold a password
+    api_key: str | None = field(default=None, repr=False)
 
     @abstractmethod
     def request(self, messages: Sequence[Message], sampling: Sampling, capabilities: Capabilities) -> Request:
