@@ -74,7 +74,7 @@ export interface Bin {
   accuracy: number;
 }
 
-/** The bins of the expected calibration error: top label, fifteen of equal width. */
+/** The bins of the expected calibration error: top label, fifteen of equal width, closed at the right. */
 export function calibration(p: Predictions): Bin[] {
   const images = new Float64Array(BINS);
   const confidence = new Float64Array(BINS);
@@ -82,7 +82,8 @@ export function calibration(p: Predictions): Bin[] {
   for (let i = 0; i < p.n; i++) {
     const top = topProbability(p, i);
     if (Number.isNaN(top)) continue;
-    const bin = Math.min(BINS - 1, Math.max(0, Math.floor(top * BINS + 1e-9)));
+    // Packed probabilities are exact to 1e-4: shares of votes that lie on an edge belong to the bin below it.
+    const bin = Math.min(BINS - 1, Math.max(0, Math.ceil(top * BINS - 2e-3) - 1));
     images[bin]++;
     confidence[bin] += top;
     if (p.labels[i] === p.predicted[i]) correct[bin]++;

@@ -52,13 +52,13 @@ def reference(p: np.ndarray, y: np.ndarray, predicted: np.ndarray | None = None)
 def calibration_by_loop(
     p: np.ndarray, y: np.ndarray, guess: np.ndarray, bins: int = 15
 ) -> tuple[float, float]:
-    """Top-label ECE and MCE, bin by bin."""
+    """Top-label ECE and MCE, bin by bin, each closed at the right (Guo et al. 2017)."""
     confidence = p.max(1)
     edges = np.linspace(0, 1, bins + 1)
     ece = mce = 0.0
     for k in range(bins):
-        below = confidence < edges[k + 1] - 1e-10 if k < bins - 1 else np.ones(len(y), dtype=bool)
-        inside = below & (confidence >= edges[k] - 1e-10)
+        above = confidence > edges[k] + 1e-10 if k else np.ones(len(y), dtype=bool)
+        inside = above & (confidence <= edges[k + 1] + 1e-10)
         if inside.any():
             gap = abs((guess == y)[inside].mean() - confidence[inside].mean())
             ece += gap * inside.mean()

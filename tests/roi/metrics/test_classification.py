@@ -128,6 +128,13 @@ def test_an_empty_test_set_has_reasons_and_no_numbers() -> None:
     assert set(result.reasons) == set(METRICS)
 
 
+def test_a_confidence_on_an_edge_belongs_to_the_bin_below_as_in_guo_and_thunder() -> None:
+    # 0.6 = 9/15 (right) shares the bin of 0.58 (wrong) and not that of 0.62 (wrong).
+    p = [[0.6, 0.4], [0.58, 0.42], [0.62, 0.38]]
+    expected = abs(0.5 - 0.59) * 2 / 3 + 0.62 / 3
+    assert evaluate(p, [0, 1, 1], classes=names(2)).scores["ece"].value == pytest.approx(expected)
+
+
 def test_a_confidence_of_one_belongs_to_the_last_bin() -> None:
     # Two images of the last bin, confidences 0.95 and 1, one right: |0.5 - 0.975|.
     p = [[0.95, 0.05], [1.0, 0.0]]

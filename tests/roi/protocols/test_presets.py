@@ -130,6 +130,18 @@ def test_the_chosen_c_gives_scikit_learns_probabilities(blobs: tuple[Split, Spli
     )
 
 
+@pytest.mark.parametrize("classes", [(0, 1), (0, 2)])
+def test_c_is_scikit_learns_with_two_classes_too(
+    blobs: tuple[Split, Split, Split], classes: tuple[int, int]
+) -> None:
+    kept = [torch.isin(labels, torch.tensor(classes)) for _, labels in blobs]
+    (x, y), (v, vy), (t, _) = [(x[rows], y[rows]) for (x, y), rows in zip(blobs, kept, strict=True)]
+    ours = sklearn_probe(x, y, t, n_classes=3, val=v, val_labels=vy)
+    model = LogisticRegression(C=ours.info["C"], max_iter=5000, tol=1e-8).fit(x.numpy().astype(float), y)
+    expected = model.predict_proba(t.numpy().astype(float))
+    np.testing.assert_allclose(ours.probabilities[:, list(classes)], expected, atol=2e-4)
+
+
 def test_without_a_validation_set_c_is_chosen_by_seeded_folds(blobs: tuple[Split, Split, Split]) -> None:
     (x, y), _, (t, _) = blobs
     first = sklearn_probe(x, y, t, n_classes=3, seed=1)

@@ -35,10 +35,10 @@ class Tally:
 
 
 def calibration_bin(confidence: Floats) -> Ints:
-    """The bin of each top-label confidence: 15 of equal width, closed at the left, the last one at 1 too.
+    """The bin of each top-label confidence: 15 of equal width, closed at the right (Guo et al. 2017).
 
     Vote fractions such as 12/20 lie exactly on an edge; the small shift keeps them on the same side of it
     whatever the rounding of the division was.
     """
-    bins = np.floor(confidence * CALIBRATION_BINS + 1e-9).astype(np.int64)
+    bins = np.ceil(confidence * CALIBRATION_BINS - 1e-9).astype(np.int64) - 1
     return np.clip(bins, 0, CALIBRATION_BINS - 1)

@@ -54,7 +54,7 @@ def sklearn_probe(
         y,
         test,
         n_classes=n_classes,
-        penalty=_penalty(best, len(x)),
+        penalty=_penalty(best, y),
         max_iteration=max_iteration,
         tolerance=_FINAL,
         device=device,
@@ -62,8 +62,14 @@ def sklearn_probe(
     )
 
 
-def _penalty(cost: float, rows: int) -> Penalty:
-    return Penalty("squared", 1.0 / (cost * rows))
+def _penalty(cost: float, labels: Tensor) -> Penalty:
+    """scikit-learn's penalty for the sum of losses times C, in terms of the mean loss.
+
+    With two classes scikit-learn fits one weight vector w; the two of a softmax are w/2 and -w/2, whose
+    squares add up to half of that of w: they count twice.
+    """
+    halves = 2.0 if len(torch.unique(labels)) == 2 else 1.0
+    return Penalty("squared", halves / (cost * len(labels)))
 
 
 def _scores(
@@ -88,7 +94,7 @@ def _path(x: Tensor, y: Tensor, max_iteration: int) -> Iterator[Solution]:
             x,
             local,
             n_classes=len(present),
-            penalty=_penalty(cost, len(x)),
+            penalty=_penalty(cost, y),
             max_iterations=max_iteration,
             tolerance=_CHOOSING,
             start=solution,
