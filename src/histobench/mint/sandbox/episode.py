@@ -34,7 +34,10 @@ class CellResult:
 
 
 class Episode:
-    """A stateful session; tools named at the start run in the host, in the thread that runs the cell."""
+    """A stateful session; tools named at the start run in the host, in the thread that runs the cell.
+
+    Threads of a cell may call tools at once; the host runs the calls one after the other.
+    """
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class Episode:
         while True:
             message = next_message(channel, deadline)
             if message.get("op") == "done" and message.get("cell") == number:
-                return _cell_result(message)
+                return _cell_result(message, self._limits.output_chars)
             if deadline.passed():
                 raise TimeoutError
             if message.get("op") == "tool":
@@ -150,12 +153,13 @@ class Episode:
         return {"call": call, "value": value}
 
 
-def _cell_result(message: dict[str, Any]) -> CellResult:
+def _cell_result(message: dict[str, Any], output_chars: int) -> CellResult:
     text, kind = message.get("text"), message.get("kind")
     if not isinstance(text, str) or kind not in ("ok", "error", "timeout"):
         raise BrokenFrameError("no result")
-    # Half a surrogate pair cannot be written to any file later.
-    return CellResult(text.encode("utf-8", "backslashreplace").decode(), kind)
+    # Half a surrogate pair cannot be written to any file later. The session keeps to the limit by itself, but
+    # whoever forges a result does not.
+    return CellResult(text.encode("utf-8", "backslashreplace").decode()[:output_chars], kind)
 
 
 def _as_json(value: Any) -> Any:

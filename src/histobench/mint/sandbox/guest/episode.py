@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
-from .alarm import alarm_held_back, alarm_paused
+from .alarm import clock
 from .capture import Capture
-from .frames import Channel
+from .mailbox import EpisodeChannel, Mailbox
 from .memory_reserve import within_memory_limit
 from .unit_tests import run_program
 
@@ -27,16 +23,6 @@ class Shell(Protocol):
 
     def run(self, code: str, timeout: float, patience: float) -> str:
         """Run one cell; returns ok, error or timeout. Output goes to the standard streams."""
-
-
-class EpisodeChannel(Channel):
-    """The episode's end of its socket."""
-
-    @contextmanager
-    def guard(self) -> Iterator[None]:
-        """Hold the alarm back while bytes move."""
-        with alarm_held_back():
-            yield
 
 
 _shell: Shell | None = None
@@ -60,16 +46,18 @@ def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
     assert _shell is not None
     sys.setrecursionlimit(_RECURSION_LIMIT)
     sys.set_int_max_str_digits(0)  # the time limit guards what this one would
-    os.register_at_fork(after_in_child=channel.close)
+    mailbox = Mailbox(channel)
+    os.register_at_fork(after_in_child=mailbox.abandon)
+    os.register_at_fork(after_in_child=clock.renew)
     own_pid = os.getpid()
     output_chars = config["limits"]["output_chars"]
     memory = config["limits"]["memory_mb"] << 20
-    channel.send({"op": "ready"})
+    mailbox.send({"op": "ready"})
     while True:
-        order = channel.receive()
+        order = mailbox.next_order()
         kind_of_order = order.get("op")
         if kind_of_order == "start":
-            names = {name: _remote_tool(channel, name) for name in order["tools"]}
+            names = {name: mailbox.tool(name) for name in order["tools"]}
             _shell.start(names, order["first_cell_number"], order["wording"])
             continue
         if kind_of_order == "cell":
@@ -81,30 +69,7 @@ def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
                 verdict = run_program(order)
             answer = {"op": "verdict", **verdict}
         else:
-            continue  # a tool's answer that came after its cell had timed out
+            continue
         if os.getpid() != own_pid:
             os._exit(0)  # model code forked and let the copy run on into this loop
-        channel.send(answer)
-
-
-def _remote_tool(channel: EpisodeChannel, name: str) -> Callable[..., Any]:
-    """A function that looks like the tool and asks the host to run it."""
-
-    def tool(*args: Any, **kwargs: Any) -> Any:
-        call = f"{os.getpid()}-{time.monotonic_ns()}"
-        with alarm_paused() as pause:
-            channel.send({"op": "tool", "call": call, "name": name, "args": args, "kwargs": kwargs})
-            while True:
-                answer = channel.receive()
-                if answer.get("call") == call:  # a call that was broken off may still be answered
-                    break
-            pause.excused = answer["excused"]
-        if "error" in answer:
-            kind = getattr(builtins, answer["error"], None)
-            if not (isinstance(kind, type) and issubclass(kind, Exception)):
-                kind = RuntimeError
-            raise kind(answer["message"])
-        return answer["value"]
-
-    tool.__name__ = tool.__qualname__ = name
-    return tool
+        mailbox.send(answer)
