@@ -36,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--preset", default="uni", help="evaluation recipe: uni (default), sklearn, thunder, eva"
     )
     general.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: 0)")
+    general.add_argument(
+        "--choose-by",
+        choices=("group", "image"),
+        default="group",
+        help="what is held out to choose by without a validation set (presets sklearn, thunder, eva): whole "
+        "groups where there are any (default), or single images as published",
+    )
     probe = parser.add_argument_group("linear probe")
     probe.add_argument("--max_iteration", type=positive, default=1000, help="most iterations (default: 1000)")
     probe.add_argument(
@@ -109,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
             zeroshot_model_name=args.zeroshot_model_name,
             zeroshot_prompt_file=Path(args.zeroshot_prompt_file) if args.zeroshot_prompt_file else None,
             zeroshot_batch_size=args.zeroshot_batch_size,
+            choose_by=args.choose_by,
         ),
     )
     outcome = evaluate(request)

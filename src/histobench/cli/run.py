@@ -39,6 +39,7 @@ _OVERRIDES = (
     ("num_workers", "num_workers"),
     ("on_bad_image", "on_bad_image"),
     ("n_iter", "n_iter"),
+    ("choose_by", "choose_by"),
 )
 
 
@@ -69,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     both.add_argument("--num_workers", type=int, help="loading workers (default: 8)")
     both.add_argument("--on-bad-image", choices=("stop", "skip"))
     both.add_argument("--n_iter", type=int, help="few-shot episodes per setting (default: 100)")
+    both.add_argument(
+        "--choose-by",
+        choices=("group", "image"),
+        help="what is held out to choose by without a validation set: whole groups where there are any "
+        "(default), or single images as published",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and what it would cost; do nothing"
     )

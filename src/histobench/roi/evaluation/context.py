@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.roi.evaluation.caveats import caveats
+from histobench.roi.evaluation.choosing import Choosing, choosing
 from histobench.roi.evaluation.leakage import leaks
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_set import FeatureSet
@@ -45,16 +47,44 @@ class Context:
     @cached_property
     def train_and_val(self) -> tuple[FeatureSet, FeatureSet]:
         """Features to train on and to choose by; without a validation set a fifth of train is held out."""
+        train = self.request.train
         if self.request.val is not None:
-            return self.request.train, self.request.val
-        fit, rest = held_out(self.request.train.labels.numpy(), seed=self.request.seed)
-        return rows_of(self.request.train, fit), rows_of(self.request.train, rest)
+            return train, self.request.val
+        groups = self.choosing(train).groups
+        fit, rest = held_out(train.labels.numpy(), groups, seed=self.request.seed)
+        if not len(rest):
+            raise TaskSkippedError(
+                f"the preset {self.request.preset} chooses on held-out images, but every class has one "
+                "training image; give a validation set"
+            )
+        return rows_of(train, fit), rows_of(train, rest)
+
+    def choosing(self, train: FeatureSet) -> Choosing:
+        """What is held out of these training features where something is chosen."""
+        return choosing(train, self.request.options.choose_by, self.classes)
+
+    @cached_property
+    def choices(self) -> Choosing | None:
+        """What is held out of the training set under this preset; None where nothing is chosen on it."""
+        if self.request.val is not None or self.request.preset not in ("sklearn", "thunder", "eva"):
+            return None
+        return self.choosing(self.request.train)
+
+    @property
+    def choice_warnings(self) -> tuple[str, ...]:
+        """What a task that chooses on a part of the training set has to say about the choice."""
+        return (self.choices.warning,) if self.choices is not None and self.choices.warning else ()
 
     @cached_property
     def leaks(self) -> tuple[str, ...]:
         """What the test set shares with the other splits, in words."""
         others = {"training": self.request.train, "validation": self.request.val}
         return leaks(self.request.test, {name: part for name, part in others.items() if part is not None})
+
+    @cached_property
+    def caveats(self) -> tuple[str, ...]:
+        """What is odd about the data and holds for every task's numbers."""
+        return (*self.leaks, *caveats(self.request.test, self.classes))
 
     @property
     def info(self) -> dict[str, Any]:
@@ -71,9 +101,13 @@ class Context:
             info["val_use"] = (
                 "joined to the training data" if self.val_joins_train else "used to choose hyper-parameters"
             )
-        elif self.request.preset in ("thunder", "eva"):
+        elif self.choices is not None:
+            info["chosen_by"] = self.choices.chosen_by
+            whole = ", whole groups," if self.choices.groups is not None else ""
             info["val_use"] = (
-                "a fifth of the training set was held out to choose by (no validation set given)"
+                f"a fifth of the training set{whole} was held out to choose by (no validation set given)"
+                if self.request.preset in ("thunder", "eva")
+                else f"the training set{whole} was cross-validated to choose by (no validation set given)"
             )
         return info
 

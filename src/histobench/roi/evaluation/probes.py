@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.evaluation.context import Context
+from histobench.roi.evaluation.context import Context, rows_of
 from histobench.roi.evaluation.task_result import TaskResult
+from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.metrics.classification import evaluate
 from histobench.roi.protocols import eva, thunder
 from histobench.roi.protocols.label_efficiency import nested_parts, setting_of
@@ -19,62 +21,91 @@ from histobench.roi.protocols.sklearn_probe import sklearn_probe
 
 def run_linear_probe(context: Context) -> Iterable[TaskResult]:
     """A linear classifier on the frozen features, by the recipe of the preset."""
+    if context.request.preset == "eva":
+        train, chosen = context.train_and_val
+        data = (train.embeddings, train.labels, chosen.embeddings, chosen.labels)
+        test = context.request.test.embeddings
+        runs = eva.eva_runs(*data, test, n_classes=len(context.classes), device=context.device)
+        yield _mean_of_runs(context, runs, warnings=context.choice_warnings)
+        return
+    outcome = _probe(context, _training_part(context))
+    result = TaskResult.scored(outcome, context.predictions(outcome))
+    yield replace(result, warnings=(*context.choice_warnings, *result.warnings))
+
+
+def run_label_efficiency(context: Context) -> Iterable[TaskResult]:
+    """The preset's probe on growing parts of the training set, several seeds each.
+
+    What hyper-parameters are chosen on stays whole: the validation set, or the part held out of all of train.
+    Cross-validation (preset sklearn) sees no more than the part.
+    """
+    train = _training_part(context)
+    for share, parts in nested_parts(train.labels.numpy(), seed=context.request.seed):
+        runs = [_probe(context, rows_of(train, rows.numpy())) for rows in parts]
+        # What all runs have to say is said once.
+        warnings = tuple(dict.fromkeys(text for run in runs for text in run.info.get("warnings", ())))
+        yield _mean_of_runs(
+            context,
+            runs,
+            setting=setting_of(share),
+            images=len(parts[0]),
+            warnings=(*context.choice_warnings, *warnings),
+        )
+
+
+def _training_part(context: Context) -> FeatureSet:
+    """What the probe of the preset is fitted on."""
+    return context.train_and_val[0] if context.request.preset in ("thunder", "eva") else context.train
+
+
+def _probe(context: Context, train: FeatureSet) -> Outcome:
+    """One probe by the recipe of the preset, fitted on `train`."""
     request, options, n_classes = context.request, context.request.options, len(context.classes)
     test = request.test.embeddings
     if request.preset == "sklearn":
         val = request.val
-        outcome = sklearn_probe(
-            context.train.embeddings,
-            context.train.labels,
+        return sklearn_probe(
+            train.embeddings,
+            train.labels,
             test,
             n_classes=n_classes,
             val=None if val is None else val.embeddings,
             val_labels=None if val is None else val.labels,
+            groups=context.choosing(train).groups,
             max_iteration=options.max_iteration,
             seed=request.seed,
             device=context.device,
         )
-    elif request.preset in ("thunder", "eva"):
-        train, chosen = context.train_and_val
-        data = (train.embeddings, train.labels, chosen.embeddings, chosen.labels, test)
-        if request.preset == "eva":
-            runs = eva.eva_runs(*data, n_classes=n_classes, device=context.device)
-            yield _mean_of_runs(context, runs)
-            return
-        outcome = thunder.nine_heads(*data, n_classes=n_classes, seed=request.seed, device=context.device)
-    else:
-        outcome = linear_probe(
-            context.train.embeddings,
-            context.train.labels,
+    if request.preset == "thunder":
+        chosen = context.train_and_val[1]
+        return thunder.nine_heads(
+            train.embeddings,
+            train.labels,
+            chosen.embeddings,
+            chosen.labels,
             test,
             n_classes=n_classes,
-            max_iteration=options.max_iteration,
-            use_sklearn=options.use_sklearn,
+            seed=request.seed,
             device=context.device,
         )
-    yield TaskResult.scored(outcome, context.predictions(outcome))
-
-
-def run_label_efficiency(context: Context) -> Iterable[TaskResult]:
-    """The `uni` probe on growing parts of the training set, several seeds each."""
-    train = context.train
-    for share, parts in nested_parts(train.labels.numpy(), seed=context.request.seed):
-        runs = [
-            linear_probe(
-                train.embeddings[rows],
-                train.labels[rows],
-                context.request.test.embeddings,
-                n_classes=len(context.classes),
-                max_iteration=context.request.options.max_iteration,
-                device=context.device,
-            )
-            for rows in parts
-        ]
-        yield _mean_of_runs(context, runs, setting=setting_of(share), images=len(parts[0]))
+    return linear_probe(
+        train.embeddings,
+        train.labels,
+        test,
+        n_classes=n_classes,
+        max_iteration=options.max_iteration,
+        use_sklearn=options.use_sklearn,
+        device=context.device,
+    )
 
 
 def _mean_of_runs(
-    context: Context, runs: Sequence[Outcome], *, setting: str = "", images: int | None = None
+    context: Context,
+    runs: Sequence[Outcome],
+    *,
+    setting: str = "",
+    images: int | None = None,
+    warnings: tuple[str, ...] = (),
 ) -> TaskResult:
     """Metrics as means over the runs; the stored probabilities are the runs' means."""
     mean = eva.mean_outcome(list(runs))
@@ -88,4 +119,4 @@ def _mean_of_runs(
         )
         for name in each[0]
     }
-    return TaskResult.averaged(predictions, metrics, setting=setting)
+    return TaskResult.averaged(predictions, metrics, setting=setting, warnings=warnings)

@@ -22,6 +22,7 @@ class Options:
     zeroshot_model_name: str | None = None
     zeroshot_prompt_file: Path | None = None
     zeroshot_batch_size: int = 32
+    choose_by: str = "group"  # or "image": what is held out where hyper-parameters are chosen
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.store import check_pair
-from histobench.roi.protocols.presets import check_preset
+from histobench.roi.protocols.presets import check_choice, check_preset
 from histobench.roi.results.stored_run import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
@@ -33,6 +33,7 @@ class Row:
     setting: str
     metrics: dict[str, float | None]
     n: int
+    caveats: tuple[str, ...] = ()  # what to keep in mind when reading these numbers
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def evaluate(
     from histobench.roi.evaluation.tasks import LEFT_OUT, TASK_RUNNERS
 
     check_preset(request.preset)
+    check_choice(request.options.choose_by)
     tasks = tuple(dict.fromkeys(map(canonical_task, request.tasks)))
     check_pair(request.train, request.test)
     if request.val is not None:
@@ -83,8 +85,8 @@ def evaluate(
             continue
         on_task(task)
         if not told:
-            for leak in context.leaks:
-                log.warning("%s: %s", identity.dataset, leak)
+            for caveat in context.caveats:
+                log.warning("%s: %s", identity.dataset, caveat)
             told = True
         try:
             rows += [
@@ -109,9 +111,10 @@ def evaluate(
 
 
 def _write(results_dir: Path, task: str, result: TaskResult, identity: RunIdentity, context: Context) -> Row:
-    for warning in result.warnings:
+    for warning in (*result.warnings, *result.notes):
         log.warning("%s: %s", task, warning)
-    warnings = [*context.leaks, *result.warnings]
+    caveats = (*context.caveats, *result.warnings)
+    said = {"warnings": [*caveats, *result.notes], "caveats": list(caveats)}
     files = write_task(
         results_dir,
         task,
@@ -121,12 +124,12 @@ def _write(results_dir: Path, task: str, result: TaskResult, identity: RunIdenti
         per_class=result.per_class,
         confusion_matrix=result.confusion_matrix,
         setting=result.setting,
-        info={**context.info, **({"warnings": warnings} if warnings else {})},
+        info={**context.info, **{key: texts for key, texts in said.items() if texts}},
     )
     if result.episode_metrics is not None:
         write_episodes(files, result.episode_metrics, info=result.predictions.info)
     values = {name: score.value for name, score in result.scores.items()}
-    return Row(task, result.setting, values, len(result.predictions))
+    return Row(task, result.setting, values, len(result.predictions), caveats)
 
 
 def canonical_task(name: str) -> str:

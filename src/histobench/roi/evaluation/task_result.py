@@ -24,7 +24,8 @@ class TaskResult:
     confusion_matrix: list[list[int]]
     setting: str = ""
     episode_metrics: Mapping[str, NDArray[np.float64]] | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what to keep in mind when reading the numbers
+    notes: tuple[str, ...] = ()  # what was not done, and leaves these numbers as they are
 
     @classmethod
     def scored(cls, outcome: Outcome, predictions: Predictions, *, setting: str = "") -> TaskResult:
@@ -52,6 +53,7 @@ class TaskResult:
         *,
         setting: str = "",
         warnings: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
     ) -> TaskResult:
         """A result whose metrics are means over episodes or runs; the rest is of the mean probabilities."""
         whole = evaluate(
@@ -61,7 +63,9 @@ class TaskResult:
             predicted=predictions.predicted,
         )
         scores = {name: _mean(values) for name, values in metrics.items()}
-        return cls(predictions, scores, whole.per_class, whole.confusion_matrix, setting, metrics, warnings)
+        return cls(
+            predictions, scores, whole.per_class, whole.confusion_matrix, setting, metrics, warnings, notes
+        )
 
     def with_scores(self, scores: Mapping[str, Score]) -> TaskResult:
         """The same result with more metrics."""

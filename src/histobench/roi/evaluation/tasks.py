@@ -32,6 +32,7 @@ def run_knn(context: Context) -> Iterable[TaskResult]:
             n_classes=len(context.classes),
             device=context.device,
         )
+        outcome.info["warnings"] = list(context.choice_warnings)
     else:
         outcome = knn(
             context.train.embeddings,
@@ -82,7 +83,7 @@ def run_few_shot(context: Context) -> Iterable[TaskResult]:
             context.predictions(setting.outcome, episodes=setting.episodes_per_image),
             setting.episode_metrics,
             setting=setting.name,
-            warnings=tuple(result.warnings) if number == 0 else (),
+            notes=tuple(result.warnings) if number == 0 else (),
         )
 
 

@@ -170,6 +170,7 @@ def _evaluate(
                 n_shot=plan.n_shot,
                 n_way=plan.n_way,
                 zeroshot_prompt_file=entry.prompts,
+                choose_by=plan.choose_by,
             ),
         )
         done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))

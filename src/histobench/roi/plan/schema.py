@@ -62,6 +62,7 @@ class Plan:
     n_iter: int = 100
     n_neighbors: int = 20
     n_bootstrap: int = 1000
+    choose_by: str = "group"
 
     @property
     def images_per_step(self) -> int | str:
@@ -113,7 +114,7 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     for name in ("seed", "size", "num_workers", "n_iter", "n_neighbors", "n_bootstrap"):
         if values.get(name) is not None:
             given[name] = _number(values[name], name, where)
-    for name in ("device", "weights", "precision", "compile", "on_bad_image", "batch_size"):
+    for name in ("device", "weights", "precision", "compile", "on_bad_image", "batch_size", "choose_by"):
         if values.get(name) is not None:
             given[name] = str(values[name])
     plan = Plan(**given)
@@ -125,13 +126,14 @@ def _check_words(plan: Plan, where: str) -> None:
     """A mistyped task should be an error now, and not after hours of extraction."""
     from histobench.roi.evaluation.run import canonical_task
     from histobench.roi.features.settings import Settings
-    from histobench.roi.protocols.presets import check_preset
+    from histobench.roi.protocols.presets import check_choice, check_preset
 
     try:
         for task in plan.tasks:
             canonical_task(task)
         for preset in plan.presets:
             check_preset(preset)
+        check_choice(plan.choose_by)
         Settings(
             batch_size=plan.images_per_step,
             precision=plan.precision,

@@ -18,3 +18,17 @@ def check_preset(name: str) -> str:
     if name not in PRESETS:
         raise HistobenchError(f"unknown preset {name!r}; {did_you_mean(name, PRESETS)}")
     return name
+
+
+#: How hyper-parameters are chosen where there is no validation set: option -> what it is
+CHOICES = {
+    "group": "whole patients or slides are held out, where the data names them",
+    "image": "single images are held out, as in the published recipes",
+}
+
+
+def check_choice(name: str) -> str:
+    """The name, if it is one."""
+    if name not in CHOICES:
+        raise HistobenchError(f"--choose-by {name!r} is unknown; {did_you_mean(name, CHOICES)}")
+    return name

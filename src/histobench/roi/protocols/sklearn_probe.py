@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -28,25 +28,33 @@ def sklearn_probe(
     n_classes: int,
     val: Tensor | None = None,
     val_labels: Tensor | None = None,
+    groups: Sequence[str] | None = None,
     max_iteration: int = 1000,
     seed: int = 0,
     device: str = "cpu",
 ) -> Outcome:
     """LogisticRegression(C), C of the best balanced accuracy on `val` or in 5-fold cross-validation on train.
 
-    Among equals the smallest C. The classifier is then fitted on all of `train` (not on `val`).
+    Among equals the smallest C. The classifier is then fitted on all of `train` (not on `val`). With
+    `groups` (of the training images) the folds are whole groups. Where every class has one training image
+    nothing can be held out, and C is scikit-learn's own 1.
     """
     x, y = train.to(device), train_labels.to(device)
     if val is not None and val_labels is not None:
         chosen_on = "validation set"
         scores = _scores(x, y, val.to(device), val_labels.to(device), n_classes, max_iteration)
+    elif len(torch.unique(y)) == len(y):
+        chosen_on = "nothing: every class has one training image"
+        scores = np.equal(COSTS, 1.0).astype(np.float64)
     else:
-        chosen_on = "5-fold cross-validation on the training set"
-        parts = [tuple(map(torch.from_numpy, part)) for part in folds(train_labels.cpu().numpy(), seed=seed)]
-        scores = np.mean(
-            [_scores(x[fit], y[fit], x[rest], y[rest], n_classes, max_iteration) for fit, rest in parts],
-            axis=0,
-        )
+        parts = folds(train_labels.cpu().numpy(), groups, seed=seed)
+        by_fold = [
+            _scores(x[fit], y[fit], x[rest], y[rest], n_classes, max_iteration)
+            for fit, rest in (map(torch.from_numpy, part) for part in parts)
+        ]
+        by = "whole groups" if groups is not None else "images"
+        chosen_on = f"{len(by_fold)}-fold cross-validation on the training set, by {by}"
+        scores = np.mean(by_fold, axis=0)
     best = COSTS[int(np.argmax(scores))]
     tried = {f"{cost:g}": float(score) for cost, score in zip(COSTS, scores, strict=True)}
     return regularised_probe(

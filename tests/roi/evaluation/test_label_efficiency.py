@@ -1,0 +1,80 @@
+"""Label efficiency fits the probe of the preset; retrieval's calibration is about the label it votes for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from histobench.roi.evaluation.request import EvaluationRequest, Options
+from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.protocols.retrieval import retrieval
+from histobench.roi.results.reader import load_runs
+from histobench.roi.results.writer import mean_and_std
+
+
+def features(n: int, seed: int) -> FeatureSet:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 3
+    rows = np.random.default_rng(7).normal(size=(3, 12))[labels] + 1.5 * rng.normal(size=(n, 12))
+    meta = {"dataset": "set", "encoder": "e", "classes": ["a", "b", "c"]}
+    names = tuple(f"{seed}-{k}" for k in range(n))
+    return FeatureSet(torch.tensor(rows, dtype=torch.float32), torch.tensor(labels), names, metadata=meta)
+
+
+def probabilities(folder: Path, task: str, setting: str = "") -> np.ndarray:
+    run = next(run for run in load_runs(folder) if (run.task, run.setting) == (task, setting))
+    return run.predictions.probabilities
+
+
+@pytest.mark.parametrize("preset", ["uni", "sklearn", "thunder"])
+def test_all_labels_give_the_linear_probe_of_the_same_preset(preset: str, tmp_path: Path) -> None:
+    tasks = ("Linear-Probe", "Label-efficiency")
+    outcome = evaluate(
+        EvaluationRequest(tasks, features(90, 0), features(60, 1), tmp_path, preset=preset, device="cpu")
+    )
+    assert not outcome.failed
+    assert not outcome.skipped
+    whole = probabilities(tmp_path, "Label-efficiency", "100pct")
+    np.testing.assert_array_equal(whole, probabilities(tmp_path, "Linear-Probe"))
+
+
+def test_all_labels_give_scikit_learns_probe_where_that_is_asked_for(tmp_path: Path) -> None:
+    request = EvaluationRequest(
+        ("Linear-Probe", "Label-efficiency"),
+        features(90, 0),
+        features(60, 1),
+        tmp_path,
+        options=Options(use_sklearn=True),
+        device="cpu",
+    )
+    evaluate(request)
+    whole = probabilities(tmp_path, "Label-efficiency", "100pct")
+    np.testing.assert_array_equal(whole, probabilities(tmp_path, "Linear-Probe"))
+
+
+def test_retrieval_is_as_calibrated_as_the_label_that_most_neighbours_have(tmp_path: Path) -> None:
+    train, test = features(90, 0), features(60, 1)
+    evaluate(EvaluationRequest(("Retrieval",), train, test, tmp_path, device="cpu"))
+    stored = next(iter(load_runs(tmp_path)))
+    outcome, _ = retrieval(train.embeddings, train.labels, test.embeddings, test.labels, n_classes=3)
+    votes, truth = outcome.probabilities, test.labels.numpy()
+    confidence, winner = votes.max(1), votes.argmax(1)
+    tied = votes[np.arange(60), outcome.predicted] == confidence  # the first hit, where it is among the most
+    winner[tied] = outcome.predicted[tied]
+    assert (winner != outcome.predicted).any()
+    ece = sum(
+        abs((winner == truth)[confidence == level].mean() - level) * (confidence == level).mean()
+        for level in np.unique(confidence)
+    )
+    assert len({int(15 * level + 1e-9) for level in np.unique(confidence)}) == len(np.unique(confidence))
+    assert stored.metrics["ece"] == pytest.approx(ece)
+
+
+def test_spread_over_episodes_is_that_of_the_population() -> None:
+    values = np.array([0.5, 0.7, np.nan, 0.9])
+    assert mean_and_std(values)["std"] == pytest.approx(np.std([0.5, 0.7, 0.9]))
+    assert mean_and_std(np.array([0.4]))["std"] == 0.0
