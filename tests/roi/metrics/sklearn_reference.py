@@ -52,15 +52,16 @@ def reference(p: np.ndarray, y: np.ndarray, predicted: np.ndarray | None = None)
 def calibration_by_loop(
     p: np.ndarray, y: np.ndarray, guess: np.ndarray, bins: int = 15
 ) -> tuple[float, float]:
-    """Top-label ECE and MCE, bin by bin, each closed at the right (Guo et al. 2017)."""
+    """ECE and MCE of the top label (the guess, unless another is more probable), bins closed at the right."""
     confidence = p.max(1)
+    named = [g if p[row, g] == confidence[row] else int(p[row].argmax()) for row, g in enumerate(guess)]
     edges = np.linspace(0, 1, bins + 1)
     ece = mce = 0.0
     for k in range(bins):
         above = confidence > edges[k] + 1e-10 if k else np.ones(len(y), dtype=bool)
         inside = above & (confidence <= edges[k + 1] + 1e-10)
         if inside.any():
-            gap = abs((guess == y)[inside].mean() - confidence[inside].mean())
+            gap = abs((np.array(named) == y)[inside].mean() - confidence[inside].mean())
             ece += gap * inside.mean()
             mce = max(mce, gap)
     return ece, mce

@@ -70,10 +70,12 @@ def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None
     squares = _sum_of_squares(p)
     squared_error = torch.where(valid, squares - 2 * own + 1, 0.0).sum(1) / n_valid + any_gap
 
+    # A rule may predict another label than the most probable: the confidence is that of the latter.
+    named = torch.where(p.gather(1, guess.clamp(min=0)[:, None])[:, 0] == confidence, guess, top)
+    correct = (named == labels).double()
     confidence = confidence.double()
     bins = torch.from_numpy(calibration_bin(confidence.cpu().numpy())).to(device)
     bins = torch.where(valid, bins, CALIBRATION_BINS)
-    correct = (guess == labels).double()
     calibration = torch.stack(
         [_histogram(bins, w, CALIBRATION_BINS + 1)[:, :-1] for w in (valid.double(), confidence, correct)], -1
     )

@@ -9,7 +9,8 @@
   forms are means over the pairs of present classes (as scikit-learn).
 * kappas use the distances between class ids, absent classes included; 0/0 is undefined. MCC is 0 for 0/0.
 * `brier`: mean over images of the sum over classes of squared errors (0 to 2); with two classes half of it,
-  the usual binary score (0 to 1). `ece`, `mce`: top label, 15 bins of equal width, closed at
+  the usual binary score (0 to 1). `ece`, `mce`: the highest probability against whether *its* label is right
+  (also where a rule predicts another label, as retrieval's first hit), 15 bins of equal width, closed at
   the right (a confidence on an edge belongs to the bin below it), as in Guo et al. (2017).
 """
 

@@ -110,6 +110,8 @@ def tally_resamples(
 
     own_p = p[image, labels]
     confidence = p.max(1)
+    # A rule may predict another label than the most probable: the confidence is that of the latter.
+    named = np.where(p[image, predicted] == confidence, predicted, p.argmax(1))
     bins = calibration_bin(confidence)
     losses = np.stack(
         [
@@ -120,7 +122,7 @@ def tally_resamples(
     cells = _summing_matrix(labels * c + predicted, image, (c * c, n))
     in_bin = _summing_matrix(bins, image, (CALIBRATION_BINS, n))
     by_bin = sparse.vstack(
-        [in_bin, in_bin.multiply(confidence[None]), in_bin.multiply((predicted == labels)[None])],
+        [in_bin, in_bin.multiply(confidence[None]), in_bin.multiply((named == labels)[None])],
         format="csr",
     )
 

@@ -128,13 +128,13 @@ def write_episodes(
 
 
 def mean_and_std(values: NDArray[np.float64]) -> dict[str, float | None]:
-    """Mean, standard deviation (n - 1), least and greatest of the defined values."""
+    """Mean, standard deviation (of the population, as in HistoROIBench), least and greatest defined value."""
     defined = values[np.isfinite(values)]
     if not len(defined):
         return {"mean": None, "std": None, "min": None, "max": None}
     return {
         "mean": float(defined.mean()),
-        "std": float(defined.std(ddof=1)) if len(defined) > 1 else 0.0,
+        "std": float(defined.std()),
         "min": float(defined.min()),
         "max": float(defined.max()),
     }
