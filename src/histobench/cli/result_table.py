@@ -31,13 +31,20 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
     for _, title in _SHOWN:
         table.add_column(title, justify="right")
     table.add_column("n", justify="right")
+    caveats = list(dict.fromkeys(text for row in outcome.rows for text in row.caveats))
     for row in outcome.rows:
         values = (row.metrics.get(name) for name, _ in _SHOWN)
+        marks = ",".join(str(1 + caveats.index(text)) for text in row.caveats)
         table.add_row(
-            row.task, row.setting, *("-" if value is None else f"{value:.4f}" for value in values), str(row.n)
+            f"{row.task} ({marks})" if marks else row.task,
+            row.setting,
+            *("-" if value is None else f"{value:.4f}" for value in values),
+            str(row.n),
         )
     if outcome.rows:
         console.print(table)
+    for number, text in enumerate(caveats, start=1):
+        console.print(f"({number}) {text}", soft_wrap=True, highlight=False, markup=False)
     for task, reason in outcome.skipped.items():
         console.print(f"[yellow]skipped[/] {task}: {escape(reason)}", soft_wrap=True)
     for task, reason in outcome.failed.items():

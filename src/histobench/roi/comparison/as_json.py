@@ -46,6 +46,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "value": entry.value,
         **_bounds(entry.interval),
         "reported_value": entry.reported,
+        **({"caveats": list(entry.caveats)} if entry.caveats else {}),
     }
 
 

@@ -39,6 +39,7 @@ class Entry:
     value: float | None
     interval: Interval
     reported: float | None  # what the run's own file says; differs for few-shot (mean over episodes)
+    caveats: tuple[str, ...] = ()  # what the run's own file says to keep in mind
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,7 @@ def _entries(
             value=None if math.isnan(observed[name]) else observed[name],
             interval=percentile_interval(resampled[name], level=level),
             reported=named[name].metrics.get(metric),
+            caveats=named[name].caveats,
         )
         for name in order
     )

@@ -39,6 +39,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
     level = f"{100 * (1 - comparison.alpha):g}%"
     best = table.entries[0].name
     rows = []
+    caveats = list(dict.fromkeys(text for entry in table.entries for text in entry.caveats))
     for entry in table.entries:
         pair = None if entry.name == best else table.pair(entry.name, best)
         tail = ("best", "") if entry.name == best else ("-", "-")
@@ -48,7 +49,9 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
                 shown_p(pair.p_adjusted) + (" *" if pair.holds else ""),
             )
         rank = "-" if entry.rank is None else str(entry.rank)
-        rows.append((rank, entry.name, shown(entry.value, entry.interval, digits=digits), *tail))
+        marks = ",".join(str(1 + caveats.index(text)) for text in entry.caveats)
+        value = shown(entry.value, entry.interval, digits=digits) + (f" ({marks})" if marks else "")
+        rows.append((rank, entry.name, value, *tail))
     starred = (
         (f"* differs from the best after Holm correction at {comparison.alpha:g}",) if table.pairs else ()
     )
@@ -56,7 +59,12 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
         title=_title(comparison, table),
         header=("#", "encoder", f"value [{level}]", f"difference to best [{level}]", "p (Holm)"),
         rows=tuple(rows),
-        notes=(*starred, _how(comparison, table), *table.notes),
+        notes=(
+            *starred,
+            _how(comparison, table),
+            *table.notes,
+            *(f"({number}) {text}" for number, text in enumerate(caveats, start=1)),
+        ),
     )
 
 

@@ -87,6 +87,12 @@ def regularised_probe(
         }
         if not solution.converged:
             said["warnings"] = [f"the linear probe had not converged after {max_iteration} iterations"]
+        elif said["weight_norm"] == 0:
+            said["warnings"] = [
+                f"the optimum of the linear probe is W = 0: with {train.shape[1]} dimensions the penalty "
+                "outweighs the data, every image gets the class frequencies, and the numbers say nothing "
+                "about the encoder; the preset sklearn chooses its penalty"
+            ]
     return _spread(columns.numpy(), present.cpu().numpy(), n_classes, said)
 
 

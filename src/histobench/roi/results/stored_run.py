@@ -40,6 +40,12 @@ class StoredRun:
         reasons = self.info.get("undefined_metrics")
         return reasons if isinstance(reasons, dict) else {}
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What to keep in mind when reading the numbers, as far as the file says."""
+        said = self.info.get("caveats")
+        return tuple(map(str, said)) if isinstance(said, list) else ()
+
     @cached_property
     def predictions(self) -> Predictions:
         """The per-sample predictions of `*_detailed_results.csv`."""

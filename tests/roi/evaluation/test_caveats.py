@@ -1,0 +1,97 @@
+"""What stands behind a number is said beside it: in the results file, in the tables, in comparisons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from histobench.cli.main import main
+from histobench.cli.result_table import print_outcome
+from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.results.layout import TaskFiles
+
+
+def features(labels: list[int], groups: list[str] | None = None, *, d: int = 16, seed: int = 0) -> FeatureSet:
+    rng = np.random.default_rng(seed)
+    means = np.random.default_rng(99).normal(size=(4, d))
+    rows = means[labels] + rng.normal(size=(len(labels), d))
+    meta = {"dataset": "set", "encoder": f"e{d}", "classes": ["benign", "tumour", "rare"]}
+    names = tuple(f"{seed}-{k}" for k in range(len(labels)))
+    embeddings = torch.tensor(rows, dtype=torch.float32)
+    return FeatureSet(
+        embeddings, torch.tensor(labels), names, None if groups is None else tuple(groups), meta
+    )
+
+
+TRAIN = [0, 1, 2] * 20
+
+
+def test_a_class_from_one_patient_is_marked_in_file_table_and_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = [0, 1] * 20 + [2] * 6
+    groups = [f"p{k // 4}" for k in range(40)] + ["p99"] * 6
+    for d in (16, 24):
+        request = EvaluationRequest(
+            ("KNN",), features(TRAIN, d=d), features(labels, groups, d=d, seed=1), tmp_path / str(d)
+        )
+        outcome = evaluate(request)
+    print_outcome(outcome)
+    said = "class rare: all 6 test images come from one group (p99)"
+    table = capsys.readouterr().out
+    assert "KNN (1)" in table
+    assert f"(1) {said}" in table
+    content = json.loads(TaskFiles.of(tmp_path / "16", "KNN").complete.read_text())
+    assert any(said in text for text in content["additional_info"]["caveats"])
+    assert main(["compare", str(tmp_path), "--n_bootstrap", "200"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("] (1)") + shown.count("[-] (1)") == 2
+    assert f"(1) {said}" in shown
+
+
+def test_a_class_without_test_images_is_named_where_means_are_over_the_others(tmp_path: Path) -> None:
+    outcome = evaluate(
+        EvaluationRequest(("Proto",), features(TRAIN), features([0, 1] * 10, seed=1), tmp_path)
+    )
+    assert outcome.rows[0].caveats == (
+        "class rare has no test images: balanced accuracy and other means over classes are over "
+        "2 of 3 classes",
+    )
+
+
+def test_a_probe_whose_weights_are_all_zero_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = evaluate(
+        EvaluationRequest(
+            ("Linear-Probe", "KNN"), features(TRAIN, d=4), features(TRAIN, d=4, seed=1), tmp_path
+        )
+    )
+    by_task = {row.task: row.caveats for row in outcome.rows}
+    assert "the optimum of the linear probe is W = 0" in by_task["Linear-Probe"][0]
+    assert by_task["KNN"] == ()
+    print_outcome(outcome)
+    table = capsys.readouterr().out
+    assert "Linear-Probe (1)" in table
+    assert "(1) the optimum of the linear probe is W = 0" in table
+    zero = evaluate(
+        EvaluationRequest(
+            ("Linear-Probe",), features(TRAIN, d=200), features(TRAIN, d=200, seed=1), tmp_path / "many"
+        )
+    )
+    assert zero.rows[0].caveats == ()
+
+
+def test_shots_that_were_left_out_do_not_mark_the_others(tmp_path: Path) -> None:
+    outcome = evaluate(
+        EvaluationRequest(("Few-shot",), features(TRAIN), features(TRAIN, seed=1), tmp_path, device="cpu")
+    )
+    assert all(row.caveats == () for row in outcome.rows)
+    content = json.loads(TaskFiles.of(tmp_path, "Few-shot", outcome.rows[0].setting).complete.read_text())
+    assert any("left out" in text for text in content["additional_info"]["warnings"])
