@@ -1,6 +1,8 @@
-"""Datasets: check one before measuring on it, write down a split, or make the synthetic demo dataset.
+"""Datasets: get a public one by name, check one before measuring on it, write down a split, make a demo set.
 
 Examples:
+  histobench data list --organ breast --open
+  histobench data get bach@eva
   histobench data check tiles.csv --class2id_txt classes.txt
   histobench data check tiles/ --split 0.7/0.1/0.2 --group-regex 'patient_(\\d+)'
   histobench data split tiles/ --split 0.8/0.2 -o tiles.csv
@@ -13,6 +15,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from histobench.cli import data_registry
 from histobench.cli.flag_values import seed
 from histobench.core.errors import HistobenchError
 
@@ -40,8 +43,9 @@ _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Three jobs: check, split, demo."""
-    jobs = parser.add_subparsers(dest="job", required=True, metavar="{check,split,demo}")
+    """The user's own data (check, split), the demo set, and public datasets by name."""
+    names = ",".join(("check", "split", "demo", *data_registry.JOBS))
+    jobs = parser.add_subparsers(dest="job", required=True, metavar=f"{{{names}}}")
     check = jobs.add_parser("check", help="missing files, broken images, wrong labels, leaks between splits")
     _add_source(check)
     check.add_argument(
@@ -65,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     demo.add_argument("--size", type=int, default=224, help="tile side in pixels (default: 224)")
     demo.add_argument("--seed", type=seed, default=0, help="seed (default: 0)")
     demo.add_argument("--layout", choices=("long", "wide"), default="long", help="CSV layout (default: long)")
-    for job in (check, split, demo):
+    for job in (check, split, demo, *data_registry.add_jobs(jobs)):
         # The verb's own parser has --debug too; here it may also follow the job.
         job.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
@@ -74,11 +78,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do the job; a dataset with errors gives exit code 2."""
+    if args.job in data_registry.JOBS:
+        return data_registry.run(args)
     return {"check": _check, "split": _split, "demo": _demo}[args.job](args)
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", help="CSV file (wide or long) or folder of class folders")
+    parser.add_argument(
+        "source", help="CSV file (wide or long), folder of class folders, or name of a public dataset"
+    )
     parser.add_argument("--class2id_txt", help="class map (default: from the labels or folder names)")
     parser.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
     parser.add_argument("--split", help="shares of train/val/test for data without splits, e.g. 0.7/0.1/0.2")

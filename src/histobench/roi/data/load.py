@@ -1,4 +1,4 @@
-"""The one door for datasets: a CSV file, a folder, or TAR shards."""
+"""The one door for datasets: a CSV file, a folder, TAR shards, or the name of a public dataset."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from histobench.roi.data.folder_dataset import scan_folder
 from histobench.roi.data.problem import Reading
 from histobench.roi.data.split import parse_fractions
 from histobench.roi.data.tar_dataset import scan_tar, shards_in
+from histobench.roi.registry.catalogue import is_name
+from histobench.roi.registry.install import require
 
 Fractions = tuple[float, float, float]
 
@@ -52,10 +54,15 @@ def scan_dataset(
     seed: int = 0,
 ) -> Reading:
     """As `load_dataset`, but what is wrong comes back beside what could be read."""
+    if not Path(source).exists() and is_name(str(source)):
+        public = require(str(source))
+        source, name = public.table, name or public.name
+        classes_file = classes_file or public.classes_file
     source = Path(source)
     if not source.exists() and not source.suffix:
         raise HistobenchError(
-            f"{source} does not exist (expected a CSV file, a folder of class folders, or TAR shards)"
+            f"{source} does not exist (expected a CSV file, a folder of class folders,"
+            " TAR shards, or a name of: histobench data list)"
         )
     fractions = parse_fractions(split) if isinstance(split, str) else split
     classes = read_class_map(classes_file) if classes_file is not None else None

@@ -1,0 +1,169 @@
+"""One public dataset as data: files, layout, classes, splits, and what of it is not confirmed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+
+#: How a checksum or a count is known: two independent sources, one source, or not confirmed at all.
+CONFIDENCES = ("A", "B", "C")
+#: open: a plain download; token: a gated hub; form: files come by request and are put in place by hand.
+ACCESS = ("open", "token", "form")
+LAYOUT_KINDS = ("files", "table", "arrays", "npz", "parquet", "npy")
+SPLIT_RULES = (
+    "ranges",
+    "images",
+    "rows",
+    "cases",
+    "cases-per-class",
+    "patients-per-class",
+    "groups",
+    "column",
+)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file to fetch; `bytes`, `md5` and `sha256` are None where nobody published them."""
+
+    name: str
+    url: str | None = None
+    bytes: int | None = None
+    md5: str | None = None
+    sha256: str | None = None
+    confidence: str | None = None
+    confirmed_by: tuple[str, ...] = ()
+    note: str | None = None
+    size_text: str | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether a checksum is known."""
+        return bool(self.md5 or self.sha256)
+
+
+@dataclass(frozen=True)
+class PeerSplit:
+    """A published split under its name (`bach@eva`); `rule` says how it is drawn."""
+
+    name: str
+    rule: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    md5: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class PublicDataset:
+    """An entry of `datasets.yaml`."""
+
+    name: str
+    title: str
+    task: str
+    organ: str
+    licence: str
+    access: str
+    homepage: str
+    citation: str
+    files: tuple[RemoteFile, ...]
+    layout: tuple[Mapping[str, Any], ...]
+    classes: tuple[str, ...]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    counts_confidence: str = "B"
+    image: Mapping[str, Any] = field(default_factory=dict)
+    official_split: str = "none"
+    splits: Mapping[str, PeerSplit] = field(default_factory=dict)
+    group: str | None = None
+    sites: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    revision: str | None = None
+    instructions: str | None = None
+    unconfirmed: tuple[str, ...] = ()
+    traps: tuple[str, ...] = ()
+    prompts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int | None:
+        """Bytes to fetch, None if a file's size is not known."""
+        sizes = [file.bytes for file in self.files]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    @property
+    def size_text(self) -> str:
+        """The size for people: "12.5 GB", "about 10.4 GB", "at least 3.1 GB", or "size not published"."""
+        stated = [file.size_text for file in self.files if file.size_text]
+        known = sum(file.bytes or 0 for file in self.files)
+        if stated and not known:
+            return f"about {' + '.join(stated)}"
+        if not known:
+            return "size not published"
+        text = f"{known / 1e9:.1f} GB" if known >= 1e9 else f"{known / 1e6:.1f} MB"
+        return text if self.size is not None else f"at least {text}"
+
+    @property
+    def site_columns(self) -> tuple[str, ...]:
+        """The columns beside the group (site, scanner, slide ...) that its table has."""
+        names = dict.fromkeys(self.sites)
+        for rule in self.layout:
+            names |= dict.fromkeys((*rule.get("columns", ()), *rule.get("site_columns", ())))
+            names |= dict.fromkeys(re.findall(r"\(\?P<(\w+)>", rule.get("path", "")))
+        return tuple(name for name in names if name not in ("label", "split", "group"))
+
+    def split(self, name: str) -> PeerSplit:
+        """The published split `name`."""
+        if name not in self.splits:
+            known = ", ".join(f"{self.name}@{split}" for split in self.splits) or "none"
+            raise HistobenchError(f"{self.name} has no split {name!r}; published splits: {known}")
+        return self.splits[name]
+
+
+def parse_entry(name: str, raw: Mapping[str, Any]) -> PublicDataset:
+    """The entry from its YAML; an unknown or wrong key is an error that names it."""
+    known = {item for item in PublicDataset.__dataclass_fields__ if item != "name"}
+    for key in raw:
+        if key not in known:
+            raise HistobenchError(f"dataset registry, {name}: unknown key {key!r}")
+    files = tuple(_file(name, file) for file in raw.get("files", ()))
+    splits = {split: _split(name, split, value) for split, value in raw.get("splits", {}).items()}
+    for rule in raw["layout"]:
+        _one_of(name, "layout kind", rule.get("kind"), LAYOUT_KINDS)
+    _one_of(name, "access", raw["access"], ACCESS)
+    simple = {key: raw[key] for key in raw if key not in ("files", "layout", "classes", "splits")}
+    for key in ("unconfirmed", "traps"):
+        if key in simple:
+            simple[key] = tuple(simple[key])
+    return PublicDataset(
+        name=name,
+        files=files,
+        layout=tuple(raw["layout"]),
+        classes=tuple(str(item) for item in raw["classes"]),
+        splits=splits,
+        **simple,
+    )
+
+
+def _file(dataset: str, raw: Mapping[str, Any]) -> RemoteFile:
+    try:
+        file = RemoteFile(**{**raw, "confirmed_by": tuple(raw.get("confirmed_by", ()))})
+    except TypeError as error:
+        raise HistobenchError(f"dataset registry, {dataset}: {raw.get('name')}: {error}") from None
+    if file.confidence is not None:
+        _one_of(dataset, "confidence", file.confidence, CONFIDENCES)
+    return file
+
+
+def _split(dataset: str, name: str, raw: Mapping[str, Any]) -> PeerSplit:
+    _one_of(dataset, f"rule of the split {name}", raw.get("rule"), SPLIT_RULES)
+    return PeerSplit(name=name, **raw)
+
+
+def _one_of(dataset: str, what: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise HistobenchError(
+            f"dataset registry, {dataset}: {what} {value!r} (expected {', '.join(allowed)})"
+        )

@@ -1,0 +1,235 @@
+"""A public dataset on this disk: fetched, checked, listed as CSV, found again by its name, removed.
+
+A dataset's folder holds `downloads/` (the published files), `images/` (what had to be unpacked), one CSV per
+split (`bach.csv`, `bach@eva.csv`) that says path, label, split, group and sites of every image, the class map
+`bach.txt`, and `dataset.json`: what was fetched, its checksums, and what is not confirmed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from histobench.core.atomic import write_json, write_text
+from histobench.core.cache_folder import cache_dir
+from histobench.core.errors import HistobenchError
+from histobench.roi.registry.catalogue import find
+from histobench.roi.registry.download import Fetched, Progress, check_file, fetch_all
+from histobench.roi.registry.entry import PublicDataset
+from histobench.roi.registry.peer_splits import drawn
+from histobench.roi.registry.rows import Row, read_rows
+
+#: Where datasets go without `--to`.
+FOLDER_VARIABLE = "HISTOBENCH_DATA"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A dataset that can be used: its table, its class map, and what to know about it."""
+
+    name: str
+    folder: Path
+    table: Path
+    classes_file: Path
+    notes: tuple[str, ...]
+
+
+def data_folder() -> Path:
+    """`HISTOBENCH_DATA`, or `datasets` in the cache folder."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    return Path(given).expanduser() if given else cache_dir() / "datasets"
+
+
+def get(
+    name: str, *, to: str | Path | None = None, progress: Progress | None = None, pause: float = 1.0
+) -> Installed:
+    """Fetch, check and list a dataset; what is there already is only checked. `bach@eva` adds that split.
+
+    Files that come by form are looked for in `downloads/` and checked in the same way.
+    """
+    entry, split = find(name)
+    folder = _folder_of(entry, to)
+    downloads = folder / "downloads"
+    if entry.access == "form":
+        fetched = _placed_by_hand(entry, downloads)
+    else:
+        wanted = [file for file in entry.files if file.url or (downloads / file.name).exists()]
+        fetched = fetch_all(wanted, downloads, dataset=entry.name, progress=progress, pause=pause)
+    rows = read_rows(entry, folder)
+    notes = [*entry.unconfirmed, *_count_notes(entry, rows), *_checksum_notes(fetched)]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(
+        folder / f"{entry.name}.txt", "".join(f"{label},{i}\n" for i, label in enumerate(entry.classes))
+    )
+    _write_table(folder / f"{entry.name}.csv", rows)
+    for peer in entry.splits.values():
+        _write_table(folder / f"{entry.name}@{peer.name}.csv", drawn(entry, peer, rows))
+    write_json(folder / "dataset.json", _record(entry, fetched, rows, notes))
+    if to is not None:
+        write_json(data_folder() / f"{entry.name}.json", {"folder": str(folder.resolve())})
+    found = locate(f"{entry.name}@{split}" if split else entry.name)
+    assert found is not None
+    return found
+
+
+def locate(name: str) -> Installed | None:
+    """The dataset on this disk, None if it has not been fetched."""
+    entry, split = find(name)
+    folder = _folder_of(entry, None)
+    record = _read_record(folder)
+    full = f"{entry.name}@{split}" if split else entry.name
+    table = folder / f"{full}.csv"
+    if record is None or not table.exists():
+        return None
+    return Installed(full, folder, table, folder / f"{entry.name}.txt", tuple(record.get("notes", ())))
+
+
+def require(name: str) -> Installed:
+    """The dataset on this disk; where it is not, the error says the command and the size."""
+    found = locate(name)
+    if found is None:
+        entry, _ = find(name)
+        raise HistobenchError(
+            f"{name} is not on this machine; fetch it ({entry.size_text}) with:"
+            f" histobench data get {entry.name}"
+        )
+    return found
+
+
+def remove(name: str) -> tuple[Path, int]:
+    """Delete a dataset's folder; returns it and the bytes that it took. Only what `get` made is deleted."""
+    entry, _ = find(name)
+    folder = _folder_of(entry, None)
+    if _read_record(folder) is None and not (folder / "downloads").is_dir():
+        raise HistobenchError(f"{entry.name} is not on this machine")
+    size = 0
+    for part in ("downloads", "images"):
+        for parent, _, files in os.walk(folder / part):
+            size += sum((Path(parent) / file).lstat().st_size for file in files)
+        shutil.rmtree(folder / part, ignore_errors=True)
+    for file in (
+        *folder.glob(f"{entry.name}.*"),
+        *folder.glob(f"{entry.name}@*.csv"),
+        folder / "dataset.json",
+    ):
+        if file.is_file():
+            size += file.stat().st_size
+            file.unlink()
+    (data_folder() / f"{entry.name}.json").unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+    return folder, size
+
+
+def by_hand(entry: PublicDataset, folder: Path) -> str:
+    """What a person has to do for files that are not openly downloadable."""
+    files = ", ".join(file.name for file in entry.files)
+    how = entry.instructions or f"request access at {entry.homepage}"
+    return (
+        f"{entry.name} is not openly downloadable: {how}; put {files} into {folder}, then run again:"
+        f" histobench data get {entry.name}"
+    )
+
+
+def _folder_of(entry: PublicDataset, to: str | Path | None) -> Path:
+    if to is not None:
+        return Path(to).expanduser() / entry.name
+    try:
+        where = json.loads((data_folder() / f"{entry.name}.json").read_text(encoding="utf-8"))
+        return Path(where["folder"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return data_folder() / entry.name
+
+
+def _placed_by_hand(entry: PublicDataset, downloads: Path) -> list[Fetched]:
+    # A name may be a pattern: the parts of an archive are not always known beforehand.
+    found = {file: sorted(downloads.glob(file.name)) for file in entry.files}
+    if not all(found.values()):
+        downloads.mkdir(parents=True, exist_ok=True)
+        raise HistobenchError(by_hand(entry, downloads))
+    return [
+        check_file(path, file, keep=True) for file, paths in found.items() for path in paths if path.is_file()
+    ]
+
+
+def _count_notes(entry: PublicDataset, rows: Sequence[Row]) -> list[str]:
+    """Counts are compared with the published ones; where these are sure, another count is an error."""
+    found = Counter(row.split or "all" for row in rows)
+    found["all"] = len(rows)
+    notes = []
+    for name, wanted in entry.counts.items():
+        if found[name] == wanted:
+            continue
+        message = f"{entry.name}: {found[name]:,} images ({name}), but {wanted:,} are published"
+        if entry.counts_confidence != "C":
+            raise HistobenchError(f"{message}; is the archive another version, or cut short?")
+        notes.append(f"{message}; that number is not confirmed")
+    absent = [label for label in entry.classes if not any(row.label == label for row in rows)]
+    if absent:
+        raise HistobenchError(f"{entry.name}: no image of {', '.join(absent)} was found")
+    return notes
+
+
+def _checksum_notes(fetched: Sequence[Fetched]) -> list[str]:
+    return [
+        f"no checksum of {item.path.name} is published; here it has sha256 {item.sha256}"
+        for item in fetched
+        if not item.verified
+    ]
+
+
+def _write_table(target: Path, rows: Sequence[Row]) -> None:
+    """The long CSV that every verb reads: paths relative to it, columns only where something is known."""
+    grouped, split = any(row.group for row in rows), any(row.split for row in rows)
+    sites = sorted({name for row in rows for name in row.sites})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    header = ["image_path", "label", *(["split"] if split else []), *(["group"] if grouped else []), *sites]
+    writer.writerow(header)
+    for row in rows:
+        cells = [row.path, row.label]
+        cells += [row.split or ""] if split else []
+        cells += [row.group or ""] if grouped else []
+        writer.writerow([*cells, *(row.sites.get(name, "") for name in sites)])
+    write_text(target, text.getvalue())
+
+
+def _record(
+    entry: PublicDataset, fetched: Sequence[Fetched], rows: Sequence[Row], notes: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "dataset": entry.name,
+        "title": entry.title,
+        "homepage": entry.homepage,
+        "licence": entry.licence,
+        "citation": entry.citation,
+        "files": [
+            {
+                "name": item.path.name,
+                "bytes": item.bytes,
+                "md5": item.md5,
+                "sha256": item.sha256,
+                "verified": item.verified,
+            }
+            for item in fetched
+        ],
+        "images": dict(Counter(row.split or "all" for row in rows)),
+        "groups": len({row.group for row in rows if row.group}),
+        "notes": list(notes),
+    }
+
+
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

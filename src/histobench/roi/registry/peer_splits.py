@@ -1,0 +1,207 @@
+"""Published splits, drawn again: the same images in the same split as the peer's own code gives.
+
+The peers draw with Python's `random`, seeded, over lists in a known order; that order is the whole art.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.registry.entry import PeerSplit, PublicDataset
+from histobench.roi.registry.rows import Row
+
+#: Supports of THUNDER's few-shot tasks, which its checksums cover.
+_SHOTS, _SETS = ("1", "2", "4", "8", "16"), 1000
+
+
+def drawn(entry: PublicDataset, split: PeerSplit, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a published split; counts and checksum are compared with the published ones."""
+    classes = split.options.get("classes")
+    kept = [row for row in rows if classes is None or row.label in classes]
+    generator = random.Random(split.options.get("seed", 0))
+    placed = _RULES[split.rule](entry, split.options, kept, generator)
+    for name, wanted in split.counts.items():
+        found = sum(row.split == name for row in placed)
+        if found != wanted:
+            raise HistobenchError(
+                f"{entry.name}@{split.name}: {found:,} {name} images, but {wanted:,} are published;"
+                " is the archive another version?"
+            )
+    if split.md5 is not None:
+        found_md5 = thunder_md5(entry, split, placed, generator)
+        if found_md5 != split.md5:
+            raise HistobenchError(
+                f"{entry.name}@{split.name}: the split has the checksum {found_md5}, published is {split.md5}"
+            )
+    return placed
+
+
+def thunder_md5(entry: PublicDataset, split: PeerSplit, rows: Sequence[Row], generator: random.Random) -> str:
+    """THUNDER's checksum of a split: of the lists of images and labels, and of 1,000 support sets per shot.
+
+    `generator` is the one that drew the split: the supports are drawn with the numbers that follow.
+    """
+    order = split.options.get("class_ids") or entry.classes
+    ids = {name: index for index, name in enumerate(order)}
+    lists: dict[str, Any] = {
+        name: {
+            "images": [row.member for row in rows if row.split == name],
+            "labels": [ids[row.label] for row in rows if row.split == name],
+        }
+        for name in ("train", "val", "test")
+    }
+    few = {shot: {"images": [], "labels": []} for shot in _SHOTS}  # type: dict[str, dict[str, list[list[int]]]]
+    if not split.options.get("md5_before_supports"):
+        by_label: dict[int, list[int]] = {}
+        for index, label in enumerate(lists["train"]["labels"]):
+            by_label.setdefault(label, []).append(index)
+        for shot in _SHOTS:
+            for _ in range(_SETS):
+                images: list[int] = []
+                labels: list[int] = []
+                for label, members in by_label.items():
+                    images += generator.sample(members, int(shot))
+                    labels += [label] * int(shot)
+                few[shot]["images"].append(images)
+                few[shot]["labels"].append(labels)
+    lists["train_few_shot"] = few
+    text = json.dumps(lists, sort_keys=True)
+    return hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()
+
+
+def _ranges(
+    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
+) -> list[Row]:
+    """Positions in the list of all images, class after class, names sorted."""
+    placed = []
+    for split in ("train", "val", "test"):
+        for start, end in options.get(split, ()):
+            placed += [replace(row, split=split) for row in rows[start:end]]
+    return placed
+
+
+def _images(
+    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
+) -> list[Row]:
+    """A share of the training images, drawn image by image, becomes validation."""
+    train = [row for row in rows if row.split == "train"]
+    chosen = set(generator.sample(range(len(train)), int(options["share"] * len(train))))
+    return [
+        *(replace(row, split="val" if index in chosen else "train") for index, row in enumerate(train)),
+        *(row for row in rows if row.split == "test"),
+    ]
+
+
+def _rows(
+    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
+) -> list[Row]:
+    """Each training row of the table goes to validation with a probability, row by row."""
+    placed = []
+    for row in rows:
+        is_val = row.split == "train" and generator.uniform(0, 1) < options["share"]
+        placed.append(replace(row, split="val") if is_val else row)
+    return placed
+
+
+def _cases(
+    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
+) -> list[Row]:
+    """A share of the training cases becomes validation; images are listed case by case."""
+    return [
+        *_by_case([row for row in rows if row.split == "train"], options["share"], generator),
+        *(row for row in rows if row.split == "test"),
+    ]
+
+
+def _cases_per_class(
+    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
+) -> list[Row]:
+    """As `_cases`, drawn anew for every class: one case can be in two splits for two classes."""
+    placed: list[Row] = []
+    for name in options.get("classes") or entry.classes:
+        train = [row for row in rows if row.label == name and row.split == "train"]
+        placed += _by_case(train, options["share"], generator)
+        placed += [row for row in rows if row.label == name and row.split == "test"]
+    return placed
+
+
+def _by_case(rows: Sequence[Row], share: float, generator: random.Random) -> list[Row]:
+    cases: dict[str, list[Row]] = {}
+    for row in rows:
+        cases.setdefault(_group(row), []).append(row)
+    chosen = set(generator.sample(tuple(cases), int(share * len(cases))))
+    return [
+        replace(row, split="val" if case in chosen else "train")
+        for case, members in cases.items()
+        for row in members
+    ]
+
+
+def _patients_per_class(
+    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
+) -> list[Row]:
+    """Per class the patients are shuffled; the first share is train, the next val, the rest test."""
+    placed: list[Row] = []
+    for name in entry.classes:
+        patients: dict[str, list[Row]] = {}
+        for row in (row for row in rows if row.label == name):
+            patients.setdefault(_group(row), []).append(row)
+        order = list(patients)
+        generator.shuffle(order)
+        outer = int(options["share"] * len(order))
+        inner = int(options["share"] * outer)
+        for index, patient in enumerate(order):
+            split = "train" if index < inner else "val" if index < outer else "test"
+            placed += [replace(row, split=split) for row in patients[patient]]
+    return placed
+
+
+def _groups(
+    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
+) -> list[Row]:
+    """Named patients are validation or test; the others are train."""
+    lists = {split: {str(item) for item in options.get(split, ())} for split in ("val", "test")}
+    return [
+        replace(row, split=next((split for split, names in lists.items() if row.group in names), "train"))
+        for row in rows
+    ]
+
+
+def _column(
+    entry: PublicDataset, options: Mapping[str, Any], rows: Sequence[Row], generator: random.Random
+) -> list[Row]:
+    """A site (or another column) decides; sites that are not named are left out."""
+    placed: list[Row] = []
+    for split in ("train", "val", "test"):
+        for value in options.get(split, ()):
+            placed += [
+                replace(row, split=split)
+                for row in rows
+                if (row.split if options["column"] == "split" else row.sites.get(options["column"]))
+                == str(value)
+            ]
+    return placed
+
+
+def _group(row: Row) -> str:
+    if row.group is None:
+        raise HistobenchError(f"{row.path} names no case, but the split is drawn by cases")
+    return row.group
+
+
+_RULES = {
+    "ranges": _ranges,
+    "images": _images,
+    "rows": _rows,
+    "cases": _cases,
+    "cases-per-class": _cases_per_class,
+    "patients-per-class": _patients_per_class,
+    "groups": _groups,
+    "column": _column,
+}

@@ -1,0 +1,398 @@
+"""From unpacked files to labelled rows, by the layout that an entry gives."""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.registry.entry import PublicDataset
+from histobench.roi.registry.unpack import Tree, gunzip, open_tree
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
+_SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image: its path relative to the dataset's folder, and its name inside of the archive."""
+
+    path: str
+    member: str
+    label: str
+    split: str | None = None
+    group: str | None = None
+    sites: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_rows(entry: PublicDataset, folder: Path) -> list[Row]:
+    """Every labelled image of the dataset whose files lie in `folder`, in the order of the layout."""
+    rows: list[Row] = []
+    for rule in entry.layout:
+        made = _READERS[rule["kind"]](entry, rule, folder)
+        rows += [_completed(entry, row) for row in made]
+    if not rows:
+        raise HistobenchError(
+            f"{entry.name}: no image was found in the files; is the archive another version?"
+        )
+    return rows
+
+
+def _completed(entry: PublicDataset, row: Row) -> Row:
+    label = entry.renamed.get(row.label, row.label)
+    if label not in entry.classes:
+        raise HistobenchError(
+            f"{entry.name}: {row.path} has the label {row.label!r}, which is no class of it"
+        )
+    group = row.group or (_found(entry.group, row.member) if entry.group else None)
+    sites = dict(row.sites)
+    for column, regex in entry.sites.items():
+        if column not in sites:
+            value = _found(regex, row.member)
+            if value is not None:
+                sites[column] = value
+    return replace(row, label=label, group=group, sites=sites)
+
+
+def _found(regex: str, text: str) -> str | None:
+    match = re.search(regex, text) or re.search(regex, text.rpartition("/")[2])
+    if match is None:
+        return None
+    return next((part for part in match.groups() if part is not None), match[0])
+
+
+def _archives(folder: Path, pattern: str) -> list[Path]:
+    """The files or folders in `downloads` that a pattern names, sorted."""
+    below = folder / "downloads"
+    paths = [below / name for name in sorted(os.listdir(below))] if below.is_dir() else []
+    found = [path for path in paths if fnmatch.fnmatchcase(path.name, pattern) and not _unfinished(path)]
+    if not found and (below / pattern).exists():
+        found = [below / pattern]
+    if not found:
+        raise HistobenchError(f"{below} has no {pattern}; run the download again")
+    return found
+
+
+def _unfinished(path: Path) -> bool:
+    return path.name.endswith((".part", ".part.json"))
+
+
+def _trees(folder: Path, rule: Mapping[str, Any]) -> list[Tree]:
+    archives = _archives(folder, rule["archive"])
+    groups = [archives] if rule.get("parts") else [[archive] for archive in archives]
+    return [open_tree(group, folder) for group in groups]
+
+
+def _from_files(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
+    """Images whose path says the label, and perhaps the split: a regular expression with named groups."""
+    pattern = re.compile(rule["path"])
+    rows = []
+    for tree in _trees(folder, rule):
+        for name in tree.names:
+            match = pattern.fullmatch(name)
+            if (
+                match is None
+                or name.rpartition("/")[2].startswith("._")
+                or not name.lower().endswith(_IMAGES)
+            ):
+                continue
+            named = match.groupdict()
+            label = named.pop("label", None) or rule["label"]
+            if rule.get("only") and label not in rule["only"]:
+                continue
+            split, group = named.pop("split", None), named.pop("group", None)
+            sites = {key: value for key, value in {**rule.get("columns", {}), **named}.items() if value}
+            rows.append(
+                Row(f"{tree.prefix}/{name}", name, label, _split(split) or rule.get("split"), group, sites)
+            )
+    return _in_class_order(entry, rows) if rule.get("class_order") else rows
+
+
+def _in_class_order(entry: PublicDataset, rows: Iterable[Row]) -> list[Row]:
+    place = {name: index for index, name in enumerate(entry.classes)}
+    return sorted(rows, key=lambda row: place.get(entry.renamed.get(row.label, row.label), len(place)))
+
+
+def _split(text: str | None) -> str | None:
+    return None if text is None else _SPLITS.get(text.strip().lower(), text.strip().lower())
+
+
+def _from_table(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
+    """Images listed in a CSV or JSON table that comes with them."""
+    trees = _trees(folder, rule)
+    places = {name: tree for tree in trees for name in tree.names}
+    by_end: dict[str, list[str]] = {}
+    for name in places:
+        by_end.setdefault(name.rpartition("/")[2], []).append(name)
+    rows = []
+    for record in _records(folder, rule, trees):
+        wanted = rule["image"].format_map(record)
+        # The folders above the image are often not those that the table was written with.
+        near = [
+            name for name in by_end.get(wanted.rpartition("/")[2], []) if f"/{name}".endswith(f"/{wanted}")
+        ]
+        if len(near) != 1:
+            what = "is in the archive more than once" if near else "is not in the archive"
+            raise HistobenchError(f"{entry.name}: the table names {wanted}, which {what}")
+        name = near[0]
+        rows.append(_row_of(rule, record, f"{places[name].prefix}/{name}", name))
+    return rows
+
+
+def _row_of(rule: Mapping[str, Any], record: Mapping[str, str], path: str, member: str) -> Row:
+    split = rule.get("splits", {}).get(record[rule["split_column"]]) if "split_column" in rule else None
+    if "split_column" in rule and split is None:
+        split = _split(record[rule["split_column"]])
+    sites = {
+        name: record[column] for name, column in rule.get("site_columns", {}).items() if record.get(column)
+    }
+    group = record.get(rule["group_column"]) if "group_column" in rule else None
+    return Row(
+        path, member, record[rule["label_column"]].strip(), split or rule.get("split"), group or None, sites
+    )
+
+
+def _records(folder: Path, rule: Mapping[str, Any], trees: Sequence[Tree]) -> list[dict[str, str]]:
+    text = _text(folder, rule["table"], trees)
+    if rule["table"].lower().endswith(".json"):
+        return [{key: str(value) for key, value in record.items()} for record in json.loads(text)]
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    return [
+        {(key or "").strip(): value for key, value in record.items() if value is not None}
+        for record in reader
+    ]
+
+
+def _text(folder: Path, name: str, trees: Sequence[Tree]) -> str:
+    """A table that was fetched by itself, or that lies in one of the archives."""
+    alone = folder / "downloads" / name
+    if alone.is_file():
+        return alone.read_text(encoding="utf-8-sig")
+    for tree in trees:
+        match = next((item for item in tree.names if item == name or item.endswith(f"/{name}")), None)
+        if match is not None:
+            return _read_member(folder / tree.prefix, match).decode("utf-8-sig")
+    raise HistobenchError(f"the table {name} is neither in {alone.parent} nor in an archive")
+
+
+def _read_member(place: Path, name: str) -> bytes:
+    import zipfile
+
+    if place.is_dir():
+        return (place / name).read_bytes()
+    if place.suffix.lower() == ".zip":
+        with zipfile.ZipFile(place) as box:
+            return box.read(name)
+    with tarfile.open(place, "r:") as tar:
+        handle = tar.extractfile(name)
+        if handle is None:
+            raise HistobenchError(f"{place} has no member {name!r}")
+        return handle.read()
+
+
+def _from_arrays(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
+    """HDF5 (PCam): pixels in one file, labels in another, perhaps a table with one line per image."""
+    try:
+        import h5py
+    except ImportError:
+        raise HistobenchError(
+            f"{entry.name} is HDF5; install h5py: pip install 'histobench[datasets]'"
+        ) from None
+    pixels, labels = (_plain(folder, rule[key]) for key in ("images", "labels"))
+    with h5py.File(labels, "r") as box:
+        numbers = [int(value) for value in box[rule["labels_key"]][...].reshape(-1)]
+    path = _in_place(pixels, rule["images_key"], folder)
+    records: list[dict[str, str]] = []
+    if (folder / "downloads" / rule.get("table", "")).is_file():
+        records = _records(folder, rule, ())
+        if len(records) != len(numbers):
+            raise HistobenchError(f"{rule['table']} has {len(records):,} lines for {len(numbers):,} images")
+    return [
+        Row(
+            f"{path}/{index}",
+            f"{pixels.name}/{index}",
+            entry.classes[number],
+            rule.get("split"),
+            records[index].get(rule["group_column"]) if records else None,
+        )
+        for index, number in enumerate(numbers)
+    ]
+
+
+def _plain(folder: Path, name: str) -> Path:
+    source = _archives(folder, name)[0]
+    if not source.name.endswith(".gz"):
+        return source
+    (folder / "images").mkdir(exist_ok=True)
+    return gunzip(source, folder / "images" / source.name.removesuffix(".gz"))
+
+
+def _in_place(file: Path, key: str, folder: Path) -> str:
+    """The path below which rows are found: the HDF5 file, or a copy as NumPy file where it is chunked."""
+    import h5py
+    import numpy as np
+
+    with h5py.File(file, "r") as box:
+        found = box[key]
+        if found.id.get_offset() is not None and found.dtype == np.uint8:
+            return f"{file.relative_to(folder).as_posix()}/{key}"
+        target = folder / "images" / f"{file.stem}_{key}.npy"
+        if not target.exists():
+            _write_npy(target, found)
+    return target.relative_to(folder).as_posix()
+
+
+def _write_npy(target: Path, source: Any) -> None:
+    """Copy an array [n, h, w, 3] as uint8, a block at a time."""
+    import numpy as np
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = target.with_name(f".{target.name}.tmp.npy")
+    copy = np.lib.format.open_memmap(staging, mode="w+", dtype=np.uint8, shape=source.shape)
+    for start in range(0, source.shape[0], 256):
+        block = np.asarray(source[start : start + 256])
+        if block.dtype != np.uint8:
+            if not (np.isfinite(block).all() and block.min() >= 0 and block.max() <= 255):
+                staging.unlink()
+                raise HistobenchError(f"{target.name}: the pixels are not between 0 and 255")
+            block = np.rint(block).astype(np.uint8)
+        copy[start : start + 256] = block
+    copy.flush()
+    del copy
+    os.replace(staging, target)
+
+
+def _from_npz(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
+    """MedMNIST: one .npz with images and labels of every split."""
+    import numpy as np
+
+    source = _archives(folder, rule["archive"])[0]
+    rows = []
+    with np.load(source, allow_pickle=False) as box:
+        for split in ("train", "val", "test"):
+            numbers = box[f"{split}_labels"].reshape(-1)
+            target = folder / "images" / f"{source.stem}_{split}.npy"
+            if not target.exists():
+                _write_npy(target, box[f"{split}_images"])
+            path = target.relative_to(folder).as_posix()
+            rows += [
+                Row(f"{path}/{index}", f"{split}/{index}", entry.classes[int(number)], split)
+                for index, number in enumerate(numbers)
+            ]
+    return rows
+
+
+def _from_npy(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
+    """PanNuke: arrays of pixels and of names inside of a ZIP, one ZIP per fold."""
+    import numpy as np
+
+    rows = []
+    for tree in _trees(folder, rule):
+        images, types = (
+            next((name for name in tree.names if re.search(rule[key], name)), None)
+            for key in ("images", "labels")
+        )
+        if images is None or types is None:
+            raise HistobenchError(f"{entry.name}: {tree.prefix} holds no {rule['images']}")
+        labels = np.load(io.BytesIO(_read_member(folder / tree.prefix, types)), allow_pickle=False)
+        stem = re.sub(r"\W+", "_", Path(tree.prefix).stem)
+        target = folder / "images" / f"{stem}.npy"
+        if not target.exists():
+            pixels = np.load(io.BytesIO(_read_member(folder / tree.prefix, images)), allow_pickle=False)
+            _write_npy(target, pixels)
+        split = rule.get("splits", {}).get(stem)
+        path = target.relative_to(folder).as_posix()
+        rows += [
+            Row(f"{path}/{index}", f"{stem}/{index}", str(label), split, None, {"fold": stem})
+            for index, label in enumerate(labels)
+        ]
+    return rows
+
+
+def _from_parquet(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
+    """Images inside of Parquet files; their bytes go into a TAR, unchanged, to be read one by one."""
+    import pyarrow.parquet as parquet
+
+    joined = _join_table(rule, folder)
+    rows: list[Row] = []
+    for file in _archives(folder, rule["archive"]):
+        target = folder / "images" / f"{file.stem}.tar"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = None if target.exists() else target.with_name(f".{target.name}.tmp")
+        box = None if staging is None else tarfile.open(staging, "w")  # noqa: SIM115
+        try:
+            number = 0
+            for batch in parquet.ParquetFile(file).iter_batches(batch_size=256):
+                for record in batch.to_pylist():
+                    picture = record[rule["image"]]
+                    data = picture["bytes"] if isinstance(picture, dict) else picture
+                    member = f"{number:08d}{_suffix(data)}"
+                    number += 1
+                    if box is not None:
+                        info = tarfile.TarInfo(member)
+                        info.size = len(data)
+                        box.addfile(info, io.BytesIO(data))
+                    about = {key: str(value) for key, value in record.items() if key != rule["image"]}
+                    rows += _parquet_rows(rule, about, joined, target.relative_to(folder).as_posix(), member)
+        except BaseException:
+            if box is not None and staging is not None:
+                box.close()
+                staging.unlink(missing_ok=True)
+            raise
+        if box is not None and staging is not None:
+            box.close()
+            os.replace(staging, target)
+    return rows
+
+
+def _parquet_rows(
+    rule: Mapping[str, Any],
+    about: dict[str, str],
+    joined: Mapping[tuple[str, ...], dict[str, str]] | None,
+    archive: str,
+    member: str,
+) -> list[Row]:
+    if joined is not None:
+        more = joined.get(tuple(about.get(key, "") for key in rule["join"]))
+        if more is None:
+            return []  # the table lists the images of this benchmark; the archive may hold others
+        about = {**about, **more}
+    return [_row_of(rule, about, f"{archive}/{member}", member)]
+
+
+def _join_table(rule: Mapping[str, Any], folder: Path) -> dict[tuple[str, ...], dict[str, str]] | None:
+    if "join" not in rule:
+        return None
+    return {tuple(record[key] for key in rule["join"]): record for record in _records(folder, rule, ())}
+
+
+def _suffix(data: bytes) -> str:
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        return ".png"
+    return ".tif" if data[:4] in (b"II*\0", b"MM\0*") else ".jpg"
+
+
+_READERS = {
+    "files": _from_files,
+    "table": _from_table,
+    "arrays": _from_arrays,
+    "npz": _from_npz,
+    "npy": _from_npy,
+    "parquet": _from_parquet,
+}

@@ -1,0 +1,99 @@
+"""A local web server with the habits of real ones, and miniature archives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass
+class Habits:
+    """How the server treats a path: its bytes, and what goes wrong."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
+    break_after: dict[str, list[int]] = field(default_factory=dict)  # bytes sent before each hang-up
+    no_range: set[str] = field(default_factory=set)
+    tags: dict[str, str] = field(default_factory=dict)
+    slow: float = 0.0
+    seen: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    address: str = ""
+
+
+@pytest.fixture
+def server() -> Iterator[Habits]:
+    habits = Habits()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            habits.seen.append((self.path, dict(self.headers)))
+            if path in habits.answers:
+                code, headers, body = habits.answers[path]
+                self._send(code, headers, body, path)
+            elif path in habits.files:
+                self._file(path)
+            else:
+                self._send(404, {}, b"no", path)
+
+        def _file(self, path: str) -> None:
+            data, tag = habits.files[path], habits.tags.get(path, '"one"')
+            asked = self.headers.get("Range")
+            stale = self.headers.get("If-Range") not in (None, tag)
+            if asked is None or path in habits.no_range or stale:
+                self._send(200, {"ETag": tag}, data, path)
+                return
+            start = int(asked.removeprefix("bytes=").rstrip("-"))
+            if start >= len(data):
+                self._send(416, {"Content-Range": f"bytes */{len(data)}"}, b"", path)
+                return
+            headers = {"ETag": tag, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
+            self._send(206, headers, data[start:], path)
+
+        def _send(self, code: int, headers: dict[str, str], body: bytes, path: str) -> None:
+            self.send_response(code)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            breaks = habits.break_after.get(path)
+            if breaks and code in (200, 206):
+                self.wfile.write(body[: breaks.pop(0)])
+                self.wfile.flush()
+                self.close_connection = True
+                self.connection.shutdown(2)
+                return
+            if habits.slow:
+                for position in range(0, len(body), max(1, len(body) // 5)):
+                    self.wfile.write(body[position : position + max(1, len(body) // 5)])
+                    time.sleep(habits.slow)
+                return
+            self.wfile.write(body)
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    habits.address = f"http://127.0.0.1:{web.server_port}"
+    thread = threading.Thread(target=web.serve_forever, daemon=True)
+    thread.start()
+    yield habits
+    web.shutdown()
+    web.server_close()
+
+
+@pytest.fixture
+def data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HISTOBENCH_DATA", str(home))
+    monkeypatch.delenv("HISTOBENCH_DATA_MIRROR", raising=False)
+    return home
