@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["execute", "invalid", "proposal", "proposal_unparsable", "error"]
-
-_EXECUTE = re.compile(r"<execute>(.*?)</execute>", re.DOTALL)
-_SOLUTION = re.compile(r"<solution>(.*?)</solution>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -36,9 +32,9 @@ def classify(text: str) -> Action:
     'proposal_unparsable'
     """
     if "<solution>" in text:
-        solution = _joined(_SOLUTION, text)
+        solution = _joined("solution", text)
         return Action("proposal" if solution else "proposal_unparsable", text, solution)
-    code = _joined(_EXECUTE, text)
+    code = _joined("execute", text)
     # The test is on the joined text: two empty blocks join to a newline, which the published loop runs.
     return Action("execute" if code else "invalid", text, code)
 
@@ -48,5 +44,19 @@ def provider_error(message: str) -> Action:
     return Action("error", "", error=message)
 
 
-def _joined(tag: re.Pattern[str], text: str) -> str:
-    return "\n".join(span.strip() for span in tag.findall(text))
+def _joined(tag: str, text: str) -> str:
+    """What stands between each opening tag and the next closing one.
+
+    Not a lazy pattern: that looks for the missing end once more for every tag that was never closed.
+    """
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    spans = []
+    end = 0
+    while (start := text.find(opening, end)) >= 0:
+        start += len(opening)
+        stop = text.find(closing, start)
+        if stop < 0:
+            break
+        spans.append(text[start:stop].strip())
+        end = stop + len(closing)
+    return "\n".join(spans)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from types import TracebackType
 
 from histobench.mint.envs.action import Action
 from histobench.mint.envs.turn_loop import HELP, Outcome
 from histobench.mint.sandbox import SandboxPool
-from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.base import Task, checked
 from histobench.mint.tools import check_unique_names
 from histobench.mint.tools.base import Tool
 from histobench.mint.tools.python_tool import PythonREPL
@@ -77,9 +76,5 @@ class GeneralEnv:
         return False
 
     def _check(self, solution: str) -> Outcome:
-        try:
-            return Outcome(success=bool(self.task.success(solution)))
-        except (
-            Exception
-        ) as error:  # a plug-in's checker may fail: the agent is told, without a stack of paths
-            return Outcome("".join(traceback.format_exception_only(error)).strip())
+        success, problem = checked(self.task, solution)
+        return Outcome(problem) if problem else Outcome(success=success)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from histobench.mint.envs.state import Message
-from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.base import Task, checked
 from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tasks.reasoning import MultipleChoiceTask
 
@@ -26,6 +26,9 @@ _TRUTH = re.compile(
 _TRUTHS = {"yes", "no", "true", "false"}
 _OPTION_TEXT = re.compile(r"\banswer\s*(?:is|should be|:)\s*([^.\n]{2,80})", re.IGNORECASE)
 _QUOTED = re.compile(r"\"([^\"\n]{2,80})\"|'([^'\n]{2,80})'|`([^`\n]{1,80})`|\*\*([^*\n]{1,80})\*\*")
+#: So much of a feedback is read, and so many answers in it are tried: an expert is a model, too.
+_READ_CHARS = 20_000
+_MOST_CANDIDATES = 200
 
 
 def leaks_answer(task: Task, history: Sequence[Message], observation: str, feedback: str) -> bool | None:
@@ -42,7 +45,8 @@ def leaks_answer(task: Task, history: Sequence[Message], observation: str, feedb
     said = "\n".join([task.prompt, *(message.content for message in history[1:]), observation])
     task = copy.copy(task)
     task.rule = "strict"
-    return any(_checks_out(task, answer) for answer in _new_answers(task, said, feedback))
+    candidates = _new_answers(task, said, feedback[:_READ_CHARS])
+    return any(checked(task, answer)[0] for answer in candidates[:_MOST_CANDIDATES])
 
 
 def _new_answers(task: Task, said: str, feedback: str) -> list[str]:
@@ -84,10 +88,3 @@ def _options(text: str) -> set[str]:
 def _contains(text: str, phrase: str) -> bool:
     """Whether the phrase stands in the text as whole words or numbers, in any case."""
     return re.search(rf"(?<![\w.]){re.escape(phrase)}(?![\w]|\.\d)", text, re.IGNORECASE) is not None
-
-
-def _checks_out(task: Task, answer: str) -> bool:
-    try:
-        return bool(task.success(answer))
-    except Exception:  # a plug-in's checker may fail on anything; then it is not the answer
-        return False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import GeneralEnv
 from histobench.mint.envs.state import Budget
-from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.base import Task, checked
 from histobench.mint.tasks.rule import Rule
 
 
@@ -56,5 +56,5 @@ def rescore(
             success = any(env.outcome(action).success for action in actions if not action.is_proposal)
     else:
         answers = [action.content for action in proposals if action.kind == "proposal"]
-        success = any(task.success(answer) for answer in answers)
+        success = any(checked(task, answer)[0] for answer in answers)
     return Rescored(success, open=stored_success and not success and unspent)

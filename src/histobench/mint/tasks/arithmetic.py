@@ -12,7 +12,9 @@ from typing import Any
 
 MAX_LENGTH = 2000
 MAX_NODES = 400
+#: Of a power, and of any whole number on the way to the value.
 MAX_BITS = 4096
+MAX_STEP_BITS = 4 * MAX_BITS
 
 _filters = threading.Lock()
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -30,8 +32,17 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.Not: operator.not_,
     ast.Invert: operator.invert,
 }
+
+
+def _round(number: Any, digits: Any = None) -> Any:
+    """Python's, without the power of ten that it makes for places in front of every whole number here."""
+    if isinstance(number, int) and isinstance(digits, int) and digits < -MAX_STEP_BITS:
+        return 0
+    return round(number, digits)
+
+
 #: What the benchmark's own namespace offered (its `eval` saw Python's built-ins).
-BUILT_INS: Mapping[str, Callable[..., Any]] = {"round": round, "abs": abs, "int": int, "float": float}
+BUILT_INS: Mapping[str, Callable[..., Any]] = {"round": _round, "abs": abs, "int": int, "float": float}
 #: What a person means by these names in an answer.
 MATHEMATICS: Mapping[str, Any] = {
     **BUILT_INS,
@@ -97,7 +108,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
             return _power(_value(left, names), _value(right, names))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](*_numbers(_value(left, names), _value(right, names)))
+            return _small(_BINARY[type(op)](*_numbers(_value(left, names), _value(right, names))))
         case ast.Name() | ast.Attribute():
             name = ast.unparse(node)
             if name in names and not callable(names[name]):
@@ -105,7 +116,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.Call(func=function, args=arguments, keywords=[]):
             name = ast.unparse(function)
             if callable(names.get(name)):
-                return names[name](*(_value(argument, names) for argument in arguments))
+                return _small(names[name](*(_value(argument, names) for argument in arguments)))
     raise NotArithmeticError(f"{ast.unparse(node)[:40]!r} is not arithmetic")
 
 
@@ -114,6 +125,12 @@ def _numbers(left: Any, right: Any) -> tuple[Any, Any]:
     if not isinstance(left, int | float | complex) or not isinstance(right, int | float | complex):
         raise NotArithmeticError("an operation on something that is not a number")
     return left, right
+
+
+def _small(value: Any) -> Any:
+    if isinstance(value, int) and value.bit_length() > MAX_STEP_BITS:
+        raise NotArithmeticError("a number too large")
+    return value
 
 
 def _power(base: Any, exponent: Any) -> Any:

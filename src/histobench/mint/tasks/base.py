@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -96,6 +97,17 @@ class Task:
             "reference": self.reference,
             "metadata": self.metadata,
         }
+
+
+def checked(task: Task, solution: str) -> tuple[bool, str]:
+    """The task's verdict on a solution, and what went wrong in its checker, if anything.
+
+    A plug-in's checker may fail on what a model writes: that is no success and no reason to end a run.
+    """
+    try:
+        return bool(task.success(solution)), ""
+    except Exception as error:  # the agent is told, without a stack of paths
+        return False, "".join(traceback.format_exception_only(error)).strip()
 
 
 def read_records(path: str | Path) -> list[dict[str, Any]]:

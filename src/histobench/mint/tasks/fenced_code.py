@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_FENCE = re.compile(r"^\s*```[\w+-]*[ \t]*\n(.*?)\n?[ \t]*```\s*$", re.DOTALL)
+_FENCE = "```"
+_FIRST_LINE = re.compile(r"\s*+```[\w+-]*+[ \t]*+\n")
 
 
 def without_fence(text: str) -> str:
@@ -15,5 +16,9 @@ def without_fence(text: str) -> str:
     >>> without_fence("x = 1")
     'x = 1'
     """
-    match = _FENCE.match(text)
-    return match[1] if match and "```" not in match[1] else text
+    first = _FIRST_LINE.match(text)
+    rest = text[first.end() :].rstrip() if first else ""
+    if not rest.endswith(_FENCE):
+        return text
+    code = rest.removesuffix(_FENCE).rstrip(" \t").removesuffix("\n")
+    return text if _FENCE in code else code

@@ -13,9 +13,15 @@ from histobench.mint.tasks.plain_arithmetic import (
 )
 
 TOLERANCE = 0.05
+#: No number, and no answer with a number in it, is longer than this.
+LONGEST_NUMBER = 10_000
 _NUMBER = re.compile(
-    r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:e[-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?", re.I
+    r"(?:[-+−]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d++)(?:\.\d++)?|\.\d++)(?:e[-+]?\d++)?|e[-+]?\d++)"
+    r"(?:\s*+/\s*+\d++(?:\.\d++)?)?"
+    r"|/\s*+\d++(?:\.\d++)?",  # what divides something else is no number of its own
+    re.IGNORECASE,
 )
+_IMAGINARY = re.compile(r"[ij](?![^\W\d_])")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _ARTICLES = {"a", "an", "the"}
 
@@ -62,6 +68,8 @@ def parse_number(text: str) -> float | None:
     >>> parse_number("x = $1,200$ dollars"), parse_number("3/4"), parse_number("between 2 and 5") is None
     (1200.0, 0.75, True)
     """
+    if len(text) > LONGEST_NUMBER:
+        return None
     cleaned = plain_arithmetic(text)
     for plain in dict.fromkeys((cleaned, without_last_words(cleaned))):
         try:
@@ -79,7 +87,7 @@ def parse_number(text: str) -> float | None:
     found = {
         value
         for match in _NUMBER.finditer(cleaned)
-        if match.group() and (value := _fraction(match.group())) is not None and _stands_alone(cleaned, match)
+        if (value := _fraction(match.group())) is not None and _stands_alone(cleaned, match)
     }
     return found.pop() if len(found) == 1 else None
 
@@ -116,4 +124,4 @@ def _fraction(text: str) -> float | None:
 def _stands_alone(text: str, match: re.Match[str]) -> bool:
     # The 2 of "H2O" and of "x2" is not a number of its own, nor is the 3 of an imaginary "3i".
     before = text[match.start() - 1] if match.start() else " "
-    return not before.isalpha() and re.match(r"[ij](?![^\W\d_])", text[match.end() :]) is None
+    return not before.isalpha() and _IMAGINARY.match(text, match.end()) is None

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 
 from histobench.mint.tasks.free_form import contains_phrase, words
 
+#: The letter stands at the beginning of an answer, or nowhere.
+_BEGINNING = 1000
+#: Possessive wherever giving back gains nothing: "The answer is " may be said any number of times.
 _LETTER = re.compile(
-    r"^\W*(?:i\s+(?:choose|pick|select)\s+|it\s+is\s+)?"
-    r"(?:(?:the\s+|my\s+)?(?:correct\s+|final\s+|best\s+)?(?:answer|option|choice)(?:\s+(?:is|:))?\s*:?\s*)*"
-    r"(?:option\s+|choice\s+)?[(\[\"'*]*([a-z])(?=$|[)\].:,;\"'*\s])"
+    r"^\W*+(?:i\s++(?:choose|pick|select)\s++|it\s++is\s++)?"
+    r"(?:(?:(?:the|my)\s++)?(?:(?:correct|final|best)\s++)?"
+    r"(?:answer|option|choice)(?:\s+(?:is|:))?\s*+:?\s*+)*+"
+    r"[(\[\"'*]*+([a-z])(?=$|[)\].:,;\"'*\s])"
     r"(?!(?<=a)[ \t]+(?!because\b|since\b|as\b|is\b)[^\W\d_]{2})"  # "A dog" begins with an article
     r"(?!\W*\s(?:or|and|&)\s\W*(?-i:[A-J])\b)",  # who names two has named none
     re.IGNORECASE,
@@ -86,7 +90,7 @@ def named_letter(answer: str) -> str | None:
     >>> named_letter(r"The answer is $\\boxed{\\text{C}}$."), named_letter("B or C")
     ('c', None)
     """
-    match = _LETTER.match(_WRAPPING.sub(" ", answer).strip())
+    match = _LETTER.match(_WRAPPING.sub(" ", answer.strip()[:_BEGINNING]).strip())
     return match[1].lower() if match else None
 
 

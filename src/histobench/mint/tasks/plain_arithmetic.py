@@ -10,13 +10,15 @@ _LATEX_UNIT = re.compile(r"\\(?:text|mathrm|textbf)\{[^{}]*\}(?:\s*\^\s*(?:\{[^{
 _UNIT_POWER = re.compile(r"(?<=\d)(\s+(?:[kcdmn]?m|in|ft|yd|mi|s))\s*\^\s*\{?-?\d\}?")
 _BOLD = re.compile(r"(?<![\w)])\*\*([^*]+)\*\*(?![\w(])")
 _IMPLICIT_PRODUCT = re.compile(r"(?<=[\d)])\s*(?=(?:pi|sqrt)\b)")
-_STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
+_BOX = "\\boxed{"
+_FIRST_STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (_DEGREES, " "),
     (_BOLD, r"\1"),
     # A dash that is no range, and the word, are a sign.
     (re.compile(r"−|(?<![\w)])[–‒‑]\s*(?=[\d.$\\])|\b(?:minus|negative)\s+(?=[\d.$\\])", re.I), "-"),
     (re.compile(r"(?<=\d)(?:\\,|\{,\}|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))"), ""),
-    (re.compile(r"\\boxed\{(.*)\}"), r"\1"),
+)
+_STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (_LATEX_UNIT, " "),
     (_UNIT_POWER, r"\1"),
     (re.compile(r"\\(?:left|right)\b|\\[,;! ()\[\]]|[$£€]|\\?%"), " "),
@@ -41,12 +43,22 @@ def plain_arithmetic(text: str) -> str:
     ('2*sqrt(3)', 'about -5')
     """
     text = re.split(r"[=≈~∼]", text)[-1]
+    for pattern, replacement in _FIRST_STEPS:
+        text = pattern.sub(replacement, text)
+    text = "\n".join(map(_without_box, text.split("\n")))
     for pattern, replacement in _STEPS:
         text = pattern.sub(replacement, text)
     for _ in range(_LEVELS):
         for pattern, replacement in _NESTED:
             text = pattern.sub(replacement, text)
     return _IMPLICIT_PRODUCT.sub("*", text.replace("^", "**")).strip()
+
+
+def _without_box(line: str) -> str:
+    """The line without its first box: what stands between its brace and the last one."""
+    start, end = line.find(_BOX), line.rfind("}")
+    inside = start + len(_BOX)
+    return line[:start] + line[inside:end] + line[end + 1 :] if start >= 0 and inside <= end else line
 
 
 def is_more_than_a_number(text: str) -> bool:

@@ -7,6 +7,9 @@ from typing import Any
 from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
 from histobench.mint.tasks.base import Task
 
+#: Whoever writes more has given no answer. Each checker is linear in the text up to here.
+MAX_ANSWER_CHARS = 20_000
+
 
 class ReasoningTask(Task):
     """A question whose answer is a number or a phrase (gsm8k, math, hotpotqa)."""
@@ -21,6 +24,8 @@ class ReasoningTask(Task):
 
     def success(self, solution: str) -> bool:
         """Whether the answer agrees with the reference under the task's rule."""
+        if len(solution) > MAX_ANSWER_CHARS:
+            return False
         if self.rule == "strict":
             return free_form.strict(self._reference, solution)
         return free_form.published(self._reference, solution, recorded=self.rule == "recorded")
@@ -42,6 +47,8 @@ class MultipleChoiceTask(Task):
 
     def success(self, solution: str) -> bool:
         """Whether the answer names the right option under the task's rule."""
+        if len(solution) > MAX_ANSWER_CHARS:
+            return False
         if self.rule == "strict":
             return multiple_choice.strict(self._reference, self._whole_options, solution)
         return multiple_choice.published(self._reference, self._options, solution)
@@ -70,6 +77,8 @@ class TheoremqaTask(Task):
 
     def success(self, solution: str) -> bool:
         """Whether the answer agrees with the reference under the task's rule."""
+        if len(solution) > MAX_ANSWER_CHARS:
+            return False
         if self.rule == "strict":
             return theorem_answer.strict(self._reference, self._answer_type, solution)
         recorded = self.rule == "recorded"

@@ -10,15 +10,15 @@ from histobench.mint.tasks.free_form import parse_number
 from histobench.mint.tasks.multiple_choice import named_letter
 
 RELATIVE_TOLERANCE = 0.04
-_NUMERAL = r"[-+]?(?:[\d,]*\.*\d+)"
-_UNSIGNED = r"(?:[\d,]*\.*\d+)"
-#: A number with a unit after or before it, in the four shapes that are recognised, in this order.
-_WITH_UNIT = (
-    re.compile(rf"({_NUMERAL}) [^0-9 ]+$"),
-    re.compile(rf"[^0-9 ]+ ({_NUMERAL})$"),
-    re.compile(rf"({_NUMERAL})[^\d]{{1,2}}$"),
-    re.compile(rf"[^-+\d]{{1,2}}({_UNSIGNED})$"),
-)
+#: Digits and commas, then points, then digits. Written so that no text is looked at twice: what follows a
+#: number here is never a part of one, so it need not give anything back.
+_UNSIGNED = r"[\d,]*+(?:\.++\d++|(?<=\d))"
+_NUMERAL = rf"[-+]?{_UNSIGNED}"
+_UNIT_AFTER = re.compile(rf"({_NUMERAL}) [^0-9 ]++$")
+_UNIT_BEFORE = re.compile(rf"[^0-9 ]++ ({_NUMERAL})$")
+_SIGN_AFTER = re.compile(r"(?<=\d)\D{1,2}$")
+_SIGN_BEFORE = re.compile(rf"[^-+\d]{{1,2}}({_UNSIGNED})$")
+_WHOLE = re.compile(_NUMERAL)
 _THOUSANDS = re.compile(r"^[-+]?(\d{1,3}(,\d{3})*|(\d+))(\.\d+)?$")
 
 
@@ -80,10 +80,7 @@ def _rewrite(text: str) -> str:
     if "approximately" in text:
         text = text.replace("approximately", "").strip()
     text = text.split(" or ")[0]
-    for shape in _WITH_UNIT:
-        match = shape.match(text)
-        if match:
-            text = match[1]
+    text = _without_unit(text)
     text = re.sub(r"10\^(-?\d+)", r"math.pow(10, \1)", text)
     text = text.replace(" x ", "*").replace(" × ", "*")
     if _THOUSANDS.match(text):
@@ -93,6 +90,19 @@ def _rewrite(text: str) -> str:
             text = f"({letter})"
     option = re.search(r"\([a-d]\)", text)
     return f'"{option.group()}"' if option else text or "0"
+
+
+def _without_unit(text: str) -> str:
+    """The number without a unit after or before it, in the four shapes that are recognised, in this order."""
+    for shape in (_UNIT_AFTER, _UNIT_BEFORE):
+        if match := shape.match(text):
+            text = match[1]
+    # The number ends at the last digit; what is after it may be a comma or a point, too.
+    if (sign := _SIGN_AFTER.search(text)) and _WHOLE.fullmatch(text, 0, sign.start()):
+        text = text[: sign.start()]
+    if match := _SIGN_BEFORE.match(text):
+        text = match[1]
+    return text
 
 
 def _agrees(value: Any, reference: Any, answer_type: str) -> bool:
@@ -113,9 +123,9 @@ def _agrees(value: Any, reference: Any, answer_type: str) -> bool:
 def _same_number(value: Any, reference: float) -> bool:
     if not isinstance(value, int | float):
         return False
-    if isinstance(reference, float):
-        return abs(value - reference) <= RELATIVE_TOLERANCE * abs(reference)
     try:
+        if isinstance(reference, float):
+            return abs(value - reference) <= RELATIVE_TOLERANCE * abs(reference)
         return round(value) == reference
-    except (OverflowError, ValueError):  # infinity, NaN
+    except (OverflowError, ValueError):  # infinity, NaN, a whole number beyond every float
         return False
