@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--weights", help="checkpoint, folder of checkpoints, or table like model_weights.json"
     )
+    model.add_argument(
+        "--allow-revision",
+        action="store_true",
+        help="take weights that the hub's cache has at another revision than the pinned one",
+    )
     inference = parser.add_argument_group("inference")
     inference.add_argument(
         "--batch_size", type=_batch_size, default=256, help="images per step, or auto (default: 256)"
@@ -88,7 +93,10 @@ def run(args: argparse.Namespace) -> int:
         group_column=args.group_column,
         seed=args.seed,
     )
-    recipes = [EncoderRecipe(name, args.resize_size, args.weights) for name in _names(args.model_name)]
+    recipes = [
+        EncoderRecipe(name, args.resize_size, args.weights, args.allow_revision)
+        for name in _names(args.model_name)
+    ]
     extractions = extract(
         dataset,
         recipes,

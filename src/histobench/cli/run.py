@@ -33,6 +33,7 @@ _OVERRIDES = (
     ("resize_size", "size"),
     ("device", "device"),
     ("weights", "weights"),
+    ("allow_revision", "allow_revision"),
     ("precision", "precision"),
     ("compile", "compile"),
     ("batch_size", "batch_size"),
@@ -64,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     both.add_argument("--resize_size", type=int, help="image size (default: each encoder's own)")
     both.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     both.add_argument("--weights", help="checkpoint table like model_weights.json")
+    both.add_argument(
+        "--allow-revision",
+        action="store_true",
+        default=None,
+        help="take weights that the hub's cache has at another revision than the pinned one",
+    )
     both.add_argument("--precision", choices=("auto", "fp32", "bf16", "fp16"))
     both.add_argument("--compile", choices=("auto", "on", "off"))
     both.add_argument("--batch_size", help="images per step, or auto (default)")

@@ -180,3 +180,89 @@ def test_a_checkpoint_without_tensors_is_refused(tmp_path: Path) -> None:
     torch.save({"epoch": 3}, tmp_path / "weights.pth")
     with pytest.raises(HistobenchError, match="no named tensors"):
         read_checkpoint(tmp_path / "weights.pth")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\n", "a git-lfs pointer.*git lfs pull"),
+        (b"  <!DOCTYPE html><html><title>Sign in</title>", "a web page, not the weights"),
+        (b"<HTML><body>404</body>", "a web page, not the weights"),
+        (b'{"error": "not found"}', "a JSON text, not weights"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(64), "an HDF5"),
+        (b"\x1f\x8b" + bytes(64), "a gzip archive"),
+        (b"", "is empty"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", [".bin", ".safetensors"])
+def test_what_people_take_for_a_checkpoint_is_called_by_its_name(
+    content: bytes, message: str, suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"weights{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(HistobenchError, match=message) as failure:
+        read_checkpoint(path)
+    assert str(failure.value).startswith(str(path))
+    assert "\n" not in str(failure.value)
+
+
+def test_the_content_of_a_file_decides_and_not_its_name(state: dict[str, Tensor], tmp_path: Path) -> None:
+    save_file(state, tmp_path / "weights.bin")
+    torch.save(state, tmp_path / "weights.safetensors")
+    for name in ("weights.bin", "weights.safetensors"):
+        assert_loaded(load(tmp_path / name), state)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
+def test_a_truncated_file_is_one_short_line(
+    state: dict[str, Tensor], kind: str, share: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "weights.pth"
+    if kind == "safetensors":
+        save_file(state, path)
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=kind == "zip")
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(HistobenchError, match=r"truncated|damaged") as failure:
+        read_checkpoint(path)
+    said = str(failure.value).removeprefix(str(path))
+    assert "\n" not in said
+    assert len(said) < 240
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_weights_that_are_not_plain_numbers_are_refused(
+    state: dict[str, Tensor], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    torch.save({**state, "norm.weight": state["norm.weight"].to(dtype)}, tmp_path / "weights.pth")
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(HistobenchError, match=rf"quantised or converted weights \(norm\.weight is {name}\)"):
+        load(tmp_path / "weights.pth")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensor: tensor.to_sparse(), "a sparse tensor"),
+        (lambda tensor: tensor.to_sparse_csr(), "a sparse tensor"),
+        (lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8), "a quantised tensor"),
+        (lambda tensor: tensor.to("meta"), "a tensor without values"),
+    ],
+)
+def test_sparse_and_quantised_tensors_are_refused(
+    state: dict[str, Tensor], change: Any, message: str, tmp_path: Path
+) -> None:
+    torch.save({**state, "model.weight": change(state["model.weight"])}, tmp_path / "weights.pth")
+    with pytest.raises(HistobenchError, match=rf"weights\.pth: model\.weight is {message}"):
+        load(tmp_path / "weights.pth")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"weight_map": [1]}', '{"weight_map": {"a": 3}}', '{"weight_map": {}}']
+)
+def test_a_malformed_index_is_named(text: str, tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(text)
+    with pytest.raises(HistobenchError, match=str(index)):
+        read_checkpoint(index)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import socket
+import threading
+import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders import download
@@ -255,3 +262,196 @@ def test_a_tokenizer_is_taken_from_beside_the_checkpoint(tmp_path: Path) -> None
     assert conch == tmp_path / "tokenizer.json"
     with pytest.raises(HistobenchError, match=r"tokenizer\.spm.*HF_HUB_OFFLINE=1"):
         resolve_companion(get_spec("musk"), tmp_path / "model.safetensors", "tokenizer.spm")
+
+
+def sharded(folder: Path, seed: int) -> Path:
+    """A checkpoint of lunit-vits16 (one block) in two shards, always laid out in the same way."""
+    network = construct(get_spec("lunit-vits16"), allow_random=True, depth=1).network
+    generator = torch.Generator().manual_seed(seed)
+    state = {
+        name: torch.randn(tensor.shape, generator=generator) for name, tensor in network.state_dict().items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    names = sorted(state)
+    weight_map = {name: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, name in enumerate(names)}
+    for part in sorted(set(weight_map.values())):
+        save_file({name: state[name] for name in names if weight_map[name] == part}, folder / part)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    return index
+
+
+def test_the_identity_of_a_sharded_checkpoint_covers_every_shard(tmp_path: Path) -> None:
+    first, second = sharded(tmp_path / "a", seed=1), sharded(tmp_path / "b", seed=2)
+    assert first.read_bytes() == second.read_bytes()
+    identities = [
+        construct(get_spec("lunit-vits16"), weights=str(path), depth=1).identity["weights"]
+        for path in (first, second, sharded(tmp_path / "c", seed=1))
+    ]
+    assert identities[0] != identities[1]
+    assert identities[0] == identities[2]
+
+
+def test_a_file_that_keeps_its_size_and_time_is_still_seen_to_have_changed(tmp_path: Path) -> None:
+    file = tmp_path / "weights.bin"
+    file.write_bytes(b"abc")
+    before, stat = sha256_of(file), file.stat()
+    file.write_bytes(b"abd")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert sha256_of(file) == hashlib.sha256(b"abd").hexdigest() != before
+
+
+def test_one_checkpoint_does_not_fill_several_encoders(checkpoint: Path, tmp_path: Path) -> None:
+    from histobench.roi.encoders.registry import check_distinct_weights
+
+    both = ["kaiko-vits16", "lunit-vits16"]
+    with pytest.raises(
+        HistobenchError, match=r"kaiko-vits16 and lunit-vits16 would both be made from .*lunit"
+    ):
+        check_distinct_weights(both, str(checkpoint))
+    copy = tmp_path / "copy.pth"
+    copy.write_bytes(checkpoint.read_bytes())
+    given = table(tmp_path / "t.json", **{"kaiko-vits16": str(copy), "lunit-vits16": str(checkpoint)})
+    with pytest.raises(HistobenchError, match="the same bytes"):
+        check_distinct_weights(both, str(given))
+    # Several outputs of one encoder have one checkpoint by right, and so have encoders that need no file.
+    check_distinct_weights(["virchow2", "virchow2@cls", "random-vit", "tiny-vl"], str(checkpoint))
+    check_distinct_weights(["no-such-encoder", "lunit-vits16", "my.py:Mine"], str(checkpoint))
+
+
+def test_another_encoders_published_file_is_recognised_and_refused(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from histobench.roi.encoders import construct as construct_module
+
+    kaiko = get_spec("kaiko-vits16")
+    pinned = replace(kaiko, source=replace(kaiko.source, sha256=sha256_of(checkpoint)))
+    monkeypatch.setattr(construct_module, "load_zoo", lambda: {"kaiko-vits16": pinned})
+    with pytest.raises(HistobenchError, match=r"lunit\.pth is kaiko-vits16's file .* not lunit-vits16's"):
+        construct(get_spec("lunit-vits16"), weights=str(checkpoint), depth=1)
+    lunit = get_spec("lunit-vits16")
+    # An entry that pins the same file, or takes it from the same place, may use it.
+    construct(
+        replace(lunit, source=replace(lunit.source, sha256=sha256_of(checkpoint))),
+        weights=str(checkpoint),
+        depth=1,
+    )
+    construct(replace(lunit, source=kaiko.source), weights=str(checkpoint), depth=1)
+
+
+def test_a_folder_without_the_weights_is_an_error_and_not_a_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(download, "_download", lambda *_: pytest.fail("went to the network"))
+    (tmp_path / "kaiko-vit16.pth").touch()
+    with pytest.raises(HistobenchError) as failure:
+        create_encoder("kaiko-vits16", weights=str(tmp_path))
+    said = str(failure.value)
+    assert f"the folder {tmp_path} has no weights of kaiko-vits16: looked for kaiko-vits16, " in said
+    assert "did you mean kaiko-vit16.pth?" in said
+    monkeypatch.setenv("HISTOBENCH_WEIGHTS", str(tmp_path))
+    with pytest.raises(HistobenchError, match=r"it has kaiko-vit16\.pth"):
+        create_encoder("uni_v2")
+    # What needs no file works beside it.
+    assert create_encoder("random-vit").embed_dim == 384
+    assert create_encoder("efficientnet-lite0").embed_dim == 1280
+
+
+@pytest.mark.parametrize("wrong", ["kaiko-vit16", "Kaiko-ViTS16", "kaiko_vits16", "something else"])
+def test_a_misspelt_name_in_the_table_is_an_error_and_not_a_download(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(download, "_download", lambda *_: pytest.fail("went to the network"))
+    given = table(tmp_path / "t.json", **{"uni_v1": "", "virchow2@cls": "v.pth", wrong: "k.pth"})
+    with pytest.raises(HistobenchError, match=rf"has no entry for kaiko-vits16 .*but one for '{wrong}'"):
+        create_encoder("kaiko-vits16", weights=str(given))
+    # An entry that is empty on purpose still means: download.
+    monkeypatch.setattr(download, "_download", lambda *_: (_ for _ in ()).throw(HistobenchError("asked")))
+    given = table(tmp_path / "t.json", **{"kaiko-vits16": "", wrong: "k.pth"})
+    with pytest.raises(HistobenchError, match="asked"):
+        create_encoder("kaiko-vits16", weights=str(given))
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def test_a_cache_at_another_revision_is_told_and_taken_only_on_request(
+    checkpoint: Path, hub_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = get_spec("lunit-vits16")
+    folder = hub_cache / f"models--{spec.source.repo.replace('/', '--')}" / "snapshots" / ("f" * 40)
+    folder.mkdir(parents=True)
+    network = construct(spec, allow_random=True, depth=1).network
+    save_file(network.state_dict(), folder / spec.source.file)
+    with pytest.raises(HistobenchError) as failure:
+        construct(spec, depth=1)
+    said = str(failure.value)
+    assert f"has it at revision {'f' * 40} instead of the pinned {spec.source.revision}" in said
+    assert "--allow-revision takes that" in said
+    encoder = construct(spec, depth=1, allow_revision=True)
+    assert encoder.identity["weights"] == f"sha256:{sha256_of(folder / spec.source.file)}"
+    assert encoder.identity["revision"] == "f" * 40
+    assert f"not at the pinned {spec.source.revision}" in caplog.text
+    # The very bytes that are pinned need no permission, whatever their revision is called.
+    pinned = replace(spec, source=replace(spec.source, sha256=sha256_of(folder / spec.source.file)))
+    assert construct(pinned, depth=1).identity["weights"] == encoder.identity["weights"]
+
+
+def test_a_hub_that_is_silent_is_given_up_soon_and_without_noise(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never says a word
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.2")
+        monkeypatch.setattr(download, "_unreachable_at", None)
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: threading.Event().wait())
+        with pytest.raises(HistobenchError, match="uni_v1: the model hub cannot be reached for "):
+            create_encoder("uni_v1")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_slow_download_from_a_server_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from histobench.roi.encoders import patience
+
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # answers 501 to anything
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert patience.call_while_reachable(lambda: time.sleep(0.6) or "the file", url) == "the file"
+        with pytest.raises(ZeroDivisionError):
+            patience.call_while_reachable(lambda: 1 / 0, url)
+        server.shutdown()
+
+
+MALFORMED = [
+    "[]",
+    '"text"',
+    '{"architecture": 3, "pretrained_cfg": [1]}',
+    '{"image_mean": 0.5}',
+    '{"image_mean": ["a", "b", "c"]}',
+    '{"architecture": "vit_small_patch16_224", "mean": [null, 1, 2]}',
+    '{"image_mean": [0.5], "size": {"shortest_edge": "x"}, "do_center_crop": 1, "crop_size": {"height":2}}',
+    '{"preprocess_cfg": {"mean": [{}, {}, {}]}, "model_cfg": 7}',
+    "[" * 100_000,
+    "\udcff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_configuration_is_one_line_that_names_it(text: str, checkpoint: Path) -> None:
+    path = checkpoint.parent / "config.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(HistobenchError) as failure:
+        construct(replace(get_spec("lunit-vits16"), traps={}), weights=str(checkpoint), depth=1)
+    assert str(path) in str(failure.value)
+    assert "\n" not in str(failure.value)

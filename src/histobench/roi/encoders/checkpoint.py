@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import json
 import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.checkpoint_files import INDEX, shards_of
+from histobench.roi.encoders.file_kind import kind_of
 
 #: Under which names training scripts store the weights inside a larger dictionary.
 CONTAINERS = ("state_dict", "model_state_dict", "teacher", "model", "net", "module", "backbone")
@@ -30,6 +31,8 @@ PREFIXES = (
     "vit.",
 )
 SHOWN = 6
+#: Characters of a library's own message that are shown.
+MESSAGE = 100
 
 
 def read_checkpoint(path: Path, *, container: str = "") -> dict[str, Tensor]:
@@ -37,12 +40,26 @@ def read_checkpoint(path: Path, *, container: str = "") -> dict[str, Tensor]:
 
     `.safetensors`, everything `torch.load(weights_only=True)` reads, and sharded checkpoints by their index.
     """
-    if path.name.endswith(".index.json"):
-        return _read_shards(path)
-    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
-    state = _unwrap(content, container)
+    if path.name.endswith(INDEX):
+        state: dict[str, Tensor] = {}
+        for part in shards_of(path):
+            state.update(read_checkpoint(part))
+        return state
+    kind = kind_of(path)
+    if kind == "truncated zip":
+        raise HistobenchError(f"{path} is truncated: its end is missing; download or copy it again")
+    if kind == "pickle" and path.suffix == ".safetensors":
+        raise HistobenchError(f"{path} is damaged or not a safetensors file; download or copy it again")
+    state = _unwrap(_read_safetensors(path) if kind == "safetensors" else _read_pickle(path), container)
     if not state:
         raise HistobenchError(f"{path} holds no named tensors; is it a checkpoint of weights?")
+    for name, tensor in state.items():
+        odd = _oddity(tensor)
+        if odd:
+            raise HistobenchError(
+                f"{path}: {name} is {odd}, which no encoder here can use: "
+                "give the ordinary checkpoint in floating point"
+            )
     return state
 
 
@@ -71,6 +88,16 @@ def load_strictly(
     ]
     if problems:
         raise HistobenchError(f"{where}: these are not this encoder's weights: tensors {'; '.join(problems)}")
+    coarse = [
+        f"{name} is {_dtype(fitted[name])}"
+        for name, tensor in expected.items()
+        if tensor.is_floating_point() and not _is_plain_float(fitted[name])
+    ]
+    if coarse:
+        raise HistobenchError(
+            f"{where}: these are quantised or converted weights ({', '.join(coarse[:SHOWN])}"
+            f"{', ...' if len(coarse) > SHOWN else ''}); give the checkpoint in floating point"
+        )
     network.load_state_dict({name: fitted[name] for name in expected}, strict=True)
     broken = [name for name in expected if fitted[name].is_floating_point() and not _is_finite(fitted[name])]
     if broken:
@@ -116,7 +143,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return dict(load_file(path))
     except SafetensorError as error:
-        raise HistobenchError(f"{path} is damaged or not a safetensors file: {error}") from error
+        raise HistobenchError(
+            f"{path} is damaged or truncated ({_short(error)}); download or copy it again"
+        ) from error
     except OSError as error:
         raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -124,8 +153,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _read_pickle(path: Path) -> Any:
     # Training scripts often leave their parsed arguments in the file; a Namespace only holds values.
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(path, map_location="cpu", weights_only=True)
+        # By its handle: given a name, torch would judge the file by how that ends.
+        with path.open("rb") as handle, torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(handle, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise HistobenchError(
             f"{path} is damaged, or holds Python objects besides tensors, which are never executed here; "
@@ -133,23 +163,35 @@ def _read_pickle(path: Path) -> Any:
         ) from error
     except OSError as error:
         raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise HistobenchError(f"{path} is truncated or not a checkpoint: {first_line}") from error
+    except Exception as error:
+        # A damaged pickle makes the reader stumble in any of the ways that Python knows.
+        raise HistobenchError(
+            f"{path} is truncated or not a checkpoint ({_short(error)}); download or copy it again"
+        ) from error
 
 
-def _read_shards(index: Path) -> dict[str, Tensor]:
-    try:
-        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise HistobenchError(f"{index} is not the index of a sharded checkpoint") from error
-    state: dict[str, Tensor] = {}
-    for part in parts:
-        file = index.parent / Path(part).name
-        if not file.is_file():
-            raise HistobenchError(f"{index} names {part}, which is not beside it")
-        state.update(read_checkpoint(file))
-    return state
+def _short(error: Exception) -> str:
+    """The first words of a library's complaint."""
+    first = (str(error).splitlines() or [""])[0].strip()
+    return f"{first[:MESSAGE]}..." if len(first) > MESSAGE else first or type(error).__name__
+
+
+def _oddity(tensor: Tensor) -> str:
+    """What makes a tensor useless as a weight, in words; empty for an ordinary one."""
+    if tensor.is_quantized:
+        return "a quantised tensor"
+    if tensor.layout != torch.strided:
+        return "a sparse tensor"
+    return "a tensor without values (meta)" if tensor.is_meta else ""
+
+
+def _is_plain_float(tensor: Tensor) -> bool:
+    # Numbers of eight bits or fewer need scales to mean anything, which a copy would lose.
+    return tensor.is_floating_point() and tensor.element_size() > 1
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _unwrap(content: Any, container: str) -> dict[str, Tensor]:

@@ -8,24 +8,33 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.checkpoint import load_strictly, read_checkpoint, strip_shared_prefixes
+from histobench.roi.encoders.checkpoint_files import checkpoint_sha256
 from histobench.roi.encoders.families.family import family_of
-from histobench.roi.encoders.file_hash import sha256_of
+from histobench.roi.encoders.hub_cache import other_revision
 from histobench.roi.encoders.model_config import check_config
 from histobench.roi.encoders.random_weights import SkipRandomInit, fill_with_seed
 from histobench.roi.encoders.spec import EncoderSpec
-from histobench.roi.encoders.weights import find_weights, resolve_companion, resolve_weights
+from histobench.roi.encoders.weights import check_owner, find_weights, resolve_companion, resolve_weights
+from histobench.roi.encoders.zoo import load_zoo
 from histobench.roi.encoders.zoo_encoder import ImageTextEncoder, ZooEncoder
 
 SEED = 0
 
 
 def construct(
-    spec: EncoderSpec, *, weights: str | None = None, allow_random: bool = False, depth: int | None = None
+    spec: EncoderSpec,
+    *,
+    weights: str | None = None,
+    allow_random: bool = False,
+    allow_revision: bool = False,
+    depth: int | None = None,
 ) -> BasePatchEncoder:
     """The encoder of `spec`, frozen, in eval mode, with what identifies its features in `.identity`."""
     if spec.source.kind == "project":
         return _freeze(_whole(spec), spec, {})
-    checkpoint = _find(spec, weights, allow_random)
+    checkpoint = _find(spec, weights, allow_random, allow_revision)
+    if checkpoint is not None:
+        check_owner(spec, checkpoint, load_zoo().values())
     with SkipRandomInit():
         network = family_of(spec).build(spec, depth=depth)
     if checkpoint is None:
@@ -34,7 +43,10 @@ def construct(
     else:
         check_config(spec, checkpoint)
         load_weights(spec, network, checkpoint)
-        identity = {"weights": f"sha256:{sha256_of(checkpoint)}"}
+        identity = {"weights": f"sha256:{checkpoint_sha256(checkpoint)}"}
+        revision = other_revision(spec, checkpoint) if allow_revision else ""
+        if revision:
+            identity["revision"] = revision
     if spec.text is None:
         return _freeze(ZooEncoder(spec, network), spec, identity)
     files = spec.text.files
@@ -52,10 +64,12 @@ def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:
     load_strictly(network, state, where=f"{spec.name}: {checkpoint}", ignore=spec.source.ignore)
 
 
-def _find(spec: EncoderSpec, weights: str | None, allow_random: bool) -> Path | None:
+def _find(spec: EncoderSpec, weights: str | None, allow_random: bool, allow_revision: bool) -> Path | None:
     if spec.source.kind == "seed":
         return None
-    return find_weights(spec, weights) if allow_random else resolve_weights(spec, weights)
+    if allow_random:
+        return find_weights(spec, weights)
+    return resolve_weights(spec, weights, allow_revision=allow_revision)
 
 
 def _whole(spec: EncoderSpec) -> BasePatchEncoder:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.file_hash import cache_dir, sha256_of
+from histobench.roi.encoders.hub_cache import find_others, find_pinned
+from histobench.roi.encoders.patience import UnreachableError, call_while_reachable
 from histobench.roi.encoders.spec import EncoderSpec
+
+log = logging.getLogger(__name__)
 
 LOGIN = "then run: hf auth login"
 #: A hub that could not be reached is not asked again for so long: each time its library waits half a minute.
@@ -30,25 +36,41 @@ def find_in_cache(spec: EncoderSpec, file: str) -> Path | None:
     if spec.source.kind == "url":
         path = cached_url(spec, spec.source.url)
         return path if path.is_file() else None
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(spec.source.repo, file, revision=spec.source.revision or None)
-    return Path(found) if isinstance(found, str) else None
+    return find_pinned(spec, file)
 
 
-def fetch_from_hub(spec: EncoderSpec, file: str) -> Path:
-    """A file of the encoder's repository at the pinned revision, from the cache or the network."""
+def fetch_from_hub(spec: EncoderSpec, file: str, *, allow_revision: bool = False) -> Path:
+    """A file of the encoder's repository at the pinned revision, from the cache or the network.
+
+    With `allow_revision` a file that the cache has at another revision will do, if the pinned is not there.
+    """
     source = spec.source
-    cached = find_in_cache(spec, file)
-    if cached is None and is_offline():
+    path = find_pinned(spec, file)
+    if path is None and allow_revision:
+        for revision, other in find_others(spec, file).items():
+            log.warning("%s: %s at %s, not at the pinned %s", spec.name, file, revision, source.revision)
+            return other
+    if path is None and is_offline():
         raise HistobenchError(
             f"the weights of {spec.name} ({source.repo}/{file}) are not on this machine and HF_HUB_OFFLINE=1 "
-            f"forbids downloading; unset it, or give a path in model_utils/model_weights.json"
+            "forbids downloading; unset it, or give a path in model_utils/model_weights.json"
+            + _other_revisions(spec, file)
         )
-    path = cached or _download(spec, file)
+    path = path or _download(spec, file)
     if file == source.file:
         check_sha256(spec, path)
     return path
+
+
+def _other_revisions(spec: EncoderSpec, file: str) -> str:
+    """The end of an error message: what the cache has instead, and how to take it."""
+    others = find_others(spec, file)
+    if not others or not spec.source.revision:
+        return ""
+    return (
+        f"; the hub's cache has it at revision {next(iter(others))} instead of the pinned "
+        f"{spec.source.revision}: --allow-revision takes that"
+    )
 
 
 def check_sha256(spec: EncoderSpec, path: Path) -> None:
@@ -61,7 +83,7 @@ def check_sha256(spec: EncoderSpec, path: Path) -> None:
 
 
 def _download(spec: EncoderSpec, file: str) -> Path:
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -75,12 +97,18 @@ def _download(spec: EncoderSpec, file: str) -> Path:
     by_hand = f"or download {file} yourself and give its path in model_utils/model_weights.json"
     away = HistobenchError(
         f"{spec.name}: the model hub cannot be reached for {source.repo}/{file}; "
-        f"connect to the internet, {by_hand}"
+        f"connect to the internet, {by_hand}{_other_revisions(spec, file)}"
     )
     if _was_just_unreachable():
         raise away
+    # Its library reports every attempt in two lines; what matters of them is said here in one.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        return Path(hf_hub_download(source.repo, file, revision=source.revision or None))
+        fetch = partial(hf_hub_download, source.repo, file, revision=source.revision or None)
+        return Path(call_while_reachable(fetch, constants.ENDPOINT))
+    except UnreachableError as error:
+        _note_unreachable()
+        raise away from error
     except GatedRepoError as error:
         raise HistobenchError(
             f"{spec.name}: access to {source.repo} has to be granted by its authors; "
@@ -124,17 +152,23 @@ def fetch_from_url(spec: EncoderSpec, url: str) -> Path:
                 f"{spec.name} needs {url}, and HF_HUB_OFFLINE=1 forbids download; {by_hand}"
             )
         try:
-            with (
-                urllib.request.urlopen(url, timeout=60) as remote,
-                atomic_path(path) as temporary,
-                temporary.open("wb") as handle,
-            ):
-                shutil.copyfileobj(remote, handle, 1 << 20)
+            call_while_reachable(partial(_copy_from, url, path), url)
+        except UnreachableError as error:
+            raise HistobenchError(f"{spec.name}: {url} cannot be reached; {by_hand}") from error
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             raise HistobenchError(f"{spec.name}: cannot download {url} ({error}); {by_hand}") from error
     if url == spec.source.url:
         check_sha256(spec, path)
     return path
+
+
+def _copy_from(url: str, path: Path) -> None:
+    with (
+        urllib.request.urlopen(url, timeout=60) as remote,
+        atomic_path(path) as temporary,
+        temporary.open("wb") as handle,
+    ):
+        shutil.copyfileobj(remote, handle, 1 << 20)
 
 
 def cached_url(spec: EncoderSpec, url: str) -> Path:

@@ -13,17 +13,23 @@ from histobench.core.errors import HistobenchError
 
 
 def sha256_of(path: Path) -> str:
-    """The file's sha256; a file whose size and time have not changed is not read again."""
+    """The file's sha256; a file whose size, times and inode have not changed is not read again."""
     path = path.resolve()
-    stat = path.stat()
-    key = f"{path}|{stat.st_size}|{stat.st_mtime_ns}"
-    known = _read_known()
-    if key not in known:
-        known[key] = _digest(path)
-        # A read-only home costs time, not correctness.
-        with contextlib.suppress(HistobenchError):
-            write_json(_memory(), known)
-    return known[key]
+    try:
+        stat = path.stat()
+        # Copies and archives keep a file's time of writing; its time of change nobody can set.
+        key = f"{path}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}|{stat.st_ino}"
+        known = _read_known()
+        if key in known:
+            return known[key]
+        digest = _digest(path)
+    except OSError as error:
+        raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
+    kept = {name: value for name, value in known.items() if not name.startswith(f"{path}|")}
+    # A read-only home costs time, not correctness.
+    with contextlib.suppress(HistobenchError):
+        write_json(_memory(), kept | {key: digest})
+    return digest
 
 
 def _memory() -> Path:

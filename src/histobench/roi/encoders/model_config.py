@@ -30,21 +30,34 @@ def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
         path = checkpoint.parent / name
         if not path.is_file():
             continue
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise HistobenchError(f"{path} is not valid JSON") from error
-        if isinstance(config, dict):
-            differences = dict(disagreements(spec, config))
-            notes = [differences.pop(key) for key in DEFAULTS if key in differences]
-            if notes:
-                warnings.warn(f"{path}: {'; '.join(notes)}; the zoo's is used", stacklevel=2)
-            if differences:
-                stated = "; ".join(differences.values())
-                raise HistobenchError(
-                    f"{path} does not describe {spec.name} as the zoo does: {stated}; "
-                    "is this another model's folder?"
-                )
+        differences = _differences(spec, path)
+        notes = [differences.pop(key) for key in DEFAULTS if key in differences]
+        if notes:
+            warnings.warn(f"{path}: {'; '.join(notes)}; the zoo's is used", stacklevel=2)
+        if differences:
+            stated = "; ".join(differences.values())
+            raise HistobenchError(
+                f"{path} does not describe {spec.name} as the zoo does: {stated}; "
+                "is this another model's folder?"
+            )
+
+
+def _differences(spec: EncoderSpec, path: Path) -> dict[str, str]:
+    """What a configuration file states otherwise than the entry; a file that is none is an error."""
+    advice = "fetch it again, or take it away if it does not belong to the checkpoint beside it"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise HistobenchError(f"{path} is not valid JSON; {advice}") from error
+    if not isinstance(config, dict):
+        raise HistobenchError(f"{path} is a {type(config).__name__}, not a model's configuration; {advice}")
+    try:
+        return dict(disagreements(spec, config))
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        # The values of a foreign file may be of any type.
+        raise HistobenchError(
+            f"{path} is a malformed configuration ({type(error).__name__}: {error}); {advice}"
+        ) from error
 
 
 def disagreements(spec: EncoderSpec, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
@@ -51,13 +52,19 @@ def register_encoder(name: str) -> Callable[[Factory], Factory]:
 
 
 def create_encoder(
-    name: str, *, resize_size: int | None = None, weights: str | None = None, allow_random: bool = False
+    name: str,
+    *,
+    resize_size: int | None = None,
+    weights: str | None = None,
+    allow_random: bool = False,
+    allow_revision: bool = False,
 ) -> BasePatchEncoder:
     """A frozen encoder in eval mode.
 
     `name` is a zoo name (`uni_v1`, `virchow2@cls`), a registered name, a plug-in's name, or
     `my_file.py:MyEncoder`. `weights` is a checkpoint, a folder, or a table of paths; without it the
-    places of `resolve_weights` are asked. `allow_random` gives seeded random weights where there are none.
+    places of `resolve_weights` are asked. `allow_random` gives seeded random weights where there are none;
+    `allow_revision` takes what the hub's cache has, where that is another revision than the pinned one.
     """
     from histobench.roi.encoders.own_encoder import from_factory, from_file
 
@@ -68,7 +75,20 @@ def create_encoder(
         return from_factory(name, factory, resize_size=resize_size)
     from histobench.roi.encoders.construct import construct
 
-    return construct(get_spec(name).with_size(resize_size), weights=weights, allow_random=allow_random)
+    spec = get_spec(name).with_size(resize_size)
+    return construct(spec, weights=weights, allow_random=allow_random, allow_revision=allow_revision)
+
+
+def check_distinct_weights(names: Iterable[str], weights: str | None = None) -> None:
+    """Raise when several encoders of the zoo would be made from one and the same checkpoint of the user's."""
+    from histobench.roi.encoders.weights import check_distinct
+
+    specs = []
+    for name in names:
+        with contextlib.suppress(HistobenchError):  # the user's own, or unknown, which building it says
+            specs.append(get_spec(name))
+    if len(specs) > 1:
+        check_distinct(specs, weights)
 
 
 def build_network(spec: EncoderSpec, *, device: str = "meta", depth: int | None = None) -> nn.Module:

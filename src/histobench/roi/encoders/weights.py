@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.encoders.checkpoint_files import INDEX, checkpoint_sha256
 from histobench.roi.encoders.download import fetch_from_hub, fetch_from_url, find_in_cache
 from histobench.roi.encoders.spec import EncoderSpec
+from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
 SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".torch", ".ckpt")
 #: What a hub-style folder calls its checkpoint, best first.
@@ -28,21 +32,26 @@ STAND_INS = {
     "tokenizer.json": ("vocab.txt",),
     "tokenizer.spm": ("sentencepiece.bpe.model", "tokenizer.model"),
 }
+#: Names of a folder's content that an error lists.
+SHOWN = 8
 TABLE = Path("model_utils") / "model_weights.json"
 
 
-def resolve_weights(spec: EncoderSpec, weights: str | Path | None = None) -> Path:
+def resolve_weights(
+    spec: EncoderSpec, weights: str | Path | None = None, *, allow_revision: bool = False
+) -> Path:
     """The checkpoint file (or index of a sharded one) of `spec`, downloaded if need be and allowed.
 
     `weights` is a JSON table like `model_utils/model_weights.json`, a folder of checkpoints, or one
     checkpoint; without it `HISTOBENCH_WEIGHTS` and then the table of the current folder are asked.
+    `allow_revision` takes what the hub's cache has, where that is another revision than the pinned one.
     """
     local = find_local(spec, weights)
     if local is not None:
         return local
     source = spec.source
     if source.kind == "hub":
-        return fetch_from_hub(spec, source.file)
+        return fetch_from_hub(spec, source.file, allow_revision=allow_revision)
     if source.kind == "url":
         return fetch_from_url(spec, source.url)
     if source.kind == "package":
@@ -77,23 +86,65 @@ def resolve_companion(spec: EncoderSpec, checkpoint: Path | None, file: str) -> 
 
 
 def find_local(spec: EncoderSpec, weights: str | Path | None = None) -> Path | None:
-    """The path the user has given for this encoder, checked to exist; None when there is none."""
-    for place in _places(weights):
-        if place.suffix == ".json" and not place.name.endswith(".index.json"):
+    """The path the user has given for this encoder, checked to exist; None when there is none.
+
+    A place that the user has named and that does not have the weights is an error: it was meant to.
+    """
+    places, explicit = _places(weights)
+    for place in places:
+        if place.suffix == ".json" and not place.name.endswith(INDEX):
             entry = _table_entry(place, spec)
             if entry is not None:
                 return _checkpoint_in(entry, spec, given_by=str(place))
         elif place.is_dir():
             inside = _search_folder(place, spec)
-            if inside is not None:
-                return inside
+            if inside is None and explicit and spec.source.kind in ("hub", "url"):
+                raise _nothing_in(place, spec)
+            return inside
         else:
             return _checkpoint_in(place, spec, given_by="the weights given")
     return None
 
 
-def _places(weights: str | Path | None) -> list[Path]:
-    """Where to look, in this order: the argument, the environment, the table of the current folder."""
+def check_distinct(specs: Iterable[EncoderSpec], weights: str | Path | None = None) -> None:
+    """Raise when two of several encoders would be filled from one and the same checkpoint of the user's."""
+    seen: dict[str, tuple[EncoderSpec, Path]] = {}
+    for spec in specs:
+        try:
+            path = find_local(spec, weights) if spec.source.kind not in ("seed", "project") else None
+            digest = checkpoint_sha256(path) if path is not None else ""
+        except HistobenchError:
+            continue  # building this encoder says it
+        if path is None:
+            continue
+        other, theirs = seen.setdefault(digest, (spec, path))
+        if other.name != spec.name and _published_file(other) != _published_file(spec):
+            same = str(path) if path == theirs else f"{path} and {theirs} (the same bytes)"
+            raise HistobenchError(
+                f"one checkpoint for two encoders: {other.name} and {spec.name} would both be made from "
+                f'{same}; give each its own in a table: {{"{other.name}": "...", "{spec.name}": "..."}}'
+            )
+
+
+def check_owner(spec: EncoderSpec, checkpoint: Path, zoo: Iterable[EncoderSpec]) -> None:
+    """Raise when a checkpoint is known to be another encoder's: its sha256 is pinned there."""
+    digest = checkpoint_sha256(checkpoint)
+    if digest == spec.source.sha256:
+        return
+    for other in zoo:
+        if other.source.sha256 == digest and _published_file(other) != _published_file(spec):
+            raise HistobenchError(
+                f"{checkpoint} is {other.name}'s file (by its sha256), not {spec.name}'s; use the encoder "
+                f"{other.name}, or give the checkpoint of {spec.name}"
+            )
+
+
+def _published_file(spec: EncoderSpec) -> tuple[str, str, str]:
+    return spec.source.repo, spec.source.file, spec.source.url
+
+
+def _places(weights: str | Path | None) -> tuple[list[Path], bool]:
+    """Where to look (the argument, the environment, or tables by their usual name), and if it was named."""
     for given, by in (
         (weights, "the weights given"),
         (os.environ.get("HISTOBENCH_WEIGHTS"), "HISTOBENCH_WEIGHTS"),
@@ -102,23 +153,40 @@ def _places(weights: str | Path | None) -> list[Path]:
             path = Path(given).expanduser()
             if not path.exists():
                 raise HistobenchError(f"{by}: {path} does not exist")
-            return [path]
+            return [path], True
     here = [Path.cwd() / TABLE]
     # A source checkout has its own table; an installed package does not.
     root = Path(__file__).resolve().parents[4]
     if (root / "pyproject.toml").is_file():
         here.append(root / TABLE)
-    return [table for table in dict.fromkeys(here) if table.is_file()]
+    return [table for table in dict.fromkeys(here) if table.is_file()], False
 
 
 def _table_entry(table: Path, spec: EncoderSpec) -> Path | None:
     entries = read_table(table)
-    for name in (spec.full_name, spec.name, *spec.aliases):
+    names = (spec.full_name, spec.name, *spec.aliases)
+    for name in names:
         value = entries.get(name, "")
         if value:
             path = Path(value).expanduser()
             return path if path.is_absolute() else table.parent / path
+    if not any(name in entries for name in names):
+        _check_spelling(table, names, [name for name, value in entries.items() if value])
     return None
+
+
+def _check_spelling(table: Path, names: Sequence[str], filled: Sequence[str]) -> None:
+    """A path under a name that is no encoder's was meant for one: nothing is downloaded instead of it."""
+    zoo = load_zoo()
+    known = {*zoo, *aliases_of(zoo)}
+    strange = [name for name in filled if name.partition("@")[0] not in known]
+    if strange:
+        near = difflib.get_close_matches(names[0].lower(), [name.lower() for name in strange], n=1)
+        shown = next((name for name in strange if [name.lower()] == near), strange[0])
+        raise HistobenchError(
+            f"{table} has no entry for {names[0]} (looked for: {', '.join(dict.fromkeys(names))}), but one "
+            f'for {shown!r}, which is no encoder; correct its name, or add "{names[0]}": "" to download it'
+        )
 
 
 def read_table(table: Path) -> dict[str, str]:
@@ -135,11 +203,7 @@ def read_table(table: Path) -> dict[str, str]:
 
 
 def _search_folder(folder: Path, spec: EncoderSpec) -> Path | None:
-    names = [spec.name, *spec.aliases]
-    if spec.source.repo:
-        owner, _, repo = spec.source.repo.partition("/")
-        names += [repo, f"{owner}/{repo}", f"{owner}__{repo}", f"{owner}--{repo}"]
-    for name in names:
+    for name in _folder_names(spec):
         for suffix in SUFFIXES:
             if (folder / f"{name}{suffix}").is_file():
                 return folder / f"{name}{suffix}"
@@ -148,9 +212,41 @@ def _search_folder(folder: Path, spec: EncoderSpec) -> Path | None:
     return _file_of_folder(folder, spec)
 
 
+def _folder_names(spec: EncoderSpec) -> list[str]:
+    """What the encoder's checkpoint or folder may be called in a folder of checkpoints."""
+    names = [spec.name, *spec.aliases]
+    if spec.source.kind == "hub":
+        owner, _, repo = spec.source.repo.partition("/")
+        names += [repo, f"{owner}/{repo}", f"{owner}__{repo}", f"{owner}--{repo}"]
+    return names
+
+
+def _nothing_in(folder: Path, spec: EncoderSpec) -> HistobenchError:
+    names = _folder_names(spec)
+    file = Path(spec.source.file).name or HUB_FILES[0]
+    there = {item.name: item for item in folder.iterdir() if not item.name.startswith(".")}
+    stems = {item.name if item.is_dir() else item.stem: name for name, item in there.items()}
+    lower = {stem.lower(): name for stem, name in stems.items()}
+    near = [
+        lower[match]
+        for name in (*names, file)
+        for match in difflib.get_close_matches(name.lower(), list(lower), n=2)
+    ]
+    seen = sorted(there)
+    if near:
+        hint = f"did you mean {', '.join(dict.fromkeys(near))}?"
+    else:
+        more = ", ..." if len(seen) > SHOWN else ""
+        hint = f"it has {', '.join(seen[:SHOWN])}{more}" if seen else "it is empty"
+    return HistobenchError(
+        f"the folder {folder} has no weights of {spec.name}: looked for {', '.join(names)} (a folder, or a "
+        f"file with {', '.join(SUFFIXES)}) and {file}; {hint}; nothing is downloaded while a folder is given"
+    )
+
+
 def _checkpoint_in(path: Path, spec: EncoderSpec, *, given_by: str) -> Path:
     if path.is_file():
-        if path.suffix not in SUFFIXES and not path.name.endswith(".index.json"):
+        if path.suffix not in SUFFIXES and not path.name.endswith(INDEX):
             raise HistobenchError(
                 f"{given_by}: {path} is not a checkpoint ({', '.join(SUFFIXES)} or a hub-style folder)"
             )

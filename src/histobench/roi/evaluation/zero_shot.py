@@ -51,7 +51,11 @@ def zero_shot_outcome(context: Context) -> Outcome:
     prompts = read_prompts(options.zeroshot_prompt_file, context.classes)
     weights = context.request.weights
     # The text tower is the same at every image size.
-    encoder = create_encoder(name, weights=str(Path(weights).expanduser()) if weights else None)
+    given: dict[str, Any] = {"weights": str(Path(weights).expanduser()) if weights else None}
+    identity = context.request.test.metadata.get("identity")
+    if isinstance(identity, dict) and identity.get("revision"):
+        given["allow_revision"] = True  # as it was for the features; their bytes are compared below
+    encoder = create_encoder(name, **given)
     _check_weights(encoder, context)
     if not encoder.supports_zero_shot:
         raise TaskSkippedError(f"{name} has no text tower; zero-shot needs an image-text encoder")

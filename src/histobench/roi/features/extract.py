@@ -19,6 +19,7 @@ from histobench.roi.data.problem import listing
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.own_name import names_a_file
+from histobench.roi.encoders.registry import check_distinct_weights
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, file_name
 from histobench.roi.features.batch_size import LARGEST, cpu_batch
@@ -87,7 +88,13 @@ def extract(
     if len(settings.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
         raise HistobenchError("several devices need encoders by name: give an EncoderRecipe")
     _check_writable(Path(save_dir))
+    _check_weights([item for item in given if isinstance(item, EncoderRecipe)])
     return _Run(dataset, given, Path(save_dir), settings, progress or Silent()).result()
+
+
+def _check_weights(recipes: Sequence[EncoderRecipe]) -> None:
+    for weights in {recipe.weights for recipe in recipes}:
+        check_distinct_weights((recipe.name for recipe in recipes if recipe.weights == weights), weights)
 
 
 def _check_writable(folder: Path) -> None:

@@ -56,10 +56,17 @@ class EncoderRecipe:
     name: str
     resize_size: int | None = None
     weights: str | None = None
+    #: Take what the hub's cache has, where that is another revision than the pinned one.
+    allow_revision: bool = False
 
     def build(self) -> BasePatchEncoder:
         """The encoder itself."""
         from histobench.roi.encoders.registry import create_encoder
 
         weights = str(Path(self.weights).expanduser()) if self.weights else None
-        return create_encoder(self.name, resize_size=self.resize_size, weights=weights)
+        return create_encoder(
+            self.name,
+            resize_size=self.resize_size,
+            weights=weights,
+            allow_revision=self.allow_revision,
+        )

@@ -10,6 +10,7 @@ from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.data.load import load_dataset
+from histobench.roi.encoders.registry import check_distinct_weights
 from histobench.roi.evaluation.request import EvaluationRequest, Options
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.extract import Extraction, extract
@@ -85,6 +86,8 @@ def run_plan(
     The two hooks let a display make room for the progress bar of the extraction.
     """
     outcome = PlanOutcome(plan.results)
+    # Found out now for all encoders together; one at a time each would look right.
+    check_distinct_weights(plan.encoders, plan.weights)
     datasets = load_datasets(plan)
     write_dataset_notes(plan)
     for entry in plan.datasets:
@@ -129,7 +132,7 @@ def _extract_with(
 ) -> list[Extraction]:
     return extract(
         dataset,
-        [EncoderRecipe(name, plan.size, plan.weights) for name in encoders],
+        [EncoderRecipe(name, plan.size, plan.weights, plan.allow_revision) for name in encoders],
         features_folder(plan),
         device=plan.device,
         batch_size=plan.images_per_step,

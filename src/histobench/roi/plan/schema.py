@@ -52,6 +52,7 @@ class Plan:
     size: int | None = None
     device: str | None = None
     weights: str | None = None
+    allow_revision: bool = False
     precision: str = "auto"
     compile: str = "auto"
     on_bad_image: str = "stop"
@@ -117,6 +118,9 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     for name in ("device", "weights", "precision", "compile", "on_bad_image", "batch_size", "choose_by"):
         if values.get(name) is not None:
             given[name] = str(values[name])
+    for name in ("allow_revision",):
+        if values.get(name) is not None:
+            given[name] = _flag(values[name], name, where)
     plan = Plan(**given)
     _check_words(plan, where)
     return plan
@@ -189,6 +193,12 @@ def _number(value: Any, name: str, where: str) -> int:
         raise HistobenchError(
             f"{where}: {name}: expected a whole number of at least {_LEAST[name]}, found {value!r}"
         )
+    return value
+
+
+def _flag(value: Any, name: str, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise HistobenchError(f"{where}: {name}: expected true or false, found {value!r}")
     return value
 
 
