@@ -120,8 +120,32 @@ KERNEL = {
     "a call newer than the filter": "call(470, 470, 0, 0)",
     "terminal injection": "import fcntl; fcntl.ioctl(0, 0x5412, b'x')",
     "another process's descriptor": "call(438, 438, 3, 0, 0)",
+    "a key": "call(248, 217, b'user', b'x', b'y', 1, -3)",
+    "a process handle on the host": "signal.pidfd_send_signal(os.pidfd_open(H['host_pid']), 9)",
+    "an asynchronous context": "call(206, 0, 128, ctypes.byref(ctypes.c_long(0)))",
+    "a sibling instead of a child": "call(56, 220, 0x8000 | 17, 0, 0, 0, 0)",
+    "a thread with descriptors of its own": "call(56, 220, 0x10000 | 0x800 | 0x100, 0, 0, 0, 0)",
+    "giving orphans away": "call(157, 167, 36, 0, 0, 0, 0)",
+    "hiding from the watch": "call(157, 167, 4, 0, 0, 0, 0)",
+    "outliving the zygote": "call(157, 167, 1, 0, 0, 0, 0)",
+    "rules of its own": "call(444, 444, struct.pack('Q', 1), 8, 0)",
+    "survival when memory runs out": "open('/proc/self/oom_score_adj', 'w').write('0')",
 }
-REQUESTS = {**NETWORK, **FILES, **KERNEL}
+MEMORY = {
+    "a file in memory": "os.memfd_create('x')",
+    "a secret file in memory": "call(447, 447, 0)",
+    "System V shared memory": "call(29, 194, 0, 1 << 20, 0o1600)",
+    "System V semaphores": "call(64, 190, 0, 32000, 0o1600)",
+    "System V messages": "call(68, 186, 0, 0o1600)",
+    "POSIX messages": "call(240, 180, b'x', 0o102, 0o600, None)",
+    "shared memory without a file": "import mmap; mmap.mmap(-1, 1 << 20)",
+    "shared memory of a device": "import mmap; mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20)",
+    "huge pages": "import mmap; mmap.mmap(-1, 2 << 20, flags=0x40000 | 0x22)",
+    "pages lent to a pipe": "call(278, 75, os.pipe()[1], 0, 0, 0)",
+    "locking memory": "call(149, 228, ctypes.create_string_buffer(8 << 20), 8 << 20)",
+    "more in shared memory than allowed": "open('/dev/shm/x', 'wb').write(b'x' * (17 << 20))",
+}
+REQUESTS = {**NETWORK, **FILES, **KERNEL, **MEMORY}
 
 
 @pytest.mark.parametrize("what", REQUESTS)
@@ -242,7 +266,8 @@ def test_a_set_uid_program_gains_nothing(bare_pool: SandboxPool) -> None:
     "code",
     [
         # mov eax, 20 (getpid); int 0x80; ret - the 32-bit door
-        "m = mmap.mmap(-1, 4096, prot=7); m.write(bytes.fromhex('b814000000cd80c3'))\n"
+        "m = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)\n"
+        "m.write(bytes.fromhex('b814000000cd80c3'))\n"
         "f = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))\nprint(f())",
         # the x32 door
         "print(ctypes.CDLL(None).syscall(0x40000000 + 39))",

@@ -50,7 +50,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 
 def test_every_dangerous_call_is_refused(arch: str) -> None:
-    for name in seccomp.ALWAYS_REFUSED:
+    for name in (*seccomp.ALWAYS_REFUSED, *seccomp.UNCOUNTED_MEMORY):
         if seccomp.NUMBERS[name][list(ARCHITECTURES).index(arch)] is not None:
             assert answer(arch, name) == ERRNO | errno.EPERM, name
 
@@ -81,6 +81,38 @@ def test_threads_and_forks_pass_but_new_namespaces_do_not(arch: str) -> None:
     for flag in (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
         assert answer(arch, "clone", 17 | flag) == ERRNO | errno.EPERM
     assert answer(arch, "clone3") == ERRNO | errno.ENOSYS
+
+
+def test_no_thread_or_sibling_hides_from_the_watch(arch: str) -> None:
+    files, parent, thread = 0x400, 0x8000, 0x10000
+    assert answer(arch, "clone", files) == ALLOW
+    assert answer(arch, "clone", thread | files) == ALLOW
+    assert answer(arch, "clone", thread) == ERRNO | errno.EPERM
+    assert answer(arch, "clone", parent) == ERRNO | errno.EPERM
+    assert answer(arch, "clone", thread | files | parent) == ERRNO | errno.EPERM
+
+
+def test_memory_is_private_or_has_a_file(arch: str) -> None:
+    shared, private, validated, anonymous, huge, stack = 1, 2, 3, 0x20, 0x40000, 0x20000
+    for flags in (private | anonymous, private | anonymous | stack, private, shared, validated):
+        assert answer(arch, "mmap", 0, 4096, 3, flags) == ALLOW
+    for flags in (shared | anonymous, validated | anonymous, private | anonymous | huge, shared | huge):
+        assert answer(arch, "mmap", 0, 4096, 3, flags) == ERRNO | errno.EPERM
+
+
+def test_attributes_that_keep_a_process_in_hand_stay(arch: str) -> None:
+    for option in (1, 4, 36):
+        assert answer(arch, "prctl", option, 0) == ERRNO | errno.EPERM
+    for option in (2, 3, 8, 15, 22, 38):
+        assert answer(arch, "prctl", option) == ALLOW
+
+
+def test_socket_buffers_keep_their_size(arch: str) -> None:
+    pretended = ERRNO | 0
+    for option in (7, 8, 32, 33):
+        assert answer(arch, "setsockopt", 3, 1, option) == pretended
+        assert answer(arch, "setsockopt", 3, 6, option) == ALLOW
+    assert answer(arch, "setsockopt", 3, 1, 2) == ALLOW
 
 
 def test_sockets_are_local_only(arch: str) -> None:

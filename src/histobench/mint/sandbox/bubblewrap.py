@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from histobench.mint.sandbox.guest.landlock import REFER_VERSION, landlock_version
 from histobench.mint.sandbox.interpreter import (
     SYSTEM_FILES,
     SYSTEM_FOLDERS,
@@ -19,12 +20,21 @@ from histobench.mint.sandbox.withheld import withheld_within
 
 NOBODY = 65534
 GUEST_PARENT = "/sandbox"
-_DEVICES = ("null", "zero", "full", "random", "urandom")
-# Run by root between two bubblewraps: from here on nobody has any privilege to lose.
-_BECOME_NOBODY = (
-    f"import os, sys; os.setgroups([]); os.setresgid(*[{NOBODY}] * 3); os.setresuid(*[{NOBODY}] * 3); "
-    "os.execv(sys.argv[1], sys.argv[1:])"
-)
+_DEVICES = ("null", "full", "random", "urandom")
+# Run by root between two bubblewraps: from here on nobody has any privilege to lose. When memory runs out the
+# sandbox goes first; set by root, nobody can set it back.
+_BECOME_NOBODY = f"""
+import os, sys
+try:
+    with open("/proc/self/oom_score_adj", "w") as handle:
+        handle.write("900")
+except OSError:
+    pass
+os.setgroups([])
+os.setresgid(*[{NOBODY}] * 3)
+os.setresuid(*[{NOBODY}] * 3)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def bubblewrap_path() -> str | None:
@@ -84,7 +94,8 @@ def _file_options(withheld: Sequence[str]) -> list[str]:
     for path in SYSTEM_FILES:
         options += ["--ro-bind-try", path, path]
     # Device nodes one by one: --dev would add terminals and a second user namespace.
-    for name in _DEVICES:
+    # Shared mappings of /dev/zero are memory that no limit reaches: Landlock refuses them or it is not there.
+    for name in (*_DEVICES, "zero") if landlock_version() >= REFER_VERSION else _DEVICES:
         options += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     options += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", "/proc/self/fd/0", "/dev/stdin"]
     options += ["--symlink", "/proc/self/fd/1", "/dev/stdout", "--symlink", "/proc/self/fd/2", "/dev/stderr"]

@@ -119,7 +119,17 @@ class Episode:
         if reason == "memory":
             return f"MemoryError: the session held more than {self._limits.memory_mb} MB and was ended."
         if reason == "disk":
-            return f"OSError: the session's files took more than {self._limits.scratch_mb} MB; it was ended."
+            return (
+                f"OSError: the session's files took more than {self._limits.scratch_mb} MB, were too many "
+                "or lay too deep; it was ended."
+            )
+        if reason == "cpu":
+            seconds = self._limits.cpu_seconds
+            return (
+                f"TimeoutError: the session used more than {seconds} seconds of processor time; it was ended."
+            )
+        if reason == "sessions":
+            return "OSError: the session's processes had opened too many sessions of their own; it was ended."
         return "The Python process ended during this cell."
 
     def _attend(self, channel: Channel, number: int, deadline: Deadline) -> CellResult:

@@ -17,7 +17,11 @@ SCIENCE = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one episode; each process of it is held to `memory_mb`, and so are all of them together."""
+    """Limits of one episode.
+
+    Each process of it is held to `memory_mb` and `cpu_seconds`, and so are all of them together; `scratch_mb`
+    holds for its files and, apart from them, for its shared memory.
+    """
 
     memory_mb: int = 2048
     scratch_mb: int = 64

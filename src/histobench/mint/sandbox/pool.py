@@ -46,7 +46,7 @@ class Session:
         return self.channel
 
     def why_it_ended(self) -> str:
-        """memory or disk when it was ended for using too much of it, else nothing."""
+        """memory, disk, cpu or sessions when it was ended for using too much of it, else nothing."""
         return self._zygote.end_of(self.number)
 
     def close(self) -> None:

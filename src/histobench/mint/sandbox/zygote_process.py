@@ -19,6 +19,7 @@ from typing import IO
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.sandbox.guest.frames import Channel
+from histobench.mint.sandbox.guest.scratch import remove_tree
 from histobench.mint.sandbox.launch import Launch, needs_scratch, plan_launch
 from histobench.mint.sandbox.limits import Limits
 
@@ -52,7 +53,7 @@ class ZygoteProcess:
         self._lock = threading.Lock()
         self._next = 0
         self._ends: dict[int, str] = {}
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: str | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)  # the settings are one message
@@ -109,7 +110,7 @@ class ZygoteProcess:
                 pass  # with the zygote gone its episodes are gone too
 
     def end_of(self, number: int, *, wait: float = 1.0) -> str:
-        """Why an episode that hung up was ended ("memory", "disk" or ""), waiting for the news a little."""
+        """The limit that ended an episode which hung up ("" if none), waiting for the news a little."""
         until = time.monotonic() + wait
         while True:
             with self._lock:
@@ -130,14 +131,14 @@ class ZygoteProcess:
             self._process.wait()
         self._errors.close()
         if self._scratch:
-            self._scratch.cleanup()
+            remove_tree(self._scratch)
 
     def _make_scratch(self) -> str | None:
         if not needs_scratch(self.backend):
             return None
-        self._scratch = tempfile.TemporaryDirectory(prefix="histobench-sandbox-", ignore_cleanup_errors=True)
-        os.chmod(self._scratch.name, 0o711)  # an episode enters its own folder there and sees no other
-        return self._scratch.name
+        self._scratch = tempfile.mkdtemp(prefix="histobench-sandbox-")
+        os.chmod(self._scratch, 0o711)  # an episode enters its own folder there and sees no other
+        return self._scratch
 
     def _start(self, launch: Launch, descriptor: int) -> subprocess.Popen[bytes]:
         try:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 from typing import Any
 
-from . import landlock, seccomp, usage
+from . import landlock, seccomp
 from .memory_reserve import RESERVE_BYTES
+from .processes import threads_of
 from .syscalls import (
     CAP_DAC_READ_SEARCH,
     NEW_IPC,
@@ -18,9 +20,11 @@ from .syscalls import (
     NEW_UTS,
     NOSUID_NODEV,
     NOSUID_NODEV_NOEXEC,
+    PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
     PR_SET_KEEPCAPS,
     PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
     bound_capabilities,
     keep_only_capabilities,
     mount,
@@ -29,6 +33,26 @@ from .syscalls import (
 )
 
 MEGABYTE = 1 << 20
+SHARED_MEMORY = "/dev/shm"
+_PENDING_SIGNALS = 1024
+
+# What a process may read about itself. Network, mounts and other processes are the machine's business.
+_ABOUT_ITSELF = (
+    *(
+        "cmdline",
+        "comm",
+        "fd",
+        "fdinfo",
+        "io",
+        "limits",
+        "maps",
+        "schedstat",
+        "smaps_rollup",
+        "stat",
+        "statm",
+    ),
+    "status",
+)
 
 
 def confine_in_namespaces(limits: dict[str, Any], *, scratch: str) -> None:
@@ -38,7 +62,7 @@ def confine_in_namespaces(limits: dict[str, Any], *, scratch: str) -> None:
     mount("proc", "/proc", NOSUID_NODEV_NOEXEC)
     size = f"size={limits['scratch_mb']}m,nr_inodes=16384"
     mount("tmpfs", scratch, NOSUID_NODEV, f"{size},mode=1777")
-    mount("tmpfs", "/dev/shm", NOSUID_NODEV, f"{size},mode=1777")
+    mount("tmpfs", SHARED_MEMORY, NOSUID_NODEV, f"{size},mode=1777")
     # Last, so that the mounts belong to a user namespace in which this process holds nothing.
     unshare(NEW_USER)
     _write("/proc/self/uid_map", f"{user} {user} 1")
@@ -50,6 +74,9 @@ def confine_in_namespaces(limits: dict[str, Any], *, scratch: str) -> None:
     bound_capabilities()
     keep_only_capabilities()
     prctl(PR_SET_NO_NEW_PRIVS, 1)
+    # Closes what file permissions cannot: /dev/zero, whose shared mappings no limit reaches, and the settings
+    # of this process in /proc.
+    landlock.restrict_writing([scratch, SHARED_MEMORY, "/dev/null", "/dev/full"])
     seccomp.install_filter(seccomp.packed_filter(namespaces=True))
 
 
@@ -79,13 +106,24 @@ def confine_with_landlock(
         os.setresuid(uid, uid, uid)
         keep_only_capabilities(kept)
         prctl(PR_SET_DUMPABLE, 1)
-    set_limits(limits, others=usage.threads_of(os.getuid()) if uid is None else 0)
-    landlock.restrict_files([*readable, "/proc/self"], [scratch, "/dev/null"], listable)
+    stay_in_the_zygotes_hands()
+    set_limits(limits, others=threads_of(os.getuid()) if uid is None else 0)
+    about_itself = [f"/proc/{os.getpid()}/{name}" for name in _ABOUT_ITSELF]
+    landlock.restrict_files([*readable, *about_itself], [scratch, "/dev/null"], listable)
     scoped = uid is not None or landlock.landlock_version() >= landlock.SIGNAL_SCOPE_VERSION
     program = seccomp.packed_filter(
         namespaces=False, shared_uid=uid is None, signal_only=None if scoped else os.getpid()
     )
     seccomp.install_filter(program)
+
+
+def stay_in_the_zygotes_hands() -> None:
+    """Without a process namespace: die with the zygote, and adopt whatever an own child leaves behind.
+
+    After the user id has changed, which would clear the first.
+    """
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def set_limits(limits: dict[str, Any], *, others: int = 0) -> None:
@@ -97,6 +135,7 @@ def set_limits(limits: dict[str, Any], *, others: int = 0) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_MEMLOCK, MEGABYTE)
     _limit(resource.RLIMIT_MSGQUEUE, 0)
+    _limit(resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS)
     _limit(resource.RLIMIT_NPROC, others + limits["processes"])
     _limit(resource.RLIMIT_NICE, 0)
     _limit(resource.RLIMIT_RTPRIO, 0)

@@ -14,12 +14,13 @@ _VERSION_QUERY = 1
 _RULE_PATH_BENEATH = 1
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-_TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE | _IOCTL_DEV
 READ = READ_FILE | READ_DIR | EXECUTE
 _TCP_BIND_AND_CONNECT = 0b11
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 SIGNAL_SCOPE_VERSION = 6
+REFER_VERSION = 2
 
 
 class _RulesetAttributes(ctypes.Structure):
@@ -53,14 +54,27 @@ def restrict_files(readable: Iterable[str], writable: Iterable[str], listable: I
         attributes.network, size = _TCP_BIND_AND_CONNECT, 16
     if version >= SIGNAL_SCOPE_VERSION:
         attributes.scoped, size = _ABSTRACT_SOCKETS_AND_SIGNALS, 24
+    rules = [(path, READ) for path in readable]
+    rules += [(path, READ_DIR) for path in listable]
+    rules += [(path, everything & ~_IOCTL_DEV) for path in writable]
+    _restrict(attributes, size, rules)
+
+
+def restrict_writing(writable: Iterable[str]) -> None:
+    """Let this process open only what lies beneath `writable` for writing, on top of what else decides.
+
+    Nothing happens where the kernel's Landlock is missing or too old to let files be moved between folders.
+    """
+    if landlock_version() >= REFER_VERSION:
+        rights = WRITE_FILE | _REFER
+        _restrict(_RulesetAttributes(files=rights), 8, [(path, rights) for path in writable])
+
+
+def _restrict(attributes: _RulesetAttributes, size: int, rules: Iterable[tuple[str, int]]) -> None:
     ruleset = syscall(_CREATE_RULESET, ctypes.byref(attributes), size, 0)
     try:
-        for path in readable:
-            _allow(ruleset, path, READ)
-        for path in listable:
-            _allow(ruleset, path, READ_DIR)
-        for path in writable:
-            _allow(ruleset, path, everything & ~_IOCTL_DEV)
+        for path, rights in rules:
+            _allow(ruleset, path, rights)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         syscall(_RESTRICT_SELF, ruleset, 0)
     finally:

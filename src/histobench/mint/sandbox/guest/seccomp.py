@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
+from collections.abc import Sequence
 from functools import cache
 
 from .syscalls import (
@@ -19,7 +20,10 @@ from .syscalls import (
     NEW_PID,
     NEW_USER,
     NEW_UTS,
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
     machine,
     prctl,
 )
@@ -55,6 +59,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "futimesat": (261, None),
     "init_module": (175, 105),
     "inotify_add_watch": (254, 27),
+    "io_setup": (206, 0),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
@@ -67,14 +72,19 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
     "kill": (62, 129),
+    "landlock_add_rule": (445, 445),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_restrict_self": (446, 446),
     "lchown": (94, None),
     "lookup_dcookie": (212, 18),
     "lremovexattr": (198, 15),
     "lsetxattr": (189, 6),
     "mbind": (237, 235),
+    "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "migrate_pages": (256, 238),
     "modify_ldt": (154, None),
+    "mmap": (9, 222),
     "mount": (165, 40),
     "mount_setattr": (442, 442),
     "move_mount": (429, 429),
@@ -90,6 +100,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "pidfd_getfd": (438, 438),
     "pidfd_send_signal": (424, 424),
     "pivot_root": (155, 41),
+    "prctl": (157, 167),
     "prlimit64": (302, 261),
     "process_madvise": (440, 440),
     "process_mrelease": (448, 448),
@@ -108,12 +119,15 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
     "semget": (64, 190),
+    "sendmmsg": (307, 269),
+    "sendmsg": (46, 211),
     "set_mempolicy": (238, 237),
     "set_mempolicy_home_node": (450, 450),
     "setdomainname": (171, 162),
     "sethostname": (170, 161),
     "setns": (308, 268),
     "setpriority": (141, 140),
+    "setsockopt": (54, 208),
     "settimeofday": (164, 170),
     "setxattr": (188, 5),
     "shmget": (29, 194),
@@ -134,6 +148,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "utimensat": (280, 88),
     "utimes": (235, None),
     "vhangup": (153, 58),
+    "vmsplice": (278, 75),
 }
 # Calls with a higher number were added after the list was reviewed: they do not exist here.
 LAST_REVIEWED = 450
@@ -155,10 +170,18 @@ ALWAYS_REFUSED = _names(
     syslog umount2 unshare uselib userfaultfd vhangup
     """
 )
-# Without namespaces of its own an episode shares these with the rest of the machine.
+# Memory that belongs to no process: no limit reaches it, and it does not show in any process's size.
+UNCOUNTED_MEMORY = _names(
+    """
+    io_setup landlock_add_rule landlock_create_ruleset landlock_restrict_self memfd_create mq_open msgget
+    semget shmget vmsplice
+    """
+)
+# Without namespaces of its own an episode shares these with the rest of the machine. A descriptor on its way
+# through a socket (sendmsg) would hide a file from whoever counts.
 REFUSED_WITHOUT_NAMESPACES = _names(
     """
-    connect inotify_add_watch ioprio_set mq_open msgget semget shmget socket
+    connect inotify_add_watch ioprio_set sendmmsg sendmsg socket
     """
 )
 # Where model code runs under the user's own id, the user's own files and processes need more care.
@@ -177,7 +200,12 @@ _NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 _ALL_NAMESPACES = NEW_MOUNT | NEW_UTS | NEW_IPC | NEW_USER | NEW_PID | NEW_NET | NEW_CGROUP
+_CLONE_FILES, _CLONE_PARENT, _CLONE_THREAD = 0x400, 0x8000, 0x10000
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x1, 0x20, 0x40000
 _AF_UNIX = 1
+_SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE cousins
+# Signal at the parent's death, readability by the watching zygote, and who adopts orphans.
+_FIXED_ATTRIBUTES = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER)
 _SOCKET_TYPE_MASK, _STREAM, _SEQPACKET = 0xF, 1, 5
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
@@ -218,7 +246,7 @@ def build_filter(
         program += [(_AND_SET, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL_PROCESS)]
     program += [(_GREATER, 0, 1, LAST_REVIEWED), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
 
-    refused = list(ALWAYS_REFUSED)
+    refused = [*ALWAYS_REFUSED, *UNCOUNTED_MEMORY]
     refused += [] if namespaces else REFUSED_WITHOUT_NAMESPACES
     refused += REFUSED_UNDER_SHARED_UID if shared_uid else []
     for name in refused:
@@ -231,7 +259,37 @@ def build_filter(
 
     # The C library falls back to clone, whose flags a filter can read.
     rule("clone3", (_RETURN, 0, 0, _ERRNO | errno.ENOSYS))
-    rule("clone", _argument(0), (_AND_SET, 0, 1, _ALL_NAMESPACES), _refuse(errno.EPERM), _allow())
+    # A sibling or a thread with descriptors of its own would not be found by whoever counts.
+    rule(
+        "clone",
+        _argument(0),
+        (_AND_SET, 3, 0, _ALL_NAMESPACES | _CLONE_PARENT),
+        (_MASK, 0, 0, _CLONE_THREAD | _CLONE_FILES),
+        (_EQUAL, 1, 0, _CLONE_THREAD),
+        _allow(),
+        _refuse(errno.EPERM),
+    )
+    # Pages that stay when they are unmapped, and those of a pool that is the machine's. Who wants to share
+    # memory between processes maps a file of /dev/shm, which has a limit.
+    rule(
+        "mmap",
+        _argument(3),
+        (_AND_SET, 3, 0, _MAP_HUGETLB),
+        (_MASK, 0, 0, _MAP_SHARED | _MAP_ANONYMOUS),
+        (_EQUAL, 1, 0, _MAP_SHARED | _MAP_ANONYMOUS),
+        _allow(),
+        _refuse(errno.EPERM),
+    )
+    rule("prctl", _argument(0), *_one_of(_FIXED_ATTRIBUTES, errno.EPERM), _allow())
+    # A wish, not an order: it is granted in name, and the buffer keeps its default size.
+    rule(
+        "setsockopt",
+        _argument(1),
+        (_EQUAL, 0, 1 + 2 * len(_BUFFER_SIZES), _SOL_SOCKET),
+        _argument(2),
+        *_one_of(_BUFFER_SIZES, 0),
+        _allow(),
+    )
     if namespaces:
         rule("socket", _argument(0), (_EQUAL, 1, 0, _AF_UNIX), _refuse(errno.EACCES), _allow())
         rule("socketpair", _argument(0), (_EQUAL, 1, 0, _AF_UNIX), _refuse(errno.EACCES), _allow())
@@ -286,6 +344,11 @@ def _argument(index: int) -> Instruction:
 
 def _refuse(number: int) -> Instruction:
     return (_RETURN, 0, 0, _ERRNO | number)
+
+
+def _one_of(values: Sequence[int], number: int) -> list[Instruction]:
+    """Answer error `number` when the loaded word is one of `values`, else go on."""
+    return [row for value in values for row in ((_EQUAL, 0, 1, value), _refuse(number))]
 
 
 def _allow() -> Instruction:

@@ -12,20 +12,24 @@ import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
 import time
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import confinement, episode, seccomp, usage
-from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl, setns, unshare
+from . import confinement, episode, processes, seccomp
+from .scratch import removal
+from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, prctl, setns, unshare
+from .watch import Watch
 
 _FIRST_EPISODE_UID = 1_900_000_000  # a range that no distribution hands out
 _UID_BLOCKS, _UIDS_PER_BLOCK = 100_000, 2048
 _CHECK_SECONDS = 0.2
+_REMOVE_SECONDS = 0.02  # at a stretch, however much an episode left behind
 
 
 @dataclass
@@ -49,9 +53,13 @@ class Zygote:
     spawned: int = 0
     pid_namespace: int = -1
     waker: int = -1
-    baseline: int = 0
+    removals: deque[Iterator[None]] = field(default_factory=deque)
     uid_claim: socket.socket | None = None
     uid_block: int = 0
+
+    def __post_init__(self) -> None:
+        own_mounts = (str(self.config["scratch_root"]), confinement.SHARED_MEMORY)
+        self.watch = Watch(self.config["limits"], tmpfs=own_mounts if self.isolation == "namespaces" else ())
 
     @property
     def isolation(self) -> str:
@@ -69,7 +77,6 @@ class Zygote:
         self.waker, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        self.baseline = usage.resident_bytes(os.getpid())
         self._tell({"op": "ready"})
         try:
             self._loop()
@@ -77,6 +84,9 @@ class Zygote:
             for child in list(self.children.values()):
                 _kill(child.pid)
                 self._clear_away(child)
+            for removing in self.removals:
+                for _ in removing:
+                    pass
 
     def _loop(self) -> None:
         poller = select.poll()
@@ -84,13 +94,14 @@ class Zygote:
         poller.register(self.waker, select.POLLIN)
         checked = time.monotonic()
         while True:
-            timeout = _CHECK_SECONDS * 1000 if self.children else None
+            timeout = 0 if self.removals else _CHECK_SECONDS * 1000 if self.children else None
             ready = dict(poller.poll(timeout))
             if self.waker in ready:
                 _drain(self.waker)
             if self.control.fileno() in ready and not self._obey():
                 return
             self._reap()
+            self._remove_a_little()
             if time.monotonic() - checked >= _CHECK_SECONDS:
                 self._police()
                 checked = time.monotonic()
@@ -188,10 +199,8 @@ class Zygote:
             )
         else:
             os.chdir(scratch)
-            confinement.set_limits(limits, others=usage.threads_of(os.getuid()))
-        # In namespaces the zygote is process 1 and takes all along; here it must be asked for, after the user
-        # id has changed, which would clear it.
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            confinement.stay_in_the_zygotes_hands()
+            confinement.set_limits(limits, others=processes.threads_of(os.getuid()))
 
     def _reap(self) -> None:
         while True:
@@ -213,20 +222,19 @@ class Zygote:
         else:
             _kill_orphans(set(self.children))
         if child.scratch:
-            shutil.rmtree(child.scratch, ignore_errors=True)
+            self.removals.append(removal(child.scratch))
+
+    def _remove_a_little(self) -> None:
+        """Go on removing what ended episodes left, without keeping the others waiting for long."""
+        until = time.monotonic() + _REMOVE_SECONDS
+        while self.removals and time.monotonic() < until:
+            if next(self.removals[0], self) is self:
+                self.removals.popleft()
 
     def _police(self) -> None:
-        limits = self.config["limits"]
-        limit = limits["memory_mb"] * confinement.MEGABYTE
-        for pid in usage.greedy_trees(list(self.children), limit, self.baseline):
-            self.children[pid].reason = "memory"
+        for pid, reason in self.watch.look({c.pid: c.scratch for c in self.children.values()}).items():
+            self.children[pid].reason = reason
             _kill(pid)
-        for child in self.children.values():  # a tmpfs knows its limit, a folder of the host does not
-            if child.scratch and usage.disk_exceeds(
-                child.scratch, limits["scratch_mb"] * confinement.MEGABYTE
-            ):
-                child.reason = "disk"
-                _kill(child.pid)
 
     def _tell(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # the host is not listening; the notice is a courtesy
@@ -296,7 +304,7 @@ def _kill(pid: int) -> None:
 
 def _kill_everything_of(uid: int) -> None:
     """Kill all processes of `uid` at once: as that user, -1 reaches exactly them."""
-    if usage.certainly_without_processes(uid):
+    if processes.certainly_without_processes(uid):
         return  # the usual case, and much cheaper than a fork of a process this large
     helper = os.fork()
     if helper == 0:
@@ -311,7 +319,7 @@ def _kill_everything_of(uid: int) -> None:
 def _kill_orphans(known: set[int]) -> None:
     """Kill children that are no episode: they were left behind by one. A fork bomb needs several rounds."""
     for _ in range(1000):
-        orphans = [pid for pid in usage.children_of(os.getpid()) if pid not in known]
+        orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in known]
         if not orphans:
             return
         for pid in orphans:
