@@ -1,7 +1,8 @@
 """Run a language model on tasks, with or without expert feedback, and keep every episode.
 
 Agents: openai:MODEL, openai:MODEL@http://host/v1 (vLLM, Ollama, llama.cpp, ...), vllm:MODEL@http://host/v1,
-anthropic:MODEL, gemini:MODEL, local: (a small model that needs no key), local:FILE.gguf, replay:FILE, human.
+responses:MODEL, anthropic:MODEL, gemini:MODEL, local: (a small model that needs no key), local:FILE.gguf,
+replay:FILE, human.
 Keys: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY; for an address of your own, HISTOBENCH_API_KEY.
 
 A run that was stopped or killed goes on where it was: repeat the same command.
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from histobench.mint.feedback.kind import Form
     from histobench.mint.runs.planned_cell import PlannedCell
 
+CALLS = ("text", "native")
+REASONING_HISTORIES = ("provider", "none", "all")
 OUTPUT = "mint-results"
 ANSWERS = "answers.sqlite"
 INCOMPLETE = 1
@@ -52,8 +55,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", help="a configuration file, or a folder of them, instead of --tasks and --k"
     )
     how = parser.add_argument_group("how it is run")
+    how.add_argument(
+        "--calls",
+        choices=CALLS,
+        default="text",
+        help="how the model acts: tags in its text as published, or its provider's function calls",
+    )
     how.add_argument("--rule", choices=("strict", "published"), default="strict", help="the scoring rule")
     how.add_argument("--temperature", type=float, default=0.0)
+    how.add_argument("--top-p", type=float, help="nucleus sampling (default: the provider's)")
+    how.add_argument("--seed", type=int, help="of the sampling, where the provider offers one")
+    how.add_argument("--reasoning-effort", help="low, medium, high, ...: no temperature and stop words then")
+    how.add_argument(
+        "--reasoning-history",
+        choices=REASONING_HISTORIES,
+        default="provider",
+        help="what of its reasoning a model gets back: as its provider documents, none, or all",
+    )
     how.add_argument("--max-tokens", type=int, default=512, help="of one message (default: 512)")
     how.add_argument("--prompts", choices=("own", "official"), default="own", help="whose words")
     how.add_argument("--prompts-dir", help="a clone of the published benchmark, for --prompts official")
@@ -98,6 +116,10 @@ def run(args: argparse.Namespace) -> int:
         raise HistobenchError(f"--timeout must be more than 0 seconds, not {args.timeout}")
     if not 0 <= args.temperature < float("inf"):
         raise HistobenchError(f"--temperature must be 0 or more, not {args.temperature}")
+    if args.top_p is not None and not 0 < args.top_p <= 1:
+        raise HistobenchError(f"--top-p must be more than 0 and at most 1, not {args.top_p}")
+    if args.calls == "native" and args.prompts != "own":
+        raise HistobenchError("--calls native has words of its own; leave out --prompts official")
     console = Console(stderr=True)
     wording = choose_wording(args.prompts, args.prompts_dir)
     cells, output = _cells(args)
@@ -151,7 +173,10 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
         outputs = {entry.output for entry in configured}
         if len(outputs) > 1 and not args.output:
             raise HistobenchError(f"{args.config}: the files write to {len(outputs)} folders; give --output")
-        cells = [replace(entry.planned, prompts=args.prompts) for entry in configured]
+        cells = [
+            replace(entry.planned, prompts=args.prompts, cell=replace(entry.planned.cell, calls=args.calls))
+            for entry in configured
+        ]
         return cells, Path(args.output) if args.output else outputs.pop()
     agent = parse_agent(args.agent or "local:")
     form: Form = "placebo" if args.feedback == PLACEBO else args.feedback_form
@@ -167,9 +192,17 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
         budgets=parse_budgets(args.k),
         expert=expert,
         expert_name=expert_name,
-        sampling=Sampling(args.temperature, args.max_tokens),
+        sampling=Sampling(
+            args.temperature,
+            args.max_tokens,
+            top_p=args.top_p,
+            seed=args.seed,
+            reasoning_effort=args.reasoning_effort,
+            reasoning_history=args.reasoning_history,
+        ),
         rule=rule,
         prompts=args.prompts,
+        calls=args.calls,
     )
     return request.cells(), Path(args.output or OUTPUT)
 

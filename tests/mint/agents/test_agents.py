@@ -14,7 +14,7 @@ from histobench.mint.agents.agent import EpisodeKey, HumanPlayer
 from histobench.mint.agents.completion import ProviderError
 from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
 from histobench.mint.envs.episode import RequestRefusedError
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message
 
 ASK = (Message("user", "Q"),)
 

@@ -22,7 +22,7 @@ from histobench.mint.agents.cost import CostLimitError, CostTracker, Price
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.retry import RetryPolicy
 from histobench.mint.envs.episode import RequestRefusedError
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message
 
 HISTORY = (Message("user", "What is 2 + 2?"),)
 FAST = RetryPolicy(attempts=4, first_pause=0.01, longest_pause=0.02, answer_timeout=2.0)

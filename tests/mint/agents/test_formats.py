@@ -12,7 +12,7 @@ from histobench.mint.agents.providers.anthropic import AnthropicAPI
 from histobench.mint.agents.providers.base import Capabilities
 from histobench.mint.agents.providers.gemini import GeminiAPI
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message
 
 TALK = (Message("user", "Q"), Message("assistant", "A"), Message("user", "R"), Message("user", "S"))
 

@@ -12,7 +12,7 @@ from histobench.mint.agents.cost import FREE, Price, find_price, read_prices
 from histobench.mint.agents.providers.base import Capabilities
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.spec import parse_agent
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message
 
 
 @pytest.mark.parametrize(

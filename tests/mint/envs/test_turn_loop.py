@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from histobench.mint.envs.action import classify, provider_error
 from histobench.mint.envs.state import Budget, State
 from histobench.mint.envs.turn_loop import (
-    HELP,
     WRONG,
     Outcome,
     act,
@@ -23,6 +22,7 @@ from histobench.mint.envs.turn_loop import (
     settle,
     steps_left,
 )
+from histobench.mint.envs.words import HELP
 
 
 def _play(texts: list[str], outcomes: list[Outcome], budget: Budget = Budget()) -> State:  # noqa: B008

@@ -8,11 +8,11 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent import EpisodeAgent
 from histobench.mint.agents.completion import ProviderError, Usage
 from histobench.mint.envs.episode import RequestRefusedError
-from histobench.mint.envs.state import Message
 from histobench.mint.feedback.expert import EpisodeExpert
 from histobench.mint.feedback.expert_prompt import expert_prompt
 from histobench.mint.feedback.kind import FORMS, FeedbackKind, parse_kind
 from histobench.mint.feedback.placebo import SENTENCES, placebo
+from histobench.mint.messages.parts import Message
 from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.tasks.reasoning import ReasoningTask, TheoremqaTask
 from histobench.mint.tools.wikipedia_search import WikipediaQueryRun

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from histobench.mint.envs.state import Message
 from histobench.mint.feedback.leak import leaks_answer
+from histobench.mint.messages.parts import Message
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import MBPPTask
 from histobench.mint.tasks.reasoning import MultipleChoiceTask, ReasoningTask, TheoremqaTask

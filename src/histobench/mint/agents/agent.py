@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Usage
-from histobench.mint.envs.state import Message
+from histobench.mint.envs.native_calls import as_native
+from histobench.mint.messages.parts import Message, ToolSpec
 
 #: A line of this alone ends what a person writes.
 END = "."
@@ -34,8 +35,11 @@ class EpisodeAgent(ABC):
     cost: float | None = 0.0
 
     @abstractmethod
-    def __call__(self, history: tuple[Message, ...]) -> str:
-        """The next message."""
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
+        """The next message; a text, or a message where there is more to it.
+
+        `functions` are given where calls are native: what the model may call in this turn.
+        """
 
 
 class Player(ABC):
@@ -93,13 +97,13 @@ class _EndpointAgent(EpisodeAgent):
         self._endpoint = endpoint
         self._sample = sample
 
-    def __call__(self, history: tuple[Message, ...]) -> str:
-        completion = self._endpoint.ask(history, sample=self._sample)
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
+        completion = self._endpoint.ask(history, functions=functions, sample=self._sample)
         self.usage += completion.usage
         if not completion.cached and self.cost is not None:
             cost = self._endpoint.cost(completion)
             self.cost = None if cost is None else self.cost + cost
-        return completion.text
+        return completion.message if completion.parts else completion.text
 
 
 class HumanPlayer(Player):
@@ -123,7 +127,7 @@ class _HumanAgent(EpisodeAgent):
         self._writer = writer
         self._shown = 0
 
-    def __call__(self, history: tuple[Message, ...]) -> str:
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         for message in history[self._shown :]:
             if message.role == "user":
                 self._writer.write(f"\n{message.content}\n")
@@ -133,8 +137,14 @@ class _HumanAgent(EpisodeAgent):
         lines: list[str] = []
         while line := self._reader.readline():
             if line.rstrip("\r\n") == END:
-                return "\n".join(lines)
+                return _typed(lines, functions)
             lines.append(line.rstrip("\r\n"))
         if not lines:
             raise KeyboardInterrupt  # the input has ended: nobody is there any more
-        return "\n".join(lines)
+        return _typed(lines, functions)
+
+
+def _typed(lines: list[str], functions: Sequence[ToolSpec]) -> str | Message:
+    """What a person wrote; people write the text dialect, whatever the loop speaks."""
+    text = "\n".join(lines)
+    return as_native(text) if functions else text

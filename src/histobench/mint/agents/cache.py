@@ -7,12 +7,14 @@ import json
 import sqlite3
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Completion, Sampling, Usage
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message, ToolSpec
+from histobench.mint.messages.record import part_from_record, part_record
 
 
 class AnswerCache:
@@ -44,22 +46,21 @@ class AnswerCache:
             answer = json.loads(row[0]) if row is not None else None
             if answer is None:
                 return None
-            return Completion(answer["text"], Usage(**answer["usage"]), answer["finish"], cached=True)
-        except (ValueError, KeyError, TypeError):
+            parts = tuple(part_from_record(part) for part in answer.get("parts") or ())
+            usage = Usage(**answer["usage"])
+            return Completion(answer["text"], usage, answer["finish"], cached=True, parts=parts)
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None  # a damaged answer is asked for again
 
     def add(self, key: str, completion: Completion, cost: float | None) -> None:
         """Keep an answer."""
-        usage = completion.usage
-        answer = {
+        answer: dict[str, Any] = {
             "text": completion.text,
             "finish": completion.finish,
-            "usage": {
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "known": usage.known,
-            },
+            "usage": asdict(completion.usage),
         }
+        if completion.parts:
+            answer["parts"] = [part_record(part, inline=True) for part in completion.parts]
         row = (key, json.dumps(answer), cost)
         try:
             with self._lock, self._database:
@@ -79,14 +80,27 @@ class AnswerCache:
 
 
 def request_key(
-    base_url: str, model: str, messages: Sequence[Message], sampling: Sampling, sample: int
+    base_url: str,
+    model: str,
+    messages: Sequence[Message],
+    sampling: Sampling,
+    sample: int,
+    functions: Sequence[ToolSpec] = (),
 ) -> str:
     """The same for the same request; `sample` tells repeated runs apart."""
     request: dict[str, Any] = {
         "base_url": base_url,
         "model": model,
-        "messages": [[message.role, message.content] for message in messages],
+        "messages": [_message_key(message) for message in messages],
         "sampling": sampling.as_key(),
         "sample": sample,
     }
+    if functions:
+        request["functions"] = [asdict(spec) for spec in functions]
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def _message_key(message: Message) -> list[Any]:
+    """Pictures by their hashes; a message of text alone as it was before there were parts."""
+    parts = [part_record(part) for part in message.parts]
+    return [message.role, message.content, parts] if parts else [message.role, message.content]

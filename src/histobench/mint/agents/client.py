@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.redaction import redact, redact_speech, without_credentials
@@ -24,7 +25,8 @@ from histobench.mint.agents.cost import CostTracker, Price
 from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_too_long
 from histobench.mint.agents.retry import HOPELESS, PASSING, RetryPolicy, retry_after
 from histobench.mint.envs.episode import RequestRefusedError
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec
+from histobench.mint.messages.record import part_from_record, part_record
 
 if TYPE_CHECKING:
     import httpx
@@ -74,14 +76,18 @@ class Endpoint:
         self._slots: asyncio.Semaphore | None = None
         self._start = threading.Lock()
 
-    def ask(self, messages: Sequence[Message], *, sample: int = 1) -> Completion:
+    def ask(
+        self, messages: Sequence[Message], *, functions: Sequence[ToolSpec] = (), sample: int = 1
+    ) -> Completion:
         """The next message; raises `RequestRefusedError` (too long) or `ProviderError` (given up)."""
-        key = request_key(self._identity, self.api.model, messages, self.sampling, sample)
+        # Stop sequences belong to the text dialect: inside the arguments of a call they would cut its code.
+        sampling = replace(self.sampling, stop=()) if functions else self.sampling
+        key = request_key(self._identity, self.api.model, messages, sampling, sample, functions)
         known = self._cache.find(key) if self._cache else None
         if known is not None:
             return known
         self.costs.check()
-        completion = self._loop.run(self._ask(messages))
+        completion = self._loop.run(self._ask(_Question(messages, functions, sampling)))
         if self._cache:
             self._cache.add(key, completion, self.cost(completion))
         return completion
@@ -101,7 +107,7 @@ class Endpoint:
             self._client = None
         self._loop.close()
 
-    async def _ask(self, messages: Sequence[Message]) -> Completion:
+    async def _ask(self, question: _Question) -> Completion:
         client, slots = self._connect()
         failures = empty = 0
         discarded = Usage()
@@ -110,7 +116,7 @@ class Endpoint:
             async with slots:
                 capabilities = self._capabilities
                 try:
-                    completion = await self._attempt(client, messages, capabilities)
+                    completion = await self._attempt(client, question, capabilities)
                 except _TryDifferentlyError as lesson:
                     self._capabilities = lesson.capabilities
                     continue
@@ -118,7 +124,7 @@ class Endpoint:
                     problem, wait = str(failure), failure.wait
                 else:
                     self.costs.book(completion.usage, self.cost(completion))
-                    if completion.text.strip() or empty >= self._retry.tries_after_empty:
+                    if not completion.is_empty or empty >= self._retry.tries_after_empty:
                         return replace(completion, discarded=discarded)
                     empty += 1
                     discarded += completion.usage
@@ -138,11 +144,12 @@ class Endpoint:
                 await self._sleep(pause)
 
     async def _attempt(
-        self, client: httpx.AsyncClient, messages: Sequence[Message], capabilities: Capabilities
+        self, client: httpx.AsyncClient, question: _Question, capabilities: Capabilities
     ) -> Completion:
         import httpx
 
-        request = self.api.request(messages, self.sampling, capabilities)
+        sampling = question.sampling
+        request = self.api.request(question.messages, sampling, capabilities, question.functions)
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
             async with asyncio.timeout(self._retry.answer_timeout):
@@ -154,7 +161,7 @@ class Endpoint:
             raise ProviderError(f"{self._place}: {redact(str(error))}", hopeless=True) from error
         except httpx.HTTPError as error:
             raise _PassingFailureError(f"{type(error).__name__}: {_shortened(str(error))}") from error
-        return self._read(response, capabilities)
+        return self._read(response, sampling, capabilities)
 
     async def _post(self, client: httpx.AsyncClient, request: Request) -> httpx.Response:
         """The whole answer, unless it is too long: nothing beyond the limit is ever held."""
@@ -171,7 +178,7 @@ class Endpoint:
         headers = [(name, value) for name, value in response.headers.multi_items() if name not in packing]
         return httpx.Response(response.status_code, headers=headers, content=bytes(body))
 
-    def _read(self, response: httpx.Response, capabilities: Capabilities) -> Completion:
+    def _read(self, response: httpx.Response, sampling: Sampling, capabilities: Capabilities) -> Completion:
         payload = _payload(response)
         status = _status(response, payload)
         if status == 200:
@@ -182,8 +189,11 @@ class Endpoint:
                 completion = self.api.completion(payload)
             except MalformedAnswerError as error:
                 raise _PassingFailureError(_shortened(str(error))) from error
-            text = redact_speech(whole_characters(self.sampling.cut(completion.text)))
-            return Completion(text, completion.usage, completion.finish)
+            parts = _clean_parts(completion.parts)
+            if not parts and not completion.text and completion.usage.reasoning_tokens:
+                parts = (Reasoning(),)  # it thought, and the provider does not show what
+            words = redact_speech(whole_characters(sampling.cut(completion.text)))
+            return replace(completion, text=words, parts=parts)
         text = response.text[:_READ_CHARS]
         complaint = f"HTTP {status}: {_shortened(text)}"
         if is_too_long(status, text):
@@ -214,6 +224,15 @@ class Endpoint:
             return self._client, self._slots
 
 
+@dataclass(frozen=True)
+class _Question:
+    """What is asked, however often it takes."""
+
+    messages: Sequence[Message]
+    functions: Sequence[ToolSpec]
+    sampling: Sampling
+
+
 class _PassingFailureError(Exception):
     """Ask again, after `wait` seconds if the provider said so."""
 
@@ -228,6 +247,12 @@ class _TryDifferentlyError(Exception):
     def __init__(self, capabilities: Capabilities) -> None:
         super().__init__()
         self.capabilities = capabilities
+
+
+def _clean_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Without keys of this process, and without halves of characters that no file can carry."""
+    records = [json.dumps(part_record(part, inline=True), ensure_ascii=False) for part in parts]
+    return tuple(part_from_record(json.loads(redact_speech(whole_characters(text)))) for text in records)
 
 
 def _payload(response: httpx.Response) -> dict[str, Any] | None:

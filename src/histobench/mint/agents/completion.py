@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from histobench.mint.messages.parts import Message, Part, Text, ToolCall
+
+#: What goes back of a model's reasoning: what its provider documents, nothing, or all that can be sent.
+ReasoningHistory = Literal["provider", "none", "all"]
+REASONING_HISTORIES: tuple[ReasoningHistory, ...] = ("provider", "none", "all")
 
 
 class ProviderError(Exception):
@@ -33,11 +39,18 @@ def whole_characters(text: str) -> str:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens as the provider counts them. `known` is false when it did not say for some call."""
+    """Tokens as the provider counts them. `known` is false when it did not say for some call.
+
+    `cached_tokens` (read from the provider's cache) and `cache_writes` are among the prompt's,
+    `reasoning_tokens` among the completion's; 0 where the provider does not tell.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     known: bool = True
+    cached_tokens: int = field(default=0, compare=False)
+    cache_writes: int = field(default=0, compare=False)
+    reasoning_tokens: int = field(default=0, compare=False)
 
     @property
     def total_tokens(self) -> int:
@@ -49,14 +62,19 @@ class Usage:
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.known and other.known,
+            self.cached_tokens + other.cached_tokens,
+            self.cache_writes + other.cache_writes,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
     @classmethod
-    def reported(cls, read: Iterable[Any], written: Iterable[Any]) -> Usage:
+    def reported(cls, read: Iterable[Any], written: Iterable[Any], **among: Any) -> Usage:
         """The sums of what an answer states; unknown where that is no number of tokens.
 
-        >>> Usage.reported([10, 5], [3]), Usage.reported([float("inf")], [None]).known
-        (Usage(prompt_tokens=15, completion_tokens=3, known=True), False)
+        >>> Usage.reported([10, 5], [3], cached_tokens=4).cached_tokens
+        4
+        >>> Usage.reported([float("inf")], [None]).known
+        False
         """
         try:
             counts = [[int(count) for count in counts] for counts in (read, written)]
@@ -64,7 +82,9 @@ class Usage:
             return cls(known=False)
         if min(*counts[0], *counts[1]) < 0:
             return cls(known=False)
-        return cls(sum(counts[0]), sum(counts[1]))
+        told = {name: count for name, count in among.items() if isinstance(count, int) and count > 0}
+        usage: Usage = replace(cls(sum(counts[0]), sum(counts[1])), **told)  # type: ignore[arg-type]
+        return usage
 
     def as_published(self, prefix: str = "") -> dict[str, int]:
         """The keys of `token_counter` in `results.jsonl`."""
@@ -79,7 +99,8 @@ class Usage:
 class Completion:
     """The text of an answer. `cached`: it was read from disk and cost nothing now.
 
-    `discarded` are the tokens of empty answers to the same question: paid for, no part of the conversation.
+    `parts` are given where there is more to it than text. `discarded` are the tokens of empty answers to the
+    same question: paid for, no part of the conversation.
     """
 
     text: str
@@ -87,15 +108,41 @@ class Completion:
     finish: str | None = None
     cached: bool = False
     discarded: Usage = Usage()
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def message(self) -> Message:
+        """The answer as an entry of the conversation."""
+        return Message("assistant", self.text, self.parts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all came: no words, no call, and no sign of reasoning either."""
+        said = any(not isinstance(part, Text) for part in self.parts)
+        return not self.text.strip() and not said and not self.usage.reasoning_tokens
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The functions that the model wants called."""
+        return self.message.calls
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the model writes: the published defaults are greedy decoding and 512 tokens."""
+    """How the model writes: the published defaults are greedy decoding and 512 tokens.
+
+    With a `reasoning_effort` neither temperature nor stop sequences are sent: reasoning models refuse both.
+    `grammar` is GBNF, for servers of llama.cpp.
+    """
 
     temperature: float = 0.0
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
+    top_p: float | None = None
+    seed: int | None = None
+    reasoning_effort: str | None = None
+    reasoning_history: ReasoningHistory = "provider"
+    grammar: str | None = None
 
     def cut(self, text: str) -> str:
         """The text up to the first stop sequence; for servers that ignore some of them.
@@ -108,4 +155,30 @@ class Sampling:
 
     def as_key(self) -> dict[str, Any]:
         """What distinguishes two requests."""
-        return {"temperature": self.temperature, "max_tokens": self.max_tokens, "stop": list(self.stop)}
+        key: dict[str, Any] = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {**key, "stop": list(self.stop), **self.extras()}
+
+    def extras(self) -> dict[str, Any]:
+        """What differs from the published way to ask."""
+        extras = {name: getattr(self, name) for name in ("top_p", "seed", "reasoning_effort", "grammar")}
+        if self.reasoning_history != "provider":
+            extras["reasoning_history"] = self.reasoning_history
+        return {name: value for name, value in extras.items() if value is not None}
+
+    def sent(self, without: frozenset[str], **names: str) -> dict[str, Any]:
+        """The parameters of a request, under the names of a provider; one without a name is not offered.
+
+        >>> Sampling(stop=("\\n",)).sent(frozenset({"stop"}), temperature="temperature", stop="stop")
+        {'temperature': 0.0}
+        """
+        values: Mapping[str, Any] = {
+            "temperature": None if self.reasoning_effort else self.temperature,
+            "top_p": self.top_p,
+            "seed": self.seed,
+            "stop": None if self.reasoning_effort or not self.stop else list(self.stop),
+            "reasoning_effort": self.reasoning_effort,
+            "grammar": self.grammar,
+        }
+        offered = {names[name]: value for name, value in values.items() if name in names}
+        refused = {names[name] for name in without if name in names}
+        return {name: value for name, value in offered.items() if value is not None and name not in refused}

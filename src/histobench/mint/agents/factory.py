@@ -66,10 +66,12 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
     from histobench.mint.agents.providers.anthropic import AnthropicAPI
     from histobench.mint.agents.providers.gemini import GeminiAPI
     from histobench.mint.agents.providers.openai import ChatCompletionsAPI
+    from histobench.mint.agents.providers.responses import ResponsesAPI
 
     apis: dict[str, type[ProviderAPI]] = {
         "openai": ChatCompletionsAPI,
         "vllm": ChatCompletionsAPI,
+        "responses": ResponsesAPI,
         "anthropic": AnthropicAPI,
         "gemini": GeminiAPI,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import ProviderError
 from histobench.mint.envs.episode import RequestRefusedError
-from histobench.mint.envs.state import Message
+from histobench.mint.envs.native_calls import as_native
+from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.replay.recording import SUFFIX, read_recordings
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.results.stored_episode import find_result_files, read_episodes
@@ -31,7 +32,7 @@ class ReplayPlayer(Player):
         self._path = Path(path)
         if not self._path.exists():
             raise HistobenchError(f"no recordings at {path}")
-        self._messages: dict[tuple[str, str], tuple[list[str], str | None]] = {}
+        self._messages: dict[tuple[str, str], tuple[list[Message], str | None]] = {}
         runs: dict[str, str] = {}
         for episode in _recorded(self._path):
             runs[episode.outcome.run_name] = episode.outcome.model
@@ -47,14 +48,17 @@ class ReplayPlayer(Player):
 
 
 class _ReplayAgent(EpisodeAgent):
-    def __init__(self, messages: list[str], error: str | None) -> None:
+    def __init__(self, messages: list[Message], error: str | None) -> None:
         self._left = list(reversed(messages))
         self._error = error or ENDED
 
-    def __call__(self, history: tuple[Message, ...]) -> str:
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         if not self._left:
             raise RequestRefusedError(self._error)
-        return self._left.pop()
+        message = self._left.pop()
+        if message.parts:
+            return message
+        return as_native(message.content) if functions else message.content
 
 
 def the_only_run(path: str | Path, runs: Collection[str]) -> str:
@@ -90,7 +94,7 @@ class _ReplayedFeedback(EpisodeAgent):
     def __init__(self, feedback: list[str]) -> None:
         self._left = list(reversed(feedback))
 
-    def __call__(self, history: tuple[Message, ...]) -> str:
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str:
         return self._left.pop() if self._left else ""
 
 
@@ -99,7 +103,7 @@ class _Recorded:
     """What the model wrote in each turn, what the expert said to it, and the error that ended the episode."""
 
     outcome: EpisodeOutcome
-    messages: list[str]
+    messages: list[Message]
     feedback: list[str]
     error: str | None
 
@@ -109,11 +113,12 @@ def _recorded(path: Path) -> Iterator[_Recorded]:
     if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
         for recording in read_recordings(path):
             turns = recording.turns
-            texts, feedback = [turn.assistant for turn in turns], [turn.feedback for turn in turns]
+            texts = [Message("assistant", turn.assistant) for turn in turns]
+            feedback = [turn.feedback for turn in turns]
             yield _Recorded(recording.outcome, texts, feedback, recording.error)
         return
     for file in find_result_files(path):
         for episode in read_episodes(file):
             answers = [answer or "" for _, answer in episode.exchanges]
             feedback = [text.partition(HEADER)[2].removesuffix("\n") for text in answers]
-            yield _Recorded(episode.outcome, episode.messages, feedback, episode.state.get("error"))
+            yield _Recorded(episode.outcome, episode.written, feedback, episode.state.get("error"))

@@ -14,6 +14,7 @@ from histobench.core.redaction import redact, remember_credentials, remember_sec
 #: kind -> (default address, environment variables of its key)
 PROVIDERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "openai": ("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
+    "responses": ("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
     "vllm": (None, ()),
     "anthropic": ("https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",)),
     "gemini": ("https://generativelanguage.googleapis.com/v1beta", ("GEMINI_API_KEY", "GOOGLE_API_KEY")),

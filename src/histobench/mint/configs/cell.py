@@ -10,7 +10,9 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 
 NONE = "None"
-_SETTING = re.compile(r"max(\d+)_p(\d+)(\+tool)?(\+cd)?")
+#: The ways in which a model acts: tags in its text as published, or its provider's function calls.
+CALLS = ("text", "native")
+_SETTING = re.compile(r"max(\d+)_p(\d+)(\+tool)?(\+cd)?(\+native)?")
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,16 @@ class Cell:
     max_propose_solution: int = 2
     use_tools: bool = True
     count_down: bool = True
+    calls: str = "text"
+
+    @property
+    def agent(self) -> str:
+        """Who plays, in tables: a model with native calls is another agent than the same with text.
+
+        >>> Cell("gpt", "reasoning", "gsm8k", calls="native").agent
+        'gpt+native'
+        """
+        return self.model if self.calls == "text" else f"{self.model}+{self.calls}"
 
     @property
     def path(self) -> str:
@@ -39,6 +51,7 @@ class Cell:
             parts.append(f"PHF={self.feedback_type}")
         setting = f"max{self.max_steps}_p{self.max_propose_solution}"
         setting += "+tool" * self.use_tools + "+cd" * self.count_down
+        setting += "" if self.calls == "text" else f"+{self.calls}"
         return "/".join([*parts, setting, self.family, self.dataset])
 
     @property
@@ -66,7 +79,7 @@ def parse_cell(path: str | PurePosixPath) -> Cell:
     'GT-binary'
     """
     parts = PurePosixPath(path).parts
-    expected = "<model>/F=<expert>[/PHF=<type>]/max<k>_p<p>[+tool][+cd]/<family>/<dataset>"
+    expected = "<model>/F=<expert>[/PHF=<type>]/max<k>_p<p>[+tool][+cd][+native]/<family>/<dataset>"
     marks = [index for index, part in enumerate(parts) if part.startswith("F=")]
     if not marks or marks[-1] == 0:
         raise HistobenchError(f"{path} is not the folder of a run; expected {expected}")
@@ -86,4 +99,5 @@ def parse_cell(path: str | PurePosixPath) -> Cell:
         max_propose_solution=int(setting[2]),
         use_tools=bool(setting[3]),
         count_down=bool(setting[4]),
+        calls="native" if setting[5] else "text",
     )

@@ -1,21 +1,41 @@
-"""What the model did in a turn, read from its text alone."""
+"""What the model did in a turn, read from its message alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from histobench.mint.messages.parts import Message, Reasoning, ToolCall
+
 Kind = Literal["execute", "invalid", "proposal", "proposal_unparsable", "error"]
+#: Why a message is no action: no tag in it, nothing but reasoning, no call, or calls that cannot be made.
+Fault = Literal["", "no_tag", "reasoning_only", "no_call", "malformed_call"]
+
+
+@dataclass(frozen=True)
+class CheckedCall:
+    """A native call, and what keeps it from being made (None: nothing)."""
+
+    call: ToolCall
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
 class Action:
-    """A classified message. `content` is the code or the solution; `error` is the provider's complaint."""
+    """A classified message. `content` is the code or the solution; `error` is the provider's complaint.
+
+    `message` is the model's message where there is more to it than `text`; `calls` are its native calls
+    if the turn was played in their dialect (`native`).
+    """
 
     kind: Kind
     text: str
     content: str = ""
     error: str | None = None
+    fault: Fault = ""
+    message: Message | None = None
+    calls: tuple[CheckedCall, ...] = ()
+    native: bool = False
 
     @property
     def is_proposal(self) -> bool:
@@ -36,7 +56,27 @@ def classify(text: str) -> Action:
         return Action("proposal" if solution else "proposal_unparsable", text, solution)
     code = _joined("execute", text)
     # The test is on the joined text: two empty blocks join to a newline, which the published loop runs.
-    return Action("execute" if code else "invalid", text, code)
+    return Action("execute", text, code) if code else Action("invalid", text, fault="no_tag")
+
+
+def classify_message(message: Message) -> Action:
+    """The action of a message in the text dialect; reasoning is no part of what is read.
+
+    >>> classify_message(Message("assistant", "", (Reasoning("2 + 2 is 4"),))).fault
+    'reasoning_only'
+    """
+    action = classify(message.content)
+    if not message.parts:
+        return action
+    if is_reasoning_only(message):
+        action = replace(action, fault="reasoning_only")
+    return replace(action, message=message)
+
+
+def is_reasoning_only(message: Message) -> bool:
+    """Whether the model thought, and then neither said nor called anything."""
+    thought = any(isinstance(part, Reasoning) for part in message.parts)
+    return thought and not message.content.strip() and not message.calls
 
 
 def provider_error(message: str) -> Action:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from histobench.mint.envs.action import Action
 from histobench.mint.envs.general_env import CELL_TIMEOUT_S, GeneralEnv
 from histobench.mint.envs.turn_loop import Outcome
 from histobench.mint.sandbox import SandboxPool
@@ -44,9 +45,10 @@ class AlfWorldEnv(GeneralEnv):
         super().close()
         self._household.close()
 
-    def _run(self, code: str) -> Outcome:
-        outcome = super()._run(code)
+    def outcome(self, action: Action) -> Outcome:
+        """What comes of an action; a broken game is not the agent's doing: the episode is played again."""
+        outcome = super().outcome(action)
         failure = self._household.game.failure
-        if failure is not None:  # not the agent's doing: the episode has to be played again
+        if failure is not None:
             raise failure
         return outcome

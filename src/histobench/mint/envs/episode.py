@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from histobench.mint.envs.action import Action, classify, provider_error
-from histobench.mint.envs.state import Budget, FeedbackType, Message, State
+from histobench.mint.envs.action import Action, classify_message, provider_error
+from histobench.mint.envs.native_calls import read_calls
+from histobench.mint.envs.state import Budget, FeedbackType, State
 from histobench.mint.envs.turn_loop import Outcome, act, begin, observation_block, observe, settle
+from histobench.mint.messages.parts import Message, ToolSpec
 
-#: Reads the conversation, writes the next message.
-Agent = Callable[[tuple[Message, ...]], str]
+#: Reads the conversation (and, where calls are native, the functions of this turn), writes the next message.
+Agent = Callable[..., "str | Message"]
 #: Reads the conversation and the new observation, writes the feedback ("" is none).
 Expert = Callable[[tuple[Message, ...], str], str]
 
@@ -30,13 +32,17 @@ def play(
     environment: Environment,
     agent: Agent,
     *,
-    prompt: str,
+    prompt: str | Message,
     budget: Budget = Budget(),  # noqa: B008 - immutable
     expert: Expert | None = None,
     feedback_type: FeedbackType = "no_feedback",
     watch: Callable[[State], None] | None = None,
+    functions: Callable[[], Sequence[ToolSpec]] | None = None,
 ) -> State:
     """Turns until the task is solved or a budget is spent; `watch` sees every new state.
+
+    `functions` makes calls native: it is asked in every turn which functions the model may call in it, so
+    that tools can open and close during an episode. Without it the model writes code and solutions as text.
 
     >>> class World:
     ...     def outcome(self, action):
@@ -47,7 +53,7 @@ def play(
     """
     state = begin(prompt)
     while not state.finished:
-        action = _ask(agent, state)
+        action = _ask(agent, state, functions)
         state = act(state, action)
         outcome = environment.outcome(action)
         state = settle(state, action, outcome, budget)
@@ -60,8 +66,15 @@ def play(
     return state
 
 
-def _ask(agent: Agent, state: State) -> Action:
+def _ask(agent: Agent, state: State, functions: Callable[[], Sequence[ToolSpec]] | None) -> Action:
     try:
-        return classify(agent(state.history))
+        if functions is None:
+            return classify_message(_as_message(agent(state.history)))
+        given = tuple(functions())
+        return read_calls(_as_message(agent(state.history, given)), given)
     except RequestRefusedError as error:
         return provider_error(str(error))
+
+
+def _as_message(reply: str | Message) -> Message:
+    return Message("assistant", reply) if isinstance(reply, str) else reply

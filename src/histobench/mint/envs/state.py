@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from histobench.mint.messages.parts import Message
+from histobench.mint.messages.record import message_record
+
 FeedbackType = Literal["no_feedback", "feedback_wo_gt", "feedback_with_gt"]
 TerminateReason = Literal["task_success", "max_propose_steps", "max_steps", "error"]
 
@@ -33,14 +36,6 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Message:
-    """One entry of the conversation."""
-
-    role: Literal["user", "assistant"]
-    content: str
-
-
-@dataclass(frozen=True)
 class State:
     """Everything the loop knows; a new one is made in every step."""
 
@@ -51,11 +46,13 @@ class State:
     terminate_reason: TerminateReason | None = None
     error: str | None = None
     latest_output: dict[str, Any] = field(default_factory=dict)
+    #: What was wrong with each invalid message, in order; not part of the published record.
+    faults: tuple[str, ...] = ()
 
     def as_published(self, token_counter: dict[str, int] | None = None) -> dict[str, Any]:
         """The `state` object of a line of `results.jsonl`."""
         return {
-            "history": [{"role": message.role, "content": message.content} for message in self.history],
+            "history": [message_record(message) for message in self.history],
             "finished": self.finished,
             "success": self.success,
             "latest_output": self.latest_output,

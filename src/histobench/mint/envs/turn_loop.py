@@ -10,31 +10,32 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from histobench.mint.envs.action import Action
-from histobench.mint.envs.state import Budget, FeedbackType, Message, State, TerminateReason
+from histobench.mint.envs.state import Budget, FeedbackType, State, TerminateReason
+from histobench.mint.messages.parts import Image, Message, Part, Refusal, Text, ToolCall, ToolResult
 
 ASSISTANT = "Assistant:"
 WRONG = "Your answer is wrong."
-HELP = """I don't understand your input. 
-To run Python code, put it between <execute> and </execute>: <execute>print(1 + 1)</execute>
-To answer, put your solution between <solution> and </solution>: The answer is <solution>2</solution>
-"""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of an action: text for the agent (`None`: a wrong proposal), and whether the task is solved.
 
-    `counted` is false when the tool itself (not the agent's code) failed: such a turn is free.
+    `counted` is false when the tool itself (not the agent's code) failed: such a turn is free. `results`
+    answer the native calls, in their order; `images` are what tools showed while code ran.
     """
 
     observation: str | None = None
     success: bool = False
     counted: bool = True
+    results: tuple[ToolResult, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
-def begin(prompt: str) -> State:
-    """The state before the first turn."""
-    return State(history=(Message("user", prompt),), latest_output={"content": prompt})
+def begin(prompt: str | Message) -> State:
+    """The state before the first turn; a prompt with pictures is a message."""
+    message = Message("user", prompt) if isinstance(prompt, str) else prompt
+    return State(history=(message,), latest_output={"content": message.content})
 
 
 def act(state: State, action: Action) -> State:
@@ -42,13 +43,17 @@ def act(state: State, action: Action) -> State:
     history = state.history
     if action.text:
         prefix = "" if action.text.lstrip().startswith(ASSISTANT) else f"{ASSISTANT}\n"
-        history = (*history, Message("assistant", f"{prefix}{action.text}\n"))
+        content = f"{prefix}{action.text}\n"
+        history = (*history, Message("assistant", content, _kept_parts(action, content)))
+    elif action.message is not None:  # reasoning and nothing else: kept, although it says nothing
+        history = (*history, Message("assistant", "", action.message.parts))
     counts = state.counts
     if action.is_proposal:
         counts = replace(counts, propose_solution=counts.propose_solution + 1)
     elif action.kind == "invalid":
         counts = replace(counts, invalid_action=counts.invalid_action + 1)
-    return replace(state, history=history, counts=counts)
+    faults = (*state.faults, action.fault) if action.fault else state.faults
+    return replace(state, history=history, counts=counts, faults=faults)
 
 
 def settle(state: State, action: Action, outcome: Outcome, budget: Budget) -> State:
@@ -78,7 +83,7 @@ def proposals_left(state: State, budget: Budget) -> int:
 
 def observation_block(state: State, outcome: Outcome, budget: Budget) -> str:
     """The observation with its countdown, as the agent and the expert see it."""
-    text = f"Observation:\n{WRONG if outcome.observation is None else outcome.observation}\n"
+    text = _observation(outcome)
     if budget.count_down:
         left, chances = steps_left(state, budget), proposals_left(state, budget)
         text += f"You have {left} steps left and {chances} chances to propose solution left.\n"
@@ -99,11 +104,18 @@ def observe(
     if state.finished:
         return state
     content = observation_block(state, outcome, budget)
+    rest = content.removeprefix(_observation(outcome))
     if feedback:
-        content += f"\nExpert feedback:\n{feedback}\n"
+        said = f"\nExpert feedback:\n{feedback}\n"
+        content, rest = content + said, rest + said
+    parts: tuple[Part, ...] = ()
+    if outcome.results:  # the results are the observation
+        parts = (*outcome.results, *([Text(rest.strip("\n"))] if rest.strip() else []), *outcome.images)
+    elif outcome.images:
+        parts = (Text(content), *outcome.images)
     return replace(
         state,
-        history=(*state.history, Message("user", content)),
+        history=(*state.history, Message("user", content, parts)),
         latest_output={
             "content": content,
             "observation": outcome.observation,
@@ -112,6 +124,20 @@ def observe(
             "success": outcome.success,
         },
     )
+
+
+def _observation(outcome: Outcome) -> str:
+    return f"Observation:\n{WRONG if outcome.observation is None else outcome.observation}\n"
+
+
+def _kept_parts(action: Action, content: str) -> tuple[Part, ...]:
+    """Native calls as they are; in the text dialect, the text as it is logged and what stands beside it."""
+    if action.message is None:
+        return ()
+    if action.message.calls:
+        return action.message.parts
+    beside = [part for part in action.message.parts if not isinstance(part, Text | Refusal | ToolCall)]
+    return (*beside, Text(content)) if beside else ()
 
 
 def _finish(state: State, reason: TerminateReason, *, error: str | None = None) -> State:

@@ -9,12 +9,12 @@ from typing import Any
 from histobench.mint.agents.agent import EpisodeAgent
 from histobench.mint.agents.completion import ProviderError, Usage
 from histobench.mint.envs.episode import RequestRefusedError
-from histobench.mint.envs.state import Message
 from histobench.mint.feedback.binary import one_bit
 from histobench.mint.feedback.expert_prompt import expert_prompt
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.feedback.leak import leaks_answer
 from histobench.mint.feedback.placebo import placebo
+from histobench.mint.messages.parts import Message
 from histobench.mint.prompts.first_message import Wording
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import Tool
@@ -71,7 +71,8 @@ class EpisodeExpert:
             knows_solution=self.kind.knows_solution,
         )
         try:
-            text = self.writer((Message("user", prompt),)).strip()
+            answer = self.writer((Message("user", prompt),))
+            text = (answer if isinstance(answer, str) else answer.content).strip()
         except RequestRefusedError as error:
             self.failures.append(str(error))
             return ""

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message
 from histobench.mint.prompts.first_message import TASK_HEADER, Wording
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import Tool

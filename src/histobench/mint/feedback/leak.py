@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Sequence
 
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message
 from histobench.mint.tasks.base import Task, checked
 from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tasks.reasoning import MultipleChoiceTask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message
 
 #: None of these depends on what the agent did, names a mistake, or says whether it is on the right track.
 SENTENCES: Sequence[str] = (

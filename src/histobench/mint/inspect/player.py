@@ -18,7 +18,7 @@ from inspect_ai.model import (
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import Sampling, Usage
 from histobench.mint.envs.episode import RequestRefusedError
-from histobench.mint.envs.state import Message
+from histobench.mint.messages.parts import Message, ToolSpec
 
 
 class InspectPlayer(Player):
@@ -48,7 +48,7 @@ class _InspectAgent(EpisodeAgent):
         self._outputs = outputs
         self.cost = None  # Inspect keeps the accounts
 
-    def __call__(self, history: tuple[Message, ...]) -> str:
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str:
         output = from_thread.run(self._ask, as_inspect_messages(history))
         self._outputs.append(output)
         if output.usage is not None:

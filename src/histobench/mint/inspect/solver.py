@@ -12,8 +12,8 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.factory import agent_stop_words, expert_stop_words
-from histobench.mint.envs.state import Message
 from histobench.mint.inspect.player import InspectPlayer, as_inspect_messages
+from histobench.mint.messages.record import message_from_record
 from histobench.mint.prompts.first_message import Wording
 from histobench.mint.runs.episode_run import Finished, Stage, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
@@ -92,7 +92,9 @@ def _expert(planned: PlannedCell) -> InspectPlayer | None:
 
 def _keep(state: TaskState, finished: Finished, player: InspectPlayer) -> None:
     episode: dict[str, Any] = finished.episode
-    state.messages = as_inspect_messages([Message(**entry) for entry in episode["state"]["history"]])
+    state.messages = as_inspect_messages(
+        [message_from_record(entry) for entry in episode["state"]["history"]]
+    )
     if player.outputs:
         state.output = player.outputs[-1]
     state.store.set(EPISODE, {**episode, "details": finished.details})

@@ -13,6 +13,7 @@ from histobench.mint.tools.base import Tool
 
 TEMPLATES = Path(__file__).parent / "templates"
 TASK_HEADER = "Task:\n"
+_FEEDBACK = "After each turn an expert may comment on what you did.\n\n"
 
 
 class Wording(Protocol):
@@ -67,4 +68,15 @@ def first_message(
         tool_desc=wording.tools(tools),
         in_context_example=wording.example(task, with_feedback=with_feedback),
         task_prompt=TASK_HEADER + wording.task(task),
+    )
+
+
+def calls_message(task: Task, budget: Budget, *, with_feedback: bool = False) -> str:
+    """The first message where calls are native: the schema of each function replaces list and example."""
+    template = (TEMPLATES / "native_calls.txt").read_text(encoding="utf-8").removesuffix("\n")
+    return template.format(
+        max_total_steps=budget.max_steps,
+        max_propose_solution=budget.max_propose_solution,
+        feedback=_FEEDBACK if with_feedback else "",
+        task_prompt=TASK_HEADER + task.prompt,
     )

@@ -11,6 +11,8 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.cell import Cell, parse_cell
 from histobench.mint.envs.turn_loop import ASSISTANT
+from histobench.mint.messages.parts import Message
+from histobench.mint.messages.record import message_from_record
 from histobench.mint.results.details import gave_answer_away, read_details
 from histobench.mint.results.outcome import EpisodeOutcome
 
@@ -28,36 +30,45 @@ class StoredEpisode:
 
     @property
     def messages(self) -> list[str]:
-        """What the model wrote, turn by turn."""
-        return [message for message, _ in self.exchanges]
+        """What the model wrote, turn by turn, as text."""
+        return [message.content for message, _ in self._turns()]
+
+    @property
+    def written(self) -> list[Message]:
+        """What the model wrote, with its calls and its reasoning where there were any."""
+        return [message for message, _ in self._turns()]
 
     @property
     def exchanges(self) -> list[tuple[str, str | None]]:
-        """Each message of the model with the user's answer to it; a last message has none.
+        """Each message of the model with the user's answer to it; a last message has none."""
+        return [(message.content, answer) for message, answer in self._turns()]
 
-        A message without text is not part of the history: two messages of the user in a row tell of it, or
+    def _turns(self) -> list[tuple[Message, str | None]]:
+        """A message without text is not part of the history: two messages of the user in a row tell of it, or
         the counters, at the end of an episode.
         """
-        exchanges: list[tuple[str, str | None]] = []
-        waiting: str | None = None
+        turns: list[tuple[Message, str | None]] = []
+        silence = Message("assistant", "")
+        waiting: Message | None = None
         for entry in self.state["history"][1:]:
             if entry["role"] == "assistant":
-                waiting = entry["content"].removeprefix(f"{ASSISTANT}\n").removesuffix("\n")
+                text = entry["content"].removeprefix(f"{ASSISTANT}\n").removesuffix("\n")
+                waiting = message_from_record({**entry, "content": text})
             else:
-                exchanges.append((waiting or "", entry["content"]))
+                turns.append((waiting or silence, entry["content"]))
                 waiting = None
         if waiting is not None:
-            exchanges.append((waiting, None))
-        elif sum(self.state["agent_action_count"].values()) > len(exchanges):
-            exchanges.append(("", None))
-        return exchanges
+            turns.append((waiting, None))
+        elif sum(self.state["agent_action_count"].values()) > len(turns):
+            turns.append((silence, None))
+        return turns
 
     @property
     def outcome(self) -> EpisodeOutcome:
         """Without the text."""
         counts = self.state["agent_action_count"]
         return EpisodeOutcome(
-            model=self.cell.model,
+            model=self.cell.agent,
             feedback_model=self.cell.feedback_model,
             feedback_type=self.cell.feedback_type,
             k=self.cell.max_steps,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import write_json
+from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
+from histobench.mint.messages.parts import Image
+from histobench.mint.messages.record import IMAGES
 from histobench.mint.results.details import DETAILS
 from histobench.mint.results.stored_episode import FILE
 from histobench.mint.runs.journal import LineJournal
@@ -42,8 +45,13 @@ class CellStore:
         """Whether a torn line was cut off when the folder was opened."""
         return self._results.repaired
 
-    def add(self, episode: dict[str, Any], details: dict[str, Any]) -> None:
-        """Keep a finished episode, at once."""
+    def add(self, episode: dict[str, Any], details: dict[str, Any], images: Iterable[Image] = ()) -> None:
+        """Keep a finished episode, at once; its pictures first, each in a file that its content names."""
+        for image in images:
+            path = self.folder / IMAGES / image.file_name
+            if not path.exists():
+                with atomic_path(path) as temporary:
+                    temporary.write_bytes(image.data)
         with self._lock:
             if self._details is None:
                 self._details = LineJournal(self.folder / DETAILS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +14,10 @@ from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import Usage
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.opening import open_environment
-from histobench.mint.envs.state import Budget, Message, State
+from histobench.mint.envs.state import Budget, State
 from histobench.mint.feedback.expert import EpisodeExpert
-from histobench.mint.prompts.first_message import Wording, first_message
+from histobench.mint.messages.parts import Image, Message, ToolSpec
+from histobench.mint.prompts.first_message import Wording, calls_message, first_message
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.task_source import episode_tools
 from histobench.mint.sandbox import SandboxPool
@@ -45,6 +48,7 @@ class Finished:
     details: dict[str, Any]
     success: bool
     usage: Usage
+    images: tuple[Image, ...] = ()
 
 
 def run_episode(
@@ -62,8 +66,13 @@ def run_episode(
     tools = episode_tools(planned.dataset, stage.encyclopedia)
     with open_environment(task, tools, pool=stage.pool) as environment:
         adviser = _adviser(planned, task, environment.tools, stage, expert, key)
-        prompt = first_message(
-            task, environment.tools, budget, with_feedback=adviser is not None, wording=stage.wording
+        native = planned.cell.calls == "native"
+        prompt = (
+            calls_message(task, budget, with_feedback=adviser is not None)
+            if native
+            else first_message(
+                task, environment.tools, budget, with_feedback=adviser is not None, wording=stage.wording
+            )
         )
         state = play(
             environment,
@@ -72,6 +81,7 @@ def run_episode(
             budget=budget,
             expert=adviser,
             feedback_type=planned.expert.kind.state_type if planned.expert else "no_feedback",
+            functions=environment.functions if native else None,
         )
         described = task.to_dict()
     return _finished(state, described, agent, adviser, planned, repeat, time.monotonic() - start)
@@ -102,10 +112,16 @@ def _finished(
         "tokens_known": usage.known,
         "cost": cost,
     }
+    for name in ("cached_tokens", "reasoning_tokens"):
+        if count := getattr(usage, name):
+            details[name] = count
+    if state.faults:
+        details["faults"] = dict(Counter(state.faults))
     if adviser is not None:
         details["feedback"] = adviser.as_record()
     episode = {"state": state.as_published(tokens), "task": described}
-    return Finished(episode, details, state.success, usage)
+    images = tuple(image for message in state.history for image in message.images)
+    return Finished(episode, details, state.success, usage, images)
 
 
 def _adviser(
@@ -123,9 +139,9 @@ def _budget(planned: PlannedCell) -> Budget:
 
 
 def _stoppable(agent: EpisodeAgent, stopping: threading.Event) -> Any:
-    def ask(history: tuple[Message, ...]) -> str:
+    def ask(history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         if stopping.is_set():
             raise StoppedError
-        return agent(history)
+        return agent(history, functions)
 
     return ask

@@ -56,6 +56,9 @@ class PlannedCell:
             "rule": self.rule,
             "prompts": self.prompts,
         }
+        settings["sampling"] |= self.sampling.extras()
+        if self.cell.calls != "text":
+            settings["calls"] = self.cell.calls
         if self.wikipedia is not None:
             kind, colon, place = self.wikipedia.partition(":")
             settings["wikipedia"] = kind + colon + Path(place).name  # a file that was moved is the same tape

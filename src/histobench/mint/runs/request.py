@@ -31,6 +31,7 @@ class RunRequest:
     rule: Rule = "strict"
     data: Path | None = None
     prompts: str = "own"
+    calls: str = "text"
 
     def cells(self) -> list[PlannedCell]:
         """A cell for each budget and dataset."""
@@ -45,6 +46,7 @@ class RunRequest:
             feedback_type=self.expert.kind.name if self.expert else NONE,
             max_steps=budget,
             max_propose_solution=proposals_for(budget),
+            calls=self.calls,
         )
         return PlannedCell(
             cell, dataset, self.agent, self.sampling, self.expert, self.rule, self.data, self.prompts

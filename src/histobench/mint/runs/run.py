@@ -258,5 +258,5 @@ def _play(job: Job, stage: Stage, state: _Progress) -> None:
         if not stage.stopping.is_set():
             state.failed(job, error)
         return
-    job.store.add(finished.episode, finished.details)
+    job.store.add(finished.episode, finished.details, finished.images)
     state.finished(success=finished.success, tokens=finished.usage.total_tokens)

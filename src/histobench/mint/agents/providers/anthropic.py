@@ -4,50 +4,163 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from histobench.mint.agents.completion import Completion, MalformedAnswerError, Sampling, Usage
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, turns
-from histobench.mint.envs.state import Message
+from histobench.mint.agents.completion import (
+    Completion,
+    MalformedAnswerError,
+    Sampling,
+    Usage,
+    whole_characters,
+)
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, base64_of, plain, turns
+from histobench.mint.messages.parts import (
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Unknown,
+    spoken,
+)
 
 VERSION = "2023-06-01"
+#: Tokens to think with, for models that take a budget and no effort; added to the limit of an answer.
+BUDGETS = {"minimal": 1024, "low": 1024, "medium": 4096, "high": 16384}
 
 
 @dataclass(frozen=True)
 class AnthropicAPI(ProviderAPI):
     """`base_url` ends with the version, as in https://api.anthropic.com/v1."""
 
-    def request(self, messages: Sequence[Message], sampling: Sampling, capabilities: Capabilities) -> Request:
+    format: ClassVar[str] = "anthropic"
+
+    def request(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        capabilities: Capabilities,
+        functions: Sequence[ToolSpec] = (),
+    ) -> Request:
         """A message."""
-        pairs = turns(messages, Capabilities(capabilities.without, merge_roles=True))
+        sent = list(turns(messages, merge_roles=True, history=sampling.reasoning_history))
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": sampling.max_tokens,
-            "messages": [{"role": role, "content": text} for role, text in pairs],
+            "messages": [
+                {"role": message.role, "content": self._content(message)}
+                for message in sent
+                if message.role != "system"
+            ],
         }
-        if "temperature" not in capabilities.without:
-            body["temperature"] = sampling.temperature
-        if sampling.stop and "stop" not in capabilities.without:
-            body["stop_sequences"] = list(sampling.stop)
+        if system := [message.content for message in sent if message.role == "system"]:
+            body["system"] = "\n".join(system)
+        names = {"temperature": "temperature", "top_p": "top_p", "stop": "stop_sequences"}
+        body |= sampling.sent(capabilities.without, **names)
+        if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
+            body |= _thinking(sampling, adaptive="adaptive" not in capabilities.without)
+        if functions:
+            body["tools"] = [_function(spec) for spec in functions]
         headers = {"anthropic-version": VERSION}
         if self.api_key:
             headers["x-api-key"] = self.api_key
         return Request(f"{self.base_url.rstrip('/')}/messages", body, headers)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
-        """All blocks of text, joined."""
+        """All blocks."""
         blocks = payload.get("content")
         if not isinstance(blocks, list) or payload.get("type", "message") != "message":
             raise MalformedAnswerError("no content in the answer")
         try:
-            text = "".join(block["text"] for block in blocks if block["type"] == "text")
-        except (KeyError, TypeError) as error:
+            parts = [self._part(block) for block in blocks]
+        except (KeyError, TypeError, AttributeError) as error:
             raise MalformedAnswerError(f"a block without text ({error!r})") from error
-        return Completion(text, _usage(payload.get("usage")), payload.get("stop_reason"))
+        finish = payload.get("stop_reason")
+        if finish == "refusal":
+            parts = [Refusal(part.text) if isinstance(part, Text) else part for part in parts]
+            if not spoken(parts):
+                parts.append(Refusal("The model refused to answer."))
+        return Completion(spoken(parts), _usage(payload.get("usage")), finish, parts=plain(parts))
+
+    def _part(self, block: Mapping[str, Any]) -> Part:
+        origin = self.origin(dict(block))
+        match block["type"]:
+            case "text":
+                return Text(block["text"])
+            case "tool_use":
+                arguments = block["input"]
+                return ToolCall(
+                    block["id"],
+                    block["name"],
+                    arguments if isinstance(arguments, dict) else None,
+                    origin=origin,
+                )
+            case "thinking":
+                return Reasoning(block["thinking"], origin)
+            case "redacted_thinking":
+                return Reasoning("", origin)
+            case _:
+                return Unknown(origin)
+
+    def _content(self, message: Message) -> str | list[dict[str, Any]]:
+        if not message.parts:
+            return message.content
+        return [block for part in message.parts if (block := self._block(part)) is not None]
+
+    def _block(self, part: Part) -> dict[str, Any] | None:
+        """Thinking goes back as it came: signed, and wanted beside the calls that it led to."""
+        own = self.own(part)
+        if own is not None:
+            return dict(own)
+        match part:
+            case Text(text=text) | Refusal(text=text):
+                return {"type": "text", "text": whole_characters(text)} if text.strip() else None
+            case Image():
+                return _picture(part)
+            case ToolCall():
+                return {"type": "tool_use", "id": part.id, "name": part.name, "input": part.arguments or {}}
+            case ToolResult():
+                content = [{"type": "text", "text": whole_characters(part.text)}] if part.text else []
+                content += [_picture(image) for image in part.images]
+                block: dict[str, Any] = {
+                    "type": "tool_result",
+                    "tool_use_id": part.call_id,
+                    "content": content,
+                }
+                return {**block, "is_error": True} if part.failed else block
+            case _:
+                return None
+
+
+def _picture(image: Image) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": image.media_type, "data": base64_of(image)}
+    return {"type": "image", "source": source}
+
+
+def _function(spec: ToolSpec) -> dict[str, Any]:
+    return {"name": spec.name, "description": spec.description, "input_schema": spec.parameters}
+
+
+def _thinking(sampling: Sampling, *, adaptive: bool) -> dict[str, Any]:
+    effort = sampling.reasoning_effort or ""
+    if adaptive:
+        return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
+    budget = BUDGETS.get(effort, BUDGETS["high"])
+    thinking = {"type": "enabled", "budget_tokens": budget}
+    return {"thinking": thinking, "max_tokens": sampling.max_tokens + budget}
 
 
 def _usage(usage: Any) -> Usage:
     if not isinstance(usage, Mapping):
         return Usage(known=False)
     read = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return Usage.reported([usage.get(name) or 0 for name in read], [usage.get("output_tokens")])
+    return Usage.reported(
+        [usage.get(name) or 0 for name in read],
+        [usage.get("output_tokens")],
+        cached_tokens=usage.get("cache_read_input_tokens"),
+        cache_writes=usage.get("cache_creation_input_tokens"),
+    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from histobench.mint.agents.completion import Completion, Sampling, whole_characters
-from histobench.mint.envs.state import Message
+from histobench.mint.agents.completion import Completion, ReasoningHistory, Sampling, whole_characters
+from histobench.mint.messages.parts import Image, Message, Origin, Part, Reasoning, Text, ToolSpec
 
 #: How providers say that a conversation is longer than the model can read.
 _TOO_LONG = re.compile(
@@ -18,8 +19,25 @@ _TOO_LONG = re.compile(
     r"input token count .* exceeds|exceeds? the (maximum|context|available context)|string_above_max_length",
     re.IGNORECASE | re.DOTALL,
 )
-_UNSUPPORTED = re.compile(r"unsupported|not supported|unrecognized|unknown (parameter|name)", re.IGNORECASE)
+_UNSUPPORTED = re.compile(
+    r"unsupported|not supported|unrecognized|unknown (parameter|name)|not permitted|does not support",
+    re.IGNORECASE,
+)
 _ROLES = re.compile(r"roles must alternate|alternate user/assistant", re.IGNORECASE)
+#: Parameters that some servers do not take -> how their complaints name them.
+_OPTIONAL = {
+    "max_tokens": r"max_tokens",
+    "stop": r"stop",
+    "temperature": r"temperature",
+    "top_p": r"top_?p",
+    "seed": r"seed",
+    "reasoning_effort": r"reasoning_effort|reasoning\.effort|thinking",
+    "adaptive": r"adaptive",
+    "include": r"include|encrypted content",
+    "parallel_tool_calls": r"parallel_tool_calls",
+}
+_THINK = re.compile(r"\s*<think>(.*?)(?:</think>\s*|\Z)", re.DOTALL)
+_THINK_END = "</think>"
 
 
 @dataclass(frozen=True)
@@ -42,17 +60,17 @@ class Capabilities:
     merge_roles: bool = False
 
     def learnt(self, complaint: str) -> Capabilities | None:
-        """The capabilities that answers a complaint, or `None` if it is about something else.
+        """The capabilities that answer a complaint, or `None` if it is about something else.
 
         >>> Capabilities().learnt("Unsupported parameter: 'stop' is not supported with this model.").without
         frozenset({'stop'})
         """
         if _ROLES.search(complaint) and not self.merge_roles:
-            return Capabilities(self.without, True)
+            return replace(self, merge_roles=True)
         if _UNSUPPORTED.search(complaint):
-            for name in ("max_tokens", "stop", "temperature"):
-                if name not in self.without and re.search(rf"['\"`]?\b{name}\b", complaint):
-                    return Capabilities(self.without | {name}, self.merge_roles)
+            for name, words in _OPTIONAL.items():
+                if name not in self.without and re.search(rf"['\"`]?\b({words})\b", complaint, re.IGNORECASE):
+                    return replace(self, without=self.without | {name})
         return None
 
 
@@ -64,13 +82,31 @@ class ProviderAPI(ABC):
     base_url: str = field(repr=False)  # may hold a password
     api_key: str | None = field(default=None, repr=False)
 
+    #: Tells whose own form a part is in (`Origin.format`).
+    format: ClassVar[str]
+
     @abstractmethod
-    def request(self, messages: Sequence[Message], sampling: Sampling, capabilities: Capabilities) -> Request:
-        """The request for the next message of a conversation."""
+    def request(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        capabilities: Capabilities,
+        functions: Sequence[ToolSpec] = (),
+    ) -> Request:
+        """The request for the next message of a conversation, in which the model may call `functions`."""
 
     @abstractmethod
     def completion(self, payload: Mapping[str, Any]) -> Completion:
         """The answer in a response; raises `MalformedAnswerError`."""
+
+    def own(self, part: Part) -> Any:
+        """The part as this provider wrote it; None if another did, or nobody."""
+        origin = getattr(part, "origin", None)
+        return origin.payload if isinstance(origin, Origin) and origin.format == self.format else None
+
+    def origin(self, payload: Any) -> Origin:
+        """Marks a part as this provider's."""
+        return Origin(self.format, payload)
 
 
 def is_too_long(status: int, text: str) -> bool:
@@ -84,13 +120,64 @@ def is_too_long(status: int, text: str) -> bool:
     return status in (400, 413, 422) and bool(_TOO_LONG.search(text))
 
 
-def turns(messages: Sequence[Message], capabilities: Capabilities) -> list[tuple[str, str]]:
-    """(role, text) pairs; neighbours of one role become one where the server insists on alternation."""
-    pairs: list[tuple[str, str]] = []
+def turns(
+    messages: Sequence[Message], *, merge_roles: bool, history: ReasoningHistory = "provider"
+) -> Iterator[Message]:
+    """The messages as they can be sent: whole characters, no reasoning if none may go back, none empty.
+
+    Neighbours of one role become one message where the server insists on alternation.
+    """
+    last: Message | None = None
     for message in messages:
-        content = whole_characters(message.content)  # a task or a tool may hold half a pair, too
-        if capabilities.merge_roles and pairs and pairs[-1][0] == message.role:
-            pairs[-1] = (message.role, f"{pairs[-1][1]}\n{content}")
-        else:
-            pairs.append((message.role, content))
-    return pairs
+        message = _sendable(message, history)
+        if message.role == "assistant" and not message.content and not message.parts:
+            continue  # it was reasoning alone, and that stays here
+        if last is not None and merge_roles and last.role == message.role:
+            parts = (*last.as_parts, *message.as_parts) if last.parts or message.parts else ()
+            last = Message(last.role, f"{last.content}\n{message.content}", parts)
+            continue
+        if last is not None:
+            yield last
+        last = message
+    if last is not None:
+        yield last
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """(reasoning, answer) of a text in which an open model wrote down both.
+
+    >>> split_thinking("<think>2 + 2</think>\\n4"), split_thinking("2 + 2</think>4"), split_thinking("4")
+    (('2 + 2', '4'), ('2 + 2', '4'), ('', '4'))
+    """
+    if (match := _THINK.match(text)) is not None:
+        return match[1].strip(), text[match.end() :]
+    if _THINK_END in text:  # the template of the model opened the block itself
+        reasoning, _, answer = text.partition(_THINK_END)
+        return reasoning.strip(), answer.lstrip()
+    return "", text
+
+
+def data_url(image: Image) -> str:
+    """A picture inside an address."""
+    return f"data:{image.media_type};base64,{base64_of(image)}"
+
+
+def base64_of(image: Image) -> str:
+    """A picture as text."""
+    return base64.b64encode(image.data).decode()
+
+
+def plain(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Nothing for an answer that is text alone: its text says it all."""
+    return () if all(isinstance(part, Text) and part.origin is None for part in parts) else tuple(parts)
+
+
+def _sendable(message: Message, history: ReasoningHistory) -> Message:
+    parts = message.parts
+    if history == "none":
+        parts = tuple(part for part in parts if not isinstance(part, Reasoning))
+    if not any(isinstance(part, Reasoning) for part in parts) and all(
+        isinstance(part, Text) for part in parts
+    ):
+        parts = ()
+    return Message(message.role, whole_characters(message.content), parts)

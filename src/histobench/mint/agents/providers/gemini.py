@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from histobench.mint.agents.completion import Completion, MalformedAnswerError, Sampling, Usage
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, turns
-from histobench.mint.envs.state import Message
+from histobench.mint.agents.completion import (
+    Completion,
+    MalformedAnswerError,
+    Sampling,
+    Usage,
+    whole_characters,
+)
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, base64_of, plain, turns
+from histobench.mint.messages.parts import (
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Unknown,
+    spoken,
+)
 
 #: The model ended the text itself; every other reason is the provider's.
-_OWN_ENDINGS = (None, "STOP", "MAX_TOKENS")
+_OWN_ENDINGS = (None, "STOP", "MAX_TOKENS", "MALFORMED_FUNCTION_CALL")
 #: At most five stop sequences are taken.
 _MAX_STOPS = 5
+#: Models that take tokens to think with instead of a level, and how the provider translates levels for them.
+_BUDGETED = re.compile(r"gemini-2\.5")
+BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
+SIGNATURE = "thoughtSignature"
 
 
 @dataclass(frozen=True)
 class GeminiAPI(ProviderAPI):
     """`base_url` ends with the version, as in https://generativelanguage.googleapis.com/v1beta."""
 
-    def request(self, messages: Sequence[Message], sampling: Sampling, capabilities: Capabilities) -> Request:
+    format: ClassVar[str] = "gemini"
+
+    def request(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        capabilities: Capabilities,
+        functions: Sequence[ToolSpec] = (),
+    ) -> Request:
         """Content for the conversation so far."""
         generation: dict[str, Any] = {"maxOutputTokens": sampling.max_tokens}
-        if "temperature" not in capabilities.without:
-            generation["temperature"] = sampling.temperature
-        if sampling.stop and "stop" not in capabilities.without:
-            generation["stopSequences"] = list(sampling.stop[:_MAX_STOPS])
+        names = {"temperature": "temperature", "top_p": "topP", "seed": "seed", "stop": "stopSequences"}
+        generation |= sampling.sent(capabilities.without, **names)
+        if "stopSequences" in generation:
+            generation["stopSequences"] = generation["stopSequences"][:_MAX_STOPS]
+        if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
+            generation["thinkingConfig"] = self._thinking(sampling.reasoning_effort)
+        history = sampling.reasoning_history
+        sent = list(turns(messages, merge_roles=capabilities.merge_roles, history=history))
         contents = [
-            {"role": "model" if role == "assistant" else "user", "parts": [{"text": text}]}
-            for role, text in turns(messages, capabilities)
+            {
+                "role": "model" if message.role == "assistant" else "user",
+                "parts": self._content(message, thoughts=history == "all"),
+            }
+            for message in sent
+            if message.role != "system"
         ]
+        body: dict[str, Any] = {"contents": contents, "generationConfig": generation}
+        if system := [{"text": message.content} for message in sent if message.role == "system"]:
+            body["systemInstruction"] = {"parts": system}
+        if functions:
+            body["tools"] = [{"functionDeclarations": [_function(spec) for spec in functions]}]
         headers = {"x-goog-api-key": self.api_key} if self.api_key else {}
         url = f"{self.base_url.rstrip('/')}/models/{self.model}:generateContent"
-        return Request(url, {"contents": contents, "generationConfig": generation}, headers)
+        return Request(url, body, headers)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
-        """All parts of the first candidate that are not thoughts."""
+        """All parts of the first candidate; thoughts are no text."""
         candidates = payload.get("candidates")
         if not isinstance(candidates, list) or not candidates:
             raise MalformedAnswerError(f"no candidate in the answer ({payload.get('promptFeedback')})")
@@ -44,15 +89,80 @@ class GeminiAPI(ProviderAPI):
             finish = candidates[0].get("finishReason")
             if finish not in _OWN_ENDINGS:
                 raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
-            parts = candidates[0].get("content", {}).get("parts", [])
-            text = "".join(part.get("text", "") for part in parts if not part.get("thought"))
-        except (AttributeError, TypeError) as error:
+            content = candidates[0].get("content", {}).get("parts", [])
+            parts = [self._part(part, position) for position, part in enumerate(content)]
+            text = spoken(parts)
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise MalformedAnswerError(f"not a candidate ({error!r})") from error
-        return Completion(text, _usage(payload.get("usageMetadata")), finish)
+        return Completion(text, _usage(payload.get("usageMetadata")), finish, parts=plain(parts))
+
+    def _thinking(self, effort: str) -> dict[str, Any]:
+        if _BUDGETED.search(self.model):
+            return {"thinkingBudget": BUDGETS.get(effort, BUDGETS["high"]), "includeThoughts": True}
+        return {"thinkingLevel": effort, "includeThoughts": True}
+
+    def _part(self, part: Mapping[str, Any], position: int) -> Part:
+        origin = self.origin(dict(part))
+        if part.get("thought"):
+            return Reasoning(part.get("text", ""), origin)
+        if "functionCall" in part:
+            call = part["functionCall"]
+            arguments = call.get("args") or {}
+            return ToolCall(
+                call.get("id") or f"call_{position}", call["name"], dict(arguments), origin=origin
+            )
+        if "inlineData" in part and str(part["inlineData"].get("mimeType")).startswith("image/"):
+            data = part["inlineData"]
+            return Image(base64.b64decode(data["data"]), data["mimeType"], origin)
+        if isinstance(part.get("text"), str):
+            return Text(part["text"], origin if SIGNATURE in part else None)
+        return Unknown(origin)
+
+    def _content(self, message: Message, *, thoughts: bool) -> list[dict[str, Any]]:
+        if not message.parts:
+            return [{"text": message.content}]
+        pieces: list[dict[str, Any]] = []
+        for part in message.parts:
+            # Summaries of thoughts stay here; their signatures go back, wherever they stand.
+            if isinstance(part, Reasoning) and not thoughts and SIGNATURE not in (self.own(part) or {}):
+                continue
+            pieces += self._pieces(part)
+        return pieces
+
+    def _pieces(self, part: Part) -> list[dict[str, Any]]:
+        own = self.own(part)
+        if own is not None:
+            return [dict(own)]
+        match part:
+            case Text(text=text) | Refusal(text=text):
+                return [{"text": whole_characters(text)}]
+            case Image():
+                return [_picture(part)]
+            case ToolCall():
+                return [{"functionCall": {"name": part.name, "args": part.arguments or {}}}]
+            case ToolResult():
+                word = "error" if part.failed else "result"
+                response = {"name": part.name, "response": {word: whole_characters(part.text)}}
+                return [{"functionResponse": response}, *map(_picture, part.images)]
+            case _:
+                return []
+
+
+def _picture(image: Image) -> dict[str, Any]:
+    return {"inlineData": {"mimeType": image.media_type, "data": base64_of(image)}}
+
+
+def _function(spec: ToolSpec) -> dict[str, Any]:
+    return {"name": spec.name, "description": spec.description, "parametersJsonSchema": spec.parameters}
 
 
 def _usage(usage: Any) -> Usage:
     if not isinstance(usage, Mapping):
         return Usage(known=False)
     written = [usage.get(name) or 0 for name in ("candidatesTokenCount", "thoughtsTokenCount")]
-    return Usage.reported([usage.get("promptTokenCount")], written)
+    return Usage.reported(
+        [usage.get("promptTokenCount")],
+        written,
+        cached_tokens=usage.get("cachedContentTokenCount"),
+        reasoning_tokens=usage.get("thoughtsTokenCount"),
+    )

@@ -4,30 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from histobench.mint.agents.completion import Completion, MalformedAnswerError, Sampling, Usage
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, turns
-from histobench.mint.envs.state import Message
+from histobench.mint.agents.completion import (
+    Completion,
+    MalformedAnswerError,
+    ReasoningHistory,
+    Sampling,
+    Usage,
+    whole_characters,
+)
+from histobench.mint.agents.providers.base import (
+    Capabilities,
+    ProviderAPI,
+    Request,
+    data_url,
+    plain,
+    split_thinking,
+    turns,
+)
+from histobench.mint.messages.parts import (
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Unknown,
+    spoken,
+)
+
+#: Fields of an answer that hold its reasoning, by the server that writes them.
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+#: Reasoning that has to go back as it came.
+REASONING_DETAILS = "reasoning_details"
+_KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", REASONING_DETAILS, *REASONING_FIELDS}
 
 
 @dataclass(frozen=True)
 class ChatCompletionsAPI(ProviderAPI):
     """`base_url` ends with the version, as in http://localhost:8000/v1."""
 
-    def request(self, messages: Sequence[Message], sampling: Sampling, capabilities: Capabilities) -> Request:
+    format: ClassVar[str] = "chat"
+
+    def request(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        capabilities: Capabilities,
+        functions: Sequence[ToolSpec] = (),
+    ) -> Request:
         """A chat completion."""
-        pairs = turns(messages, capabilities)
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [{"role": role, "content": text} for role, text in pairs],
-        }
-        limit = "max_completion_tokens" if "max_tokens" in capabilities.without else "max_tokens"
-        body[limit] = sampling.max_tokens
-        if "temperature" not in capabilities.without:
-            body["temperature"] = sampling.temperature
-        if sampling.stop and "stop" not in capabilities.without:
-            body["stop"] = list(sampling.stop)
+        sent: list[dict[str, Any]] = []
+        for message in turns(
+            messages, merge_roles=capabilities.merge_roles, history=sampling.reasoning_history
+        ):
+            sent += self._entries(message, sampling.reasoning_history)
+        body: dict[str, Any] = {"model": self.model, "messages": sent}
+        newer = "max_tokens" in capabilities.without or sampling.reasoning_effort
+        body["max_completion_tokens" if newer else "max_tokens"] = sampling.max_tokens
+        names = ("temperature", "top_p", "seed", "stop", "reasoning_effort", "grammar")
+        body |= sampling.sent(capabilities.without, **{name: name for name in names})
+        if functions:
+            body["tools"] = [_function(spec) for spec in functions]
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return Request(f"{self.base_url.rstrip('/')}/chat/completions", body, headers)
 
@@ -35,20 +77,147 @@ class ChatCompletionsAPI(ProviderAPI):
         """The first choice."""
         try:
             choice = payload["choices"][0]
-            content = choice["message"]["content"]
+            message = choice["message"]
+            content = None if message.get("tool_calls") else message["content"]
+            content = message.get("content", content)
         except (KeyError, IndexError, TypeError) as error:
             raise MalformedAnswerError(f"no message in the answer ({error!r})") from error
         finish = choice.get("finish_reason")
         if finish in ("content_filter", "error"):
             raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
-        if content is None and finish in ("stop", "length"):
-            content = ""  # all tokens went into reasoning that is not shown
-        if not isinstance(content, str):
+        if content is None and (finish in ("stop", "length", "tool_calls") or message.get("refusal")):
+            content = ""  # calls alone, or all tokens went into reasoning
+        if not isinstance(content, str | list):
             raise MalformedAnswerError(f"the text of the answer is {type(content).__name__}")
-        return Completion(content, _usage(payload.get("usage")), finish)
+        try:
+            parts = self._parts(message, content)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise MalformedAnswerError(f"a part of the answer is not as documented ({error!r})") from error
+        return Completion(spoken(parts), _usage(payload.get("usage")), finish, parts=plain(parts))
+
+    def _parts(self, message: Mapping[str, Any], content: str | list[Any]) -> list[Part]:
+        parts: list[Part] = []
+        if message.get(REASONING_DETAILS):
+            details = message[REASONING_DETAILS]
+            text = "".join(str(detail.get("text") or detail.get("summary") or "") for detail in details)
+            parts.append(Reasoning(text, self.origin({REASONING_DETAILS: details})))
+        else:
+            for field in REASONING_FIELDS:
+                if isinstance(thought := message.get(field), str) and thought:
+                    parts.append(Reasoning(thought, self.origin({field: thought})))
+                    break
+        if isinstance(content, str):
+            reasoning, answer = split_thinking(content)
+            parts += [Reasoning(reasoning)] if reasoning else []
+            parts += [Text(answer)] if answer else []
+        else:
+            parts += [self._content_part(item) for item in content]
+        if message.get("refusal"):
+            parts.append(Refusal(str(message["refusal"])))
+        for position, call in enumerate(message.get("tool_calls") or ()):
+            function = call["function"]
+            written = function.get("arguments") or ""
+            if not isinstance(written, str):  # some servers send an object
+                parts.append(
+                    ToolCall(_id(call, position), function["name"], written, origin=self.origin(call))
+                )
+            else:
+                parts.append(
+                    ToolCall.parse(_id(call, position), function["name"], written, self.origin(call))
+                )
+        others = {name: value for name, value in message.items() if name not in _KNOWN_FIELDS and value}
+        return [*parts, Unknown(self.origin(others))] if others else parts
+
+    def _content_part(self, item: Mapping[str, Any]) -> Part:
+        match item.get("type"):
+            case "text":
+                return Text(item["text"])
+            case "refusal":
+                return Refusal(item["refusal"])
+            case "thinking":  # written by servers of Mistral's models
+                inner = item.get("thinking") or []
+                text = inner if isinstance(inner, str) else "".join(piece.get("text", "") for piece in inner)
+                return Reasoning(text, self.origin(dict(item)))
+            case _:
+                return Unknown(self.origin(dict(item)))
+
+    def _entries(self, message: Message, history: ReasoningHistory) -> list[dict[str, Any]]:
+        """A message of ours is one of theirs, but for results of tools: each of them is one."""
+        if not message.parts:
+            return [{"role": message.role, "content": message.content}]
+        if message.role == "assistant":
+            return [self._assistant(message, history)]
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        entries: list[dict[str, Any]] = [
+            {"role": "tool", "tool_call_id": result.call_id, "content": whole_characters(result.text)}
+            for result in results
+        ]
+        rest: list[Part] = []
+        for result in results:  # no result of a tool can hold a picture in this format
+            if result.images:
+                rest += [Text(f"[What {result.name} shows:]"), *result.images]
+        rest += [part for part in message.parts if not isinstance(part, ToolResult)]
+        content = [piece for part in rest if (piece := self._piece(part)) is not None]
+        if content:
+            text_alone = len(content) == 1 and content[0].get("type") == "text"
+            entries.append({"role": message.role, "content": content[0]["text"] if text_alone else content})
+        return entries
+
+    def _assistant(self, message: Message, history: ReasoningHistory) -> dict[str, Any]:
+        entry: dict[str, Any] = {"role": "assistant"}
+        text = whole_characters(spoken(message.parts))
+        if message.calls:
+            entry["tool_calls"] = [self.own(call) or _call(call) for call in message.calls]
+        entry["content"] = text or (None if message.calls else "")
+        extra = [self.own(part) for part in message.parts if isinstance(part, Unknown) and self.own(part)]
+        if pieces := [payload for payload in extra if "type" in payload]:
+            entry["content"] = [*([{"type": "text", "text": text}] if text else []), *pieces]
+        for part in message.parts:
+            # Documented by those who write it: needed beside calls, useless or refused elsewhere.
+            payload = self._reasoning(part) if isinstance(part, Reasoning) else {}
+            if history == "all" or message.calls or REASONING_DETAILS in payload:
+                entry |= payload
+        return entry
+
+    def _reasoning(self, part: Reasoning) -> dict[str, Any]:
+        """The fields that hold it; none for what stood in the text: templates of open models leave it out."""
+        payload = self.own(part)
+        return payload if isinstance(payload, dict) and "type" not in payload else {}
+
+    def _piece(self, part: Part) -> dict[str, Any] | None:
+        match part:
+            case Text(text=text) | Refusal(text=text):
+                return {"type": "text", "text": whole_characters(text)}
+            case Image():
+                return {"type": "image_url", "image_url": {"url": data_url(part)}}
+            case Unknown():
+                own = self.own(part)
+                return own if isinstance(own, dict) and "type" in own else None
+            case _:
+                return None
+
+
+def _function(spec: ToolSpec) -> dict[str, Any]:
+    function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+    return {"type": "function", "function": function}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments_text}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _id(call: Mapping[str, Any], position: int) -> str:
+    return str(call.get("id") or f"call_{position}")
 
 
 def _usage(usage: Any) -> Usage:
     if not isinstance(usage, Mapping):
         return Usage(known=False)
-    return Usage.reported([usage.get("prompt_tokens")], [usage.get("completion_tokens")])
+    read, written = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    return Usage.reported(
+        [usage.get("prompt_tokens")],
+        [usage.get("completion_tokens")],
+        cached_tokens=read.get("cached_tokens") if isinstance(read, Mapping) else None,
+        reasoning_tokens=written.get("reasoning_tokens") if isinstance(written, Mapping) else None,
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench import __version__
+from histobench.mint.tools.base import ToolServiceError
 from histobench.mint.tools.wikipedia.article import MAX_PAGES, MAX_QUERY, Article, rendered
 
 API = "https://en.wikipedia.org/w/api.php"
@@ -22,7 +23,7 @@ TRIES = 4
 CANDIDATES = 2
 
 
-class WikipediaError(Exception):
+class WikipediaError(ToolServiceError):
     """The site could not be reached or refused; the agent sees this as an exception in its code."""
 
 

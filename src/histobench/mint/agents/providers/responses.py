@@ -1,0 +1,161 @@
+"""The Responses format of OpenAI: reasoning comes encrypted and goes back as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from histobench.mint.agents.completion import (
+    Completion,
+    MalformedAnswerError,
+    Sampling,
+    Usage,
+    whole_characters,
+)
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, data_url, plain, turns
+from histobench.mint.messages.parts import (
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Unknown,
+    spoken,
+)
+
+ENCRYPTED = "reasoning.encrypted_content"
+
+
+@dataclass(frozen=True)
+class ResponsesAPI(ProviderAPI):
+    """`base_url` ends with the version, as in https://api.openai.com/v1. The provider stores nothing."""
+
+    format: ClassVar[str] = "responses"
+
+    def request(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        capabilities: Capabilities,
+        functions: Sequence[ToolSpec] = (),
+    ) -> Request:
+        """A response; stop sequences are not offered here, and the client cuts at them."""
+        items: list[dict[str, Any]] = []
+        for message in turns(messages, merge_roles=False, history=sampling.reasoning_history):
+            items += self._items(message)
+        body: dict[str, Any] = {"model": self.model, "input": items, "store": False}
+        body["max_output_tokens"] = sampling.max_tokens
+        body |= sampling.sent(capabilities.without, temperature="temperature", top_p="top_p")
+        if "include" not in capabilities.without:
+            body["include"] = [ENCRYPTED]
+        if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
+            body["reasoning"] = {"effort": sampling.reasoning_effort}
+        if functions:
+            body["tools"] = [_function(spec) for spec in functions]
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return Request(f"{self.base_url.rstrip('/')}/responses", body, headers)
+
+    def completion(self, payload: Mapping[str, Any]) -> Completion:
+        """All items of the output."""
+        output = payload.get("output")
+        if not isinstance(output, list):
+            raise MalformedAnswerError("no output in the answer")
+        finish = (payload.get("incomplete_details") or {}).get("reason") or payload.get("status")
+        if finish in ("content_filter", "failed", "cancelled"):
+            raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
+        try:
+            parts = [part for item in output for part in self._parts(item)]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise MalformedAnswerError(f"an item of the answer is not as documented ({error!r})") from error
+        return Completion(spoken(parts), _usage(payload.get("usage")), finish, parts=plain(parts))
+
+    def _parts(self, item: Mapping[str, Any]) -> list[Part]:
+        origin = self.origin(dict(item))
+        match item["type"]:
+            case "message":
+                return [self._spoken(piece, item) for piece in item["content"]]
+            case "function_call":
+                return [ToolCall.parse(item["call_id"], item["name"], item.get("arguments") or "", origin)]
+            case "reasoning":
+                pieces = [*(item.get("summary") or ()), *(item.get("content") or ())]
+                return [Reasoning("\n".join(piece["text"] for piece in pieces), origin)]
+            case _:
+                return [Unknown(origin)]
+
+    def _spoken(self, piece: Mapping[str, Any], item: Mapping[str, Any]) -> Part:
+        match piece["type"]:
+            case "output_text":
+                return Text(piece["text"])
+            case "refusal":
+                return Refusal(piece["refusal"])
+            case _:
+                return Unknown(self.origin({**item, "content": [dict(piece)]}))
+
+    def _items(self, message: Message) -> list[dict[str, Any]]:
+        """Each call, result and piece of reasoning is an item; words and pictures between them are one."""
+        if not message.parts:
+            return [{"role": message.role, "content": whole_characters(message.content)}]
+        items: list[dict[str, Any]] = []
+        pieces: list[dict[str, Any]] = []
+        for part in message.parts:
+            piece = self._piece(part, message.role)
+            if piece is not None:
+                pieces.append(piece)
+                continue
+            if pieces:
+                items.append({"role": message.role, "content": pieces})
+                pieces = []
+            own = self.own(part)
+            if isinstance(part, ToolResult):
+                items.append(
+                    {"type": "function_call_output", "call_id": part.call_id, "output": _output(part)}
+                )
+            elif own is not None:
+                items.append(own)
+            elif isinstance(part, ToolCall):
+                call = {"call_id": part.id, "name": part.name, "arguments": part.arguments_text}
+                items.append({"type": "function_call", **call})
+        return [*items, {"role": message.role, "content": pieces}] if pieces else items
+
+    def _piece(self, part: Part, role: str) -> dict[str, Any] | None:
+        match part:
+            case Text(text=text):
+                kind = "output_text" if role == "assistant" else "input_text"
+                return {"type": kind, "text": whole_characters(text)}
+            case Refusal(text=text):
+                return {"type": "refusal", "refusal": whole_characters(text)}
+            case Image():
+                return {"type": "input_image", "image_url": data_url(part)}
+            case _:
+                return None
+
+
+def _function(spec: ToolSpec) -> dict[str, Any]:
+    # Not strict: that mode wants every argument to be required, which those of tools need not be.
+    words = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+    return {"type": "function", **words, "strict": False}
+
+
+def _output(result: ToolResult) -> Any:
+    text = whole_characters(result.text)
+    if not result.images:
+        return text
+    pictures = [{"type": "input_image", "image_url": data_url(image)} for image in result.images]
+    return [{"type": "input_text", "text": text}, *pictures]
+
+
+def _usage(usage: Any) -> Usage:
+    if not isinstance(usage, Mapping):
+        return Usage(known=False)
+    read, written = usage.get("input_tokens_details"), usage.get("output_tokens_details")
+    return Usage.reported(
+        [usage.get("input_tokens")],
+        [usage.get("output_tokens")],
+        cached_tokens=read.get("cached_tokens") if isinstance(read, Mapping) else None,
+        reasoning_tokens=written.get("reasoning_tokens") if isinstance(written, Mapping) else None,
+    )

@@ -1,0 +1,1 @@
+"""Messages of a conversation and their parts: text, pictures, calls of tools, their results, reasoning."""

@@ -1,0 +1,193 @@
+"""What a message is made of, whichever provider wrote it.
+
+A part that came from a provider keeps the provider's own form (`origin`): it goes back to that provider
+exactly as it came, signatures and encrypted reasoning included, and another provider gets it made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A part as its provider wrote it. `format` is the name of a `ProviderAPI`; `payload` is its JSON."""
+
+    format: str
+    payload: Any
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words."""
+
+    text: str
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture as an encoded file; `load_image` makes one that every provider takes."""
+
+    data: bytes
+    media_type: str = "image/png"
+    origin: Origin | None = None
+
+    @cached_property
+    def sha256(self) -> str:
+        """Names the picture in records."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def file_name(self) -> str:
+        """The file that keeps it beside the results."""
+        return f"{self.sha256}.{self.media_type.partition('/')[2]}"
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A function that the model wants called.
+
+    `arguments` is None where what it wrote (`written`) is not a JSON object.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | None
+    written: str = ""
+    origin: Origin | None = None
+
+    @classmethod
+    def parse(cls, id: str, name: str, written: str, origin: Origin | None = None) -> ToolCall:
+        """A call whose arguments come as text, as most providers send them.
+
+        >>> ToolCall.parse("1", "look", "").arguments, ToolCall.parse("1", "look", "{'a': 1}").arguments
+        ({}, None)
+        """
+        try:
+            arguments = json.loads(written) if written.strip() else {}
+        except (ValueError, RecursionError):
+            arguments = None
+        return cls(id, name, arguments if isinstance(arguments, dict) else None, written, origin)
+
+    @property
+    def arguments_text(self) -> str:
+        """The arguments as JSON text, as the model wrote them where it did."""
+        return self.written or json.dumps(self.arguments or {}, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What came of a call. `failed`: the text tells of an error."""
+
+    call_id: str
+    name: str
+    text: str
+    failed: bool = False
+    images: tuple[Image, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """What the model thought before it answered; empty where the provider does not show it."""
+
+    text: str = ""
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The model's words for not answering."""
+
+    text: str
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A part of a kind that is not known here: kept, and sent back to the provider that wrote it."""
+
+    origin: Origin
+
+
+Part: TypeAlias = Text | Image | ToolCall | ToolResult | Reasoning | Refusal | Unknown
+
+
+@dataclass(frozen=True)
+class Message:
+    """One entry of a conversation.
+
+    `content` is the message as text, for everybody who reads text alone (experts, checkers of recordings,
+    tables). `parts` are given where there is more to it than that text.
+    """
+
+    role: Role
+    content: str
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of(cls, role: Role, parts: Iterable[Part]) -> Message:
+        """A message made of parts.
+
+        >>> Message.of("user", [Text("What is this? "), Image(b"...")]).content
+        'What is this? [picture]'
+        """
+        parts = tuple(parts)
+        return cls(role, "".join(map(_as_text, parts)), parts)
+
+    @property
+    def as_parts(self) -> tuple[Part, ...]:
+        """The parts, also of a message that is text alone."""
+        return self.parts or (Text(self.content),)
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The functions it wants called."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """All pictures, those of results included."""
+        found: list[Image] = []
+        for part in self.parts:
+            found += (
+                [part] if isinstance(part, Image) else part.images if isinstance(part, ToolResult) else ()
+            )
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A function as providers are told of it; `parameters` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+def spoken(parts: Iterable[Part]) -> str:
+    """The words of an answer: its text, or its refusal; no reasoning.
+
+    >>> spoken([Reasoning("hm"), Text("4")])
+    '4'
+    """
+    return "".join(part.text for part in parts if isinstance(part, Text | Refusal))
+
+
+def _as_text(part: Part) -> str:
+    match part:
+        case Text(text=text) | Refusal(text=text) | ToolResult(text=text):
+            return text
+        case Image():
+            return "[picture]"
+        case ToolCall():
+            return f"[{part.name}({part.arguments_text})]"
+        case _:
+            return ""
