@@ -1,0 +1,167 @@
+"""All pairs of models at once: intervals of which all hold together, and the ranks that follow from them.
+
+Every pair has its jackknife t statistic. The critical value is that of the largest of them all (max-t), so
+the chance that *any* of the intervals misses its true difference is at most 1 - level; in particular a
+model may be looked up because it came first. A rank interval counts who is significantly better and
+significantly worse (Al Mohamad et al. 2022; Mogstad, Romano, Shaikh and Wilhelm 2024), and all of them hold
+together as well.
+
+    pairs = simultaneous_pairs(found)          found: LeaveOneOut of one metric of m models on the same units
+    pairs.low, pairs.high [m, m]               row minus column
+    rank_intervals(pairs.better)               [m, 2]
+
+How the largest t is distributed: under a known covariance by drawing from the normal distribution of the
+values, which says how many *independent* comparisons the pairs are worth. With few units each pair's own
+standard error is uncertain, pairs help each other less and correlations are known badly; so the covariance
+is drawn towards that of equally correlated models, and the number of comparisons towards that of all pairs
+(all of it below three units for each model). Student's quantile for that number of comparisons (Šidák) is
+the critical value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from histobench.core.statistics.jackknife import LeaveOneOut, t_p_value, t_quantile
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: Draws for the number of comparisons: a family-wise error of 0.05 is met within 0.003.
+DRAWS = 4000
+
+
+@dataclass(frozen=True)
+class SimultaneousPairs:
+    """Every model against every other, [m, m]: row minus column, NaN where there is no number."""
+
+    names: tuple[str, ...]
+    difference: Floats
+    error: Floats  # standard error of the difference
+    critical: float  # standard errors to either side
+    comparisons: float  # how many independent comparisons the pairs are worth
+    p_adjusted: Floats  # below 1 - level exactly where the interval excludes 0
+    lower_is_better: bool
+
+    @property
+    def low(self) -> Floats:
+        """Lower ends of the simultaneous intervals."""
+        return self.difference - self.critical * self.error
+
+    @property
+    def high(self) -> Floats:
+        """Upper ends of the simultaneous intervals."""
+        return self.difference + self.critical * self.error
+
+    @property
+    def better(self) -> NDArray[np.bool_]:
+        """Where the row is better than the column beyond chance."""
+        return self.high < 0 if self.lower_is_better else self.low > 0
+
+
+def simultaneous_pairs(
+    found: LeaveOneOut, *, level: float = 0.95, lower_is_better: bool = False
+) -> SimultaneousPairs:
+    """Intervals of all pairwise differences that hold together with probability `level`."""
+    m, freedom = len(found.values), found.freedom
+    difference, error = pair_errors(found)
+    if not freedom > 0 or m < 2:
+        nothing = np.full((m, m), np.nan)
+        return SimultaneousPairs(
+            found.names, difference, nothing, np.nan, m * (m - 1) / 2, nothing, lower_is_better
+        )
+    comparisons = independent_comparisons(found.covariance(), freedom, level=level)
+    alpha = 1 - level ** (1 / comparisons)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(error == 0, 0.0, difference / error)
+    p_adjusted = -np.expm1(comparisons * np.log1p(-np.minimum(t_p_value(t, freedom), 1 - 1e-16)))
+    return SimultaneousPairs(
+        names=found.names,
+        difference=difference,
+        error=error,
+        critical=t_quantile(freedom, 1 - alpha),
+        comparisons=comparisons,
+        p_adjusted=p_adjusted,
+        lower_is_better=lower_is_better,
+    )
+
+
+def pair_errors(found: LeaveOneOut) -> tuple[Floats, Floats]:
+    """Differences row - column [m, m] and their standard errors.
+
+    A difference that every unit shows alike has no spread, and yet is not certain: its standard error is
+    such that its p-value is that of the sign test, the chance of as many coins falling alike.
+    """
+    difference = found.values[:, None] - found.values[None, :]
+    covariance = found.covariance()
+    spread = np.diag(covariance)
+    together = spread[:, None] + spread[None, :]
+    variance = np.maximum(together - 2 * covariance, 0.0)
+    variance = np.where(variance <= 1e-12 * np.maximum(together, 1e-24), 0.0, variance)
+    difference = np.where(np.abs(difference) < 1e-12, 0.0, difference)
+    alike = 0.5 ** max(found.freedom, 0.0)
+    unseen = np.abs(difference) / max(-float(special.stdtrit(found.freedom, max(alike, 1e-15) / 2)), 1e-9)
+    return difference, np.where(variance == 0, unseen, np.sqrt(variance))
+
+
+def independent_comparisons(covariance: Floats, freedom: float, *, level: float = 0.95) -> float:
+    """How many independent comparisons all pairs of m models are worth, between 1 and m (m - 1) / 2.
+
+    >>> round(independent_comparisons(np.eye(2), 50.0), 1)
+    1.0
+    """
+    m = len(covariance)
+    pairs = m * (m - 1) / 2
+    if m < 3 or not np.isfinite(covariance).all():
+        return pairs
+    weight = m / (m + freedom)
+    blended, residual = towards_equal_correlation(covariance, weight)
+    if residual <= 0:
+        return pairs
+    spread = np.diag(blended)
+    error = np.sqrt(np.maximum(spread[:, None] + spread[None, :] - 2 * blended, 0.0))
+    # Twins have no difference that could be the largest.
+    measured = np.diag(covariance)
+    apart = measured[:, None] + measured[None, :] - 2 * covariance > 1e-9 * residual
+    inverse = np.divide(1.0, error, out=np.zeros_like(error), where=apart & (error > 0))
+    drawn = normal_draws(blended, DRAWS, seed=0).astype(np.float32)
+    inverse32 = inverse.astype(np.float32)
+    largest = np.zeros(DRAWS, dtype=np.float32)
+    for k in range(m - 1):
+        distance = np.abs(drawn[k + 1 :] - drawn[k])
+        distance *= inverse32[k, k + 1 :, None]
+        np.maximum(largest, distance.max(axis=0), out=largest)
+    tail = 2 * float(special.ndtr(-float(np.quantile(largest, level))))
+    worth = min(max(np.log(level) / np.log1p(-tail), 1.0), pairs)
+    return float(worth + min(1.0, 4 * weight) * (pairs - worth))
+
+
+def towards_equal_correlation(covariance: Floats, weight: float) -> tuple[Floats, float]:
+    """(1 - weight) of the covariance, the rest equally correlated models; and these models' own variance."""
+    m = len(covariance)
+    own = (np.trace(covariance) - covariance.sum() / m) / (m - 1)
+    shared = max(float(np.trace(covariance)) / m - own, 0.0)
+    equal = shared + own * np.eye(m)
+    return (1 - weight) * covariance + weight * equal, float(own)
+
+
+def normal_draws(covariance: Floats, n: int, *, seed: int) -> Floats:
+    """Draws [m, n] from the normal distribution with mean 0; the covariance may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    drawn: Floats = root @ np.random.default_rng(seed).standard_normal((len(covariance), n))
+    return drawn
+
+
+def rank_intervals(better: NDArray[np.bool_]) -> Ints:
+    """[m, 2]: from 1 + how many are better to m - how many are worse, by `better` [m, m] (row than column).
+
+    >>> rank_intervals(np.array([[False, True, True], [False, False, False], [False, False, False]])).tolist()
+    [[1, 1], [2, 3], [2, 3]]
+    """
+    from_ = 1 + better.sum(axis=0)
+    to = len(better) - better.sum(axis=1)
+    return np.stack([from_, to], axis=1).astype(np.int64)

@@ -1,0 +1,110 @@
+"""Who may be the best, and what the winner is worth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from histobench.core.statistics.best import best_set, winner_value
+from histobench.core.statistics.jackknife import LeaveOneOut, t_quantile
+
+
+def means_of(rows: np.ndarray) -> LeaveOneOut:
+    """Means of columns [u, m] with each row left out."""
+    u = len(rows)
+    left_out = (rows.sum(axis=0) - rows) / (u - 1)
+    names = tuple(f"encoder {k}" for k in range(rows.shape[1]))
+    return LeaveOneOut(names, rows.mean(axis=0), left_out, np.zeros(u, dtype=np.int64), u - 1.0)
+
+
+def test_membership_follows_one_sided_tests_against_every_other() -> None:
+    rows = np.random.default_rng(0).normal([0, 0.5, 1.0, 1.1], 1, (25, 4))
+    found = best_set(means_of(rows))
+    for k in range(4):
+        against = [
+            stats.ttest_rel(rows[:, other], rows[:, k], alternative="greater").pvalue
+            for other in range(4)
+            if other != k
+        ]
+        expected = 1 - (1 - min(against)) ** 3
+        if min(against) < 0.5:
+            assert found.p_adjusted[k] == pytest.approx(expected)
+        assert found.members[k] == (expected >= 0.05)
+
+
+def test_the_observed_best_is_always_in_and_lower_may_be_better() -> None:
+    generator = np.random.default_rng(1)
+    for _ in range(30):
+        rows = generator.normal(0, 1, (12, 7))
+        found = means_of(rows)
+        assert best_set(found).members[found.values.argmax()]
+        losses = best_set(means_of(-rows), lower_is_better=True)
+        assert (losses.members == best_set(found).members).all()
+
+
+@pytest.mark.parametrize("units", [5, 12, 30])
+def test_a_best_one_of_ten_equal_models_is_in_the_set_in_95_percent_of_tables(units: int) -> None:
+    generator = np.random.default_rng(units)
+    inside = np.array(
+        [
+            best_set(
+                means_of(generator.standard_t(5, (units, 1)) + generator.normal(0, 1, (units, 10)))
+            ).members.mean()
+            for _ in range(400)
+        ]
+    )
+    assert inside.mean() >= 0.95
+
+
+def test_a_much_better_model_stands_alone() -> None:
+    rows = np.random.default_rng(2).normal(0, 1, (20, 10))
+    rows[:, 3] += 3
+    assert best_set(means_of(rows)).listed() == ("encoder 3",)
+
+
+def test_without_spread_everyone_may_be_the_best() -> None:
+    found = means_of(np.ones((2, 3)))
+    nothing = LeaveOneOut(found.names, found.values, found.left_out[:1], np.zeros(1, dtype=np.int64), 0.0)
+    assert best_set(nothing).members.all()
+    assert winner_value(nothing).interval.low is None
+
+
+@pytest.mark.parametrize(("units", "m"), [(12, 10), (60, 10), (60, 3), (30, 30)])
+def test_the_winner_of_equal_models_loses_its_luck(units: int, m: int) -> None:
+    """Its mean excess falls to under a sixth, and the interval holds its true value in at least 93%."""
+    generator = np.random.default_rng(m)
+    measured, corrected, held = [], [], 0
+    for _ in range(200):
+        rows = generator.normal(0, 0.7, (units, 1)) + generator.normal(0, 1, (units, m))
+        winner = winner_value(means_of(rows))
+        measured.append(winner.measured)
+        corrected.append(winner.value)
+        held += winner.interval.contains(0.0)
+    assert abs(np.mean(corrected)) < np.mean(measured) / 6 + 2 * np.std(corrected) / 14
+    assert held / 200 >= 0.93
+
+
+def test_a_clear_winner_keeps_its_value_and_its_interval() -> None:
+    rows = np.random.default_rng(3).normal(0, 1, (40, 10))
+    rows[:, 0] += 10
+    found = means_of(rows)
+    winner = winner_value(found)
+    half = t_quantile(39.0) * found.variance()[0] ** 0.5
+    assert winner.name == "encoder 0"
+    assert winner.value == pytest.approx(winner.measured, abs=0.05 * half)
+    assert winner.interval.high == pytest.approx(winner.measured + half)
+    assert winner.interval.low == pytest.approx(winner.measured - half, abs=0.1 * half)
+
+
+def test_the_winner_of_losses_is_corrected_upwards() -> None:
+    rows = np.random.default_rng(4).normal(0, 1, (20, 8))
+    high, low = winner_value(means_of(rows)), winner_value(means_of(-rows), lower_is_better=True)
+    assert low.value == pytest.approx(-high.value)
+    assert (low.interval.low, low.interval.high) == pytest.approx((-high.interval.high, -high.interval.low))
+    assert low.value > low.measured
+
+
+def test_a_single_model_is_not_corrected() -> None:
+    winner = winner_value(means_of(np.random.default_rng(5).normal(0, 1, (20, 1))))
+    assert winner.value == pytest.approx(winner.measured, abs=0.02)

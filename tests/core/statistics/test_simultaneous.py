@@ -1,0 +1,146 @@
+"""All pairs at once: no false claim in 95% of tables, and ranks that hold together."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from histobench.core.statistics.jackknife import LeaveOneOut, differences
+from histobench.core.statistics.simultaneous import (
+    independent_comparisons,
+    rank_intervals,
+    simultaneous_pairs,
+)
+
+
+def means_of(rows: np.ndarray, freedom: float | None = None) -> LeaveOneOut:
+    """Means of columns [u, m] with each row left out."""
+    u = len(rows)
+    left_out = (rows.sum(axis=0) - rows) / (u - 1)
+    names = tuple(f"encoder {k}" for k in range(rows.shape[1]))
+    return LeaveOneOut(names, rows.mean(axis=0), left_out, np.zeros(u, dtype=np.int64), freedom or u - 1.0)
+
+
+@pytest.mark.parametrize("m", [3, 10, 40])
+def test_with_many_units_the_critical_value_of_equally_correlated_models_is_tukeys(m: int) -> None:
+    covariance = 0.7 + 0.3 * np.eye(m)
+    worth = independent_comparisons(covariance, 1e6)
+    critical = stats.norm.isf((1 - 0.95 ** (1 / worth)) / 2)
+    tukey = stats.studentized_range.ppf(0.95, m, np.inf) / 2**0.5
+    assert critical == pytest.approx(tukey, rel=0.015)
+
+
+def test_two_models_need_no_correction() -> None:
+    rows = np.random.default_rng(0).normal(0.1, 1, (40, 2))
+    pairs, alone = simultaneous_pairs(means_of(rows)), differences(means_of(rows))
+    assert pairs.low[0, 1] == pytest.approx(alone.low[0])
+    assert pairs.high[0, 1] == pytest.approx(alone.high[0])
+    assert pairs.p_adjusted[0, 1] == pytest.approx(stats.ttest_rel(rows[:, 0], rows[:, 1]).pvalue)
+
+
+def test_near_copies_of_a_model_cost_little() -> None:
+    generator = np.random.default_rng(1)
+    four = generator.normal(0, 1, (4000, 4))
+    copies = np.repeat(four, 5, axis=1) + generator.normal(0, 0.001, (4000, 20))
+    # Copies also differ from each other, in pairs that are comparisons of their own.
+    alone = independent_comparisons(np.cov(generator.normal(0, 1, (4000, 20)).T), 3999)
+    assert independent_comparisons(np.cov(copies.T), 3999) < 0.8 * alone
+    same = np.repeat(four, 5, axis=1)
+    assert independent_comparisons(np.cov(same.T), 1e7) == pytest.approx(
+        independent_comparisons(np.cov(four.T), 1e7), rel=0.1
+    )
+
+
+def test_the_interval_excludes_0_exactly_where_the_corrected_p_value_is_below_alpha() -> None:
+    generator = np.random.default_rng(2)
+    decided = 0
+    for _ in range(50):
+        rows = generator.normal(np.linspace(0, 1.2, 6), 1, (25, 6))
+        pairs = simultaneous_pairs(means_of(rows), level=0.9)
+        excludes = (pairs.low > 0) | (pairs.high < 0)
+        assert (excludes == (pairs.p_adjusted < 0.1)).all()
+        assert (pairs.better == (pairs.low > 0)).all()
+        assert np.allclose(pairs.low, -pairs.high.T)
+        decided += int(excludes.sum())
+    assert 100 < decided < 1400  # both kinds occur
+
+
+@pytest.mark.parametrize(("units", "m"), [(5, 10), (12, 10), (30, 10), (200, 20)])
+def test_equal_models_are_told_apart_in_at_most_5_percent_of_tables(units: int, m: int) -> None:
+    """Heavy tails in units that all models share, as patients have; `benchmarks/winner.py` draws more."""
+    generator = np.random.default_rng(units)
+    false = 0
+    for _ in range(200):
+        difficulty = generator.standard_t(5, (units, 1))
+        pairs = simultaneous_pairs(means_of(difficulty + generator.normal(0, 1, (units, m))))
+        false += bool(pairs.better.any())
+    assert false / 200 <= 0.06
+
+
+def test_one_really_better_model_is_found() -> None:
+    generator = np.random.default_rng(3)
+    rows = generator.normal(0, 1, (30, 10)) + 1.5 * (np.arange(10) == 4) + generator.normal(0, 3, (30, 1))
+    pairs = simultaneous_pairs(means_of(rows))
+    ranks = rank_intervals(pairs.better)
+    assert ranks[4].tolist() == [1, 1]
+    assert (ranks[np.arange(10) != 4] == [2, 10]).all()
+    losses = simultaneous_pairs(means_of(-rows), lower_is_better=True)
+    assert (rank_intervals(losses.better) == ranks).all()
+
+
+def test_rank_intervals_count_who_is_better_and_who_is_worse() -> None:
+    generator = np.random.default_rng(4)
+    better = np.triu(generator.random((8, 8)) < 0.4, 1)
+    found = rank_intervals(better)
+    for k in range(8):
+        ahead = sum(better[other, k] for other in range(8))
+        behind = sum(better[k, other] for other in range(8))
+        assert found[k].tolist() == [1 + ahead, 8 - behind]
+
+
+def test_true_ranks_lie_in_all_intervals_together() -> None:
+    generator = np.random.default_rng(5)
+    truth = np.array([0.0, 0.0, 0.3, 0.3, 1.0, 2.0])
+    first = 1 + (truth[None] > truth[:, None]).sum(axis=1)
+    last = (truth[None] >= truth[:, None]).sum(axis=1)
+    missed, narrowed = 0, 0
+    for _ in range(400):
+        pairs = simultaneous_pairs(means_of(generator.normal(truth, 1, (20, 6))))
+        ranks = rank_intervals(pairs.better)
+        missed += bool((ranks[:, 0] > first).any() or (ranks[:, 1] < last).any())
+        narrowed += ranks[5].tolist() == [1, 1]
+    assert missed / 400 <= 0.06
+    assert narrowed / 400 > 0.3
+
+
+def test_a_difference_that_every_unit_shows_alike_is_neither_certain_nor_lost() -> None:
+    rows = np.zeros((60, 3))
+    rows[:, 0] = 1.0
+    pairs = simultaneous_pairs(means_of(rows))
+    assert 0 < pairs.low[0, 1] < 1 < pairs.high[0, 1]
+    assert pairs.better[0].tolist() == [False, True, True]
+    assert pairs.p_adjusted[1, 2] == 1.0
+    few = simultaneous_pairs(means_of(rows[:4]))
+    assert not few.better.any()
+
+
+def test_one_unit_says_nothing() -> None:
+    found = means_of(np.ones((2, 3)))
+    nothing = LeaveOneOut(found.names, found.values, found.left_out[:1], np.zeros(1, dtype=np.int64), 0.0)
+    pairs = simultaneous_pairs(nothing)
+    assert np.isnan(pairs.low).all()
+    assert not pairs.better.any()
+
+
+def test_pairs_of_an_undefined_spread_make_no_claim_and_do_not_spoil_the_others() -> None:
+    rows = np.random.default_rng(6).normal([0, 3, 0], 1, (20, 3))
+    found = means_of(rows)
+    found.left_out[0, 2] = np.nan
+    pairs = simultaneous_pairs(found)
+    assert np.isnan(pairs.low[2, :2]).all()
+    assert pairs.better[1, 0]
+    for i, j in combinations(range(3), 2):
+        assert np.isnan(pairs.p_adjusted[i, j]) == (j == 2)
