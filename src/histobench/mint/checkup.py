@@ -8,7 +8,7 @@ from pathlib import Path
 from histobench.mint.agents.local_model import MODEL, PACKAGE, present_model
 from histobench.mint.alfworld import installation
 from histobench.mint.configs import config_variables
-from histobench.mint.sandbox import active_backend
+from histobench.mint.sandbox import active_backend, who_limits
 
 Line = tuple[str, str, str, str]  # verdict, subject, message, fix
 
@@ -22,7 +22,7 @@ def _sandbox() -> Line:
     name, why = active_backend()
     if name == "none":
         return "WARN", "sandbox", f"agents cannot run code here: {why}", "install bubblewrap"
-    return "PASS", "sandbox", f"{name}: {why}", ""
+    return "PASS", "sandbox", f"{name}: {why}; {who_limits()}", ""
 
 
 def _packages() -> Line:

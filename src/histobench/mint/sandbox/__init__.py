@@ -1,6 +1,6 @@
 """The sandbox: model code runs here and never in the host process."""
 
-from histobench.mint.sandbox.backend import active_backend, backend_works, shared_pool
+from histobench.mint.sandbox.backend import active_backend, backend_works, shared_pool, who_limits
 from histobench.mint.sandbox.episode import CellResult, Episode
 from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.pool import SandboxPool, open_sandbox
@@ -20,4 +20,5 @@ __all__ = [
     "open_sandbox",
     "run_unit_tests",
     "shared_pool",
+    "who_limits",
 ]

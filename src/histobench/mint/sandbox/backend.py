@@ -6,6 +6,7 @@ import atexit
 import threading
 from functools import cache
 
+from histobench.mint.sandbox.control_groups import group_for_episodes
 from histobench.mint.sandbox.pool import ISOLATING, SandboxPool, open_sandbox
 from histobench.mint.sandbox.zygote_process import SandboxError
 
@@ -32,6 +33,14 @@ def active_backend() -> tuple[str, str]:
             return name, "; ".join(reasons) or "the strongest backend works here"
         reasons.append(refusal)
     return "none", "; ".join(reasons)
+
+
+def who_limits() -> str:
+    """Who holds an episode to its limits of memory and processes, in words."""
+    group, why_not = group_for_episodes()
+    if group is not None:
+        return f"memory and processes are limited by the kernel (control groups beneath {group})"
+    return f"memory is watched five times a second ({why_not})"
 
 
 def shared_pool() -> SandboxPool:

@@ -42,6 +42,7 @@ class Session:
                 raise SandboxError(f"a sandboxed process did not start: {error}") from error
             if greeting.get("op") != "ready":
                 raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
+            self._zygote.enclose(self.number, self.pid)
             self._ready = True
         return self.channel
 

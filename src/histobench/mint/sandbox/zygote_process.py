@@ -18,6 +18,7 @@ from dataclasses import asdict
 from typing import IO
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.sandbox.control_groups import ControlGroups, group_for_episodes
 from histobench.mint.sandbox.guest.frames import Channel
 from histobench.mint.sandbox.guest.scratch import remove_tree
 from histobench.mint.sandbox.launch import Launch, needs_scratch, plan_launch
@@ -54,6 +55,8 @@ class ZygoteProcess:
         self._next = 0
         self._ends: dict[int, str] = {}
         self._scratch: str | None = None
+        parent, _ = group_for_episodes()
+        self._groups = parent and ControlGroups(parent, limits, name=f"histobench-{os.getpid()}-{id(self):x}")
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)  # the settings are one message
@@ -100,6 +103,14 @@ class ZygoteProcess:
             self._listen()
         return number, Channel(ours)
 
+    def enclose(self, number: int, pid: int) -> None:
+        """Put an episode into a control group where there can be one; it has not read any code yet."""
+        if self._groups and pid:
+            try:
+                self._groups.enclose(number, pid)
+            except OSError as error:
+                raise SandboxError(f"an episode could not be put into a control group: {error}") from error
+
     def kill(self, number: int) -> None:
         """End an episode and everything it started; harmless when it has ended already."""
         with self._lock:
@@ -108,9 +119,13 @@ class ZygoteProcess:
                 self._listen()
             except OSError:
                 pass  # with the zygote gone its episodes are gone too
+        if self._groups:
+            self._groups.remove(number)
 
     def end_of(self, number: int, *, wait: float = 1.0) -> str:
         """The limit that ended an episode which hung up ("" if none), waiting for the news a little."""
+        if self._groups and self._groups.ran_out_of_memory(number):
+            return "memory"
         until = time.monotonic() + wait
         while True:
             with self._lock:
@@ -130,6 +145,8 @@ class ZygoteProcess:
             self._process.kill()
             self._process.wait()
         self._errors.close()
+        if self._groups:
+            self._groups.close()
         if self._scratch:
             remove_tree(self._scratch)
 

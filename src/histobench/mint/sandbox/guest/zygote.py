@@ -205,14 +205,14 @@ class Zygote:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, _ = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
             if child := self.children.pop(pid, None):
                 self._clear_away(child)
-                self._tell({"op": "exit", "id": child.id, "status": status, "why": child.reason})
+                self._tell({"op": "exit", "id": child.id, "why": child.reason})
 
     def _clear_away(self, child: Child) -> None:
         if self.isolation == "namespaces":
@@ -233,7 +233,9 @@ class Zygote:
 
     def _police(self) -> None:
         for pid, reason in self.watch.look({c.pid: c.scratch for c in self.children.values()}).items():
-            self.children[pid].reason = reason
+            child = self.children[pid]
+            child.reason = reason
+            self._tell({"op": "exit", "id": child.id, "why": reason})  # now: its end can take a while
             _kill(pid)
 
     def _tell(self, message: dict[str, Any]) -> None:
