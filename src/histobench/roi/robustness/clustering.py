@@ -1,0 +1,80 @@
+"""Do clusters of the features follow the biology or the site?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.robustness.neighbours import Ints
+
+_SEED, _MOST_CLUSTERS, _RUNS = 1337, 30, 50
+
+
+@dataclass(frozen=True)
+class ClusteringScore:
+    """Per pair of labels and pair of sites: mean over runs of ARI(clusters, label) - ARI(clusters, site)."""
+
+    per_combination: dict[tuple[int, int, int, int], float]
+
+    @property
+    def value(self) -> float:
+        """Mean over the combinations, between -1 (site) and 1 (biology)."""
+        return float(np.mean(list(self.per_combination.values())))
+
+
+def clustering_score(
+    features: NDArray[np.floating],
+    labels: Ints,
+    sites: Ints,
+    *,
+    runs: int = _RUNS,
+    most_clusters: int = _MOST_CLUSTERS,
+) -> ClusteringScore:
+    """PathoROB's score: k-means on unit vectors, the number of clusters chosen by the cosine silhouette.
+
+    For each pair of labels and pair of sites whose four cells all have images.
+    """
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    scores = {}
+    for first, second in combinations(np.unique(labels), 2):
+        for one, other in combinations(np.unique(sites), 2):
+            rows = np.isin(labels, (first, second)) & np.isin(sites, (one, other))
+            cells = {(label, site) for label, site in zip(labels[rows], sites[rows], strict=True)}
+            if len(cells) == 4:
+                key = (int(first), int(second), int(one), int(other))
+                scores[key] = _score(unit[rows], labels[rows], sites[rows], runs, most_clusters)
+    if not scores:
+        raise HistobenchError("no two classes share two sites; clusters cannot be compared with both")
+    return ClusteringScore(scores)
+
+
+def _score(unit: NDArray[np.floating], labels: Ints, sites: Ints, runs: int, most_clusters: int) -> float:
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import adjusted_rand_score
+
+    count = _clusters(unit, most_clusters)
+    scores = []
+    for run in range(runs):
+        found = KMeans(count, init="random", n_init=5, random_state=_SEED + run).fit_predict(unit)
+        scores.append(adjusted_rand_score(labels, found) - adjusted_rand_score(sites, found))
+    return float(np.mean(scores))
+
+
+def _clusters(unit: NDArray[np.floating], most: int) -> int:
+    """The number of clusters with the best silhouette (cosine)."""
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+
+    best, chosen = -np.inf, 2
+    for count in range(2, min(most, len(unit) - 1) + 1):
+        found = KMeans(count, init="random", n_init=20, random_state=_SEED).fit_predict(unit)
+        if len(np.unique(found)) < 2:
+            continue
+        score = silhouette_score(unit, found, metric="cosine")
+        if score > best:
+            best, chosen = score, count
+    return chosen

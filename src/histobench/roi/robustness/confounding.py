@@ -1,0 +1,171 @@
+"""How much accuracy is lost when the label goes along with the site in training: APD and nIPD.
+
+Two labels and two sites are trained on with cells of (n - s, n + s / n + s, n - s) slides, s = 0 ... n, so
+that label and site become more and more the same thing; the test set stays balanced and is never moved.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.robustness.neighbours import Floats, Ints
+
+#: Penalties to choose from, by the balanced accuracy on validation slides.
+_PENALTIES = tuple(10.0 ** np.linspace(-8, 4, 15))
+_REPEATS, _SEED, _SEED_RANGE = 20, 1000, 10_000
+#: Slides per cell that only test, at the least.
+_TEST_SLIDES = 2
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Balanced accuracies [steps, repeats] and Cramer's V of each step; row 0 is the balanced training."""
+
+    accuracies: Floats
+    cramers_v: Floats
+    labels: tuple[int, int]
+    sites: tuple[int, int]
+    slides_per_cell: int
+
+
+def apd(accuracies: Floats) -> float:
+    """Average performance drop: mean over steps and repeats of acc_s / acc_0, minus 1.
+
+    >>> apd(np.array([[0.8, 0.8], [0.4, 0.4]]))
+    -0.5
+    """
+    mean = accuracies.mean(axis=1)
+    return float((accuracies[1:] / accuracies[0]).mean() - 1) if mean[0] > 0 else float("nan")
+
+
+def nipd(accuracies: Floats, cramers_v: Floats, *, chance: float) -> float:
+    """Area under the loss of skill over Cramer's V from 0 to 1: 0 is no loss, -.5 a straight fall to chance.
+
+    Repeats are averaged before the ratio: one repeat near chance would flip the sign of the other order.
+
+    >>> nipd(np.array([[1.0], [0.5]]), np.array([0.0, 1.0]), chance=0.5)
+    -0.5
+    """
+    mean = accuracies.mean(axis=1)
+    skill = mean[0] - chance
+    if skill <= 0:
+        raise HistobenchError(
+            f"trained without confounding the probe scores {mean[0]:.3f}, which is not above chance"
+            f" ({chance:.3f}); a loss of skill cannot be measured"
+        )
+    loss = (mean - mean[0]) / skill
+    return float(np.sum(np.diff(cramers_v) * (loss[:-1] + loss[1:]) / 2))
+
+
+def confounding_schedule(
+    features: NDArray[np.floating],
+    labels: Ints,
+    sites: Ints,
+    groups: Ints,
+    *,
+    repeats: int = _REPEATS,
+    pair: tuple[tuple[int, int], tuple[int, int]] | None = None,
+) -> Schedule:
+    """Train on the schedule for two labels and two sites (those with the most slides), `repeats` times.
+
+    Slides (groups) are shuffled anew in each repeat. This schedule is a proposal for own data; the published
+    benchmarks fix theirs per dataset.
+    """
+    chosen_labels, chosen_sites = pair or _fullest(labels, sites, groups)
+    cells = {
+        (label, site): np.unique(groups[(labels == label) & (sites == site)])
+        for label in chosen_labels
+        for site in chosen_sites
+    }
+    size = min(len(slides) for slides in cells.values())
+    test = max(_TEST_SLIDES, size // 5)
+    # One slide per cell validates; the others are divided between the two sides of the schedule.
+    half = (size - test - 1) // 2
+    if half < 1:
+        raise HistobenchError(
+            f"the smallest of the four cells (two classes at two sites) has {size} groups;"
+            f" the schedule needs at least {2 + _TEST_SLIDES + 1}"
+        )
+    draw = random.Random(_SEED)
+    seeds = draw.sample(range(_SEED_RANGE), repeats)
+    accuracies = np.empty((half + 1, repeats))
+    for column, seed in enumerate(seeds):
+        order = {key: _shuffled(slides, seed) for key, slides in cells.items()}
+        for step in range(half + 1):
+            accuracies[step, column] = _trained(features, labels, sites, groups, order, step, half, test)
+    return Schedule(accuracies, np.arange(half + 1) / half, chosen_labels, chosen_sites, size)
+
+
+def _fullest(labels: Ints, sites: Ints, groups: Ints) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The two labels and two sites whose smallest cell has the most groups; ties: the first."""
+    from itertools import combinations
+
+    best: tuple[int, tuple[int, int], tuple[int, int]] | None = None
+    for first, second in combinations(np.unique(labels), 2):
+        for one, other in combinations(np.unique(sites), 2):
+            smallest = min(
+                len(np.unique(groups[(labels == label) & (sites == site)]))
+                for label in (first, second)
+                for site in (one, other)
+            )
+            if best is None or smallest > best[0]:
+                best = (smallest, (int(first), int(second)), (int(one), int(other)))
+    if best is None or best[0] == 0:
+        raise HistobenchError("no two classes share two sites; confounding cannot be staged")
+    return best[1], best[2]
+
+
+def _shuffled(slides: Ints, seed: int) -> list[int]:
+    order = [int(slide) for slide in slides]
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def _trained(
+    features: NDArray[np.floating],
+    labels: Ints,
+    sites: Ints,
+    groups: Ints,
+    order: dict[tuple[int, int], list[int]],
+    step: int,
+    half: int,
+    test: int,
+) -> float:
+    """Balanced accuracy on the fixed test slides after training with cells of half -/+ step slides."""
+    parts: dict[str, list[NDArray[np.int64]]] = {"train": [], "val": [], "test": []}
+    keys = list(order)
+    for position, (label, site) in enumerate(keys):
+        slides = order[label, site]
+        # The diagonal of the 2 x 2 design loses what the other diagonal gains.
+        count = half - step if position in (0, 3) else half + step
+        pieces = {"test": slides[:test], "val": slides[test : test + 1], "train": slides[test + 1 :][:count]}
+        for name, piece in pieces.items():
+            rows = (labels == label) & (sites == site) & np.isin(groups, piece)
+            parts[name].append(np.flatnonzero(rows))
+    train, val, held = (np.concatenate(parts[name]) for name in ("train", "val", "test"))
+    model = _best_probe(features, labels, train, val)
+    return _balanced_accuracy(labels[held], model.predict(features[held]))
+
+
+def _best_probe(features: NDArray[np.floating], labels: Ints, train: Ints, val: Ints):  # type: ignore[no-untyped-def]
+    from sklearn.linear_model import LogisticRegression
+
+    best, chosen = -1.0, None
+    for penalty in _PENALTIES:
+        model = LogisticRegression(C=penalty, max_iter=1000).fit(features[train], labels[train])
+        score = _balanced_accuracy(labels[val], model.predict(features[val]))
+        if score > best:
+            best, chosen = score, model
+    assert chosen is not None
+    return chosen
+
+
+def _balanced_accuracy(truth: Ints, guess: Sequence[int] | Ints) -> float:
+    right = np.asarray(guess) == truth
+    return float(np.mean([right[truth == label].mean() for label in np.unique(truth)]))

@@ -1,0 +1,118 @@
+"""What a classifier can read from the features: the site (it should not), and the label at a new site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.robustness.neighbours import Floats, Ints
+
+_FOLDS, _SEED, _MAX_ITER = 5, 42, 1000
+#: Predicts the labels of test features after seeing training features: (x, y, x_new) -> labels.
+FitPredict = Callable[[NDArray[np.floating], Ints, NDArray[np.floating]], Ints]
+
+
+@dataclass(frozen=True)
+class SiteProbe:
+    """How well the site can be read: AUROC per fold (one against the rest, macro), .5 where it cannot."""
+
+    per_fold: tuple[float, ...]
+    skipped_folds: int
+    scores: Floats  # [n, sites], the out-of-fold probability of each site; NaN where a fold was skipped
+
+    @property
+    def auroc(self) -> float:
+        """Mean over the folds."""
+        return float(np.mean(self.per_fold))
+
+
+def site_probe(features: NDArray[np.floating], sites: Ints, groups: Ints) -> SiteProbe:
+    """Cross-validated logistic regression of the site, whole groups held out.
+
+    As PathoROB does it, with two differences: the scaler is fitted on the training folds only, and an AUROC
+    below .5 stays what it is. Folds in which a site is missing from either side are skipped.
+    """
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    classes = int(sites.max()) + 1
+    if classes < 2:
+        raise HistobenchError("there is one site only; the site cannot be told from anything")
+    folds = min(_FOLDS, _fewest_groups(sites, groups))
+    if folds < 2:
+        raise HistobenchError(
+            "a site has one group only; the site probe needs two groups (patients) at each site"
+        )
+    scores = np.full((len(features), classes), np.nan)
+    areas: list[float] = []
+    splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=_SEED)
+    for train, test in splitter.split(features, sites, groups):
+        if len(np.unique(sites[train])) < classes or len(np.unique(sites[test])) < classes:
+            continue
+        shares = _classifier().fit(features[train], sites[train]).predict_proba(features[test])
+        scores[test] = shares
+        truth, guess = sites[test], shares[:, 1] if classes == 2 else shares
+        areas.append(float(roc_auc_score(truth, guess, multi_class="ovr", labels=np.arange(classes))))
+    if not areas:
+        raise HistobenchError(
+            "no fold has every site on both sides; the site probe needs more groups at each site"
+        )
+    return SiteProbe(tuple(areas), folds - len(areas), scores)
+
+
+def _fewest_groups(sites: Ints, groups: Ints) -> int:
+    return min(len(np.unique(groups[sites == site])) for site in np.unique(sites))
+
+
+def _classifier():  # type: ignore[no-untyped-def]
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=_MAX_ITER))
+
+
+@dataclass(frozen=True)
+class SiteTransfer:
+    """Balanced accuracy at each site after training on all others; `predicted` [n] are the labels given."""
+
+    per_site: dict[int, float]
+    predicted: Ints  # -1 where a site could not be tested
+
+    @property
+    def worst(self) -> float:
+        """The site at which the encoder serves worst."""
+        return min(self.per_site.values())
+
+    @property
+    def mean(self) -> float:
+        """Mean over the sites."""
+        return float(np.mean(list(self.per_site.values())))
+
+
+def leave_one_site_out(
+    features: NDArray[np.floating], labels: Ints, sites: Ints, groups: Ints, fit_predict: FitPredict
+) -> SiteTransfer:
+    """Train on all sites but one, test on that one, for every site.
+
+    Groups that also appear at the left-out site are not trained on. Balanced accuracy is over the classes
+    that the site has; sites with a class that no other site shows are left out.
+    """
+    predicted = np.full(len(labels), -1, dtype=np.int64)
+    per_site: dict[int, float] = {}
+    for site in np.unique(sites):
+        test = sites == site
+        train = ~test & ~np.isin(groups, groups[test])
+        present = np.unique(labels[test])
+        if not np.isin(present, labels[train]).all():
+            continue
+        predicted[test] = fit_predict(features[train], labels[train], features[test])
+        right = predicted[test] == labels[test]
+        per_site[int(site)] = float(np.mean([right[labels[test] == label].mean() for label in present]))
+    if not per_site:
+        raise HistobenchError("no site can be left out: each has a class that no other site shows")
+    return SiteTransfer(per_site, predicted)
