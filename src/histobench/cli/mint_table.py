@@ -2,7 +2,8 @@
 
 Takes any mix of outcome tables (.csv, .csv.gz), recordings (*.k5.jsonl.gz) and folders of finished runs
 (results.jsonl in the published folders). --by family or --by dataset shows where a model is good, --intervals
-how sure its numbers are: tasks are drawn anew 2,000 times, each with all its episodes.
+how sure its numbers are: tasks are drawn anew 2,000 times, each with all its episodes. A model that was run
+with text and with native calls (`mint run --calls`) gets a line that compares both on the same tasks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from histobench.core.statistics.intervals import Interval
+    from histobench.mint.results.dialect_table import DialectRow
     from histobench.mint.results.leaderboard import Standing
     from histobench.mint.results.outcome import EpisodeOutcome
 
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Print the table, best first."""
     from histobench.core.atomic import write_json
+    from histobench.mint.results.dialect_table import dialect_rows
     from histobench.mint.results.leaderboard import leaderboard
     from histobench.mint.results.outcome import NO_FEEDBACK
     from histobench.mint.results.reading import read_outcomes
@@ -48,6 +51,9 @@ def run(args: argparse.Namespace) -> None:
         whole_lines().print(_groups(outcomes, args.by))
     if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
         whole_lines().print(_feedback(outcomes))
+    dialects = dialect_rows(outcomes)
+    if dialects:
+        whole_lines().print(_dialects(dialects))
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
 
@@ -118,6 +124,31 @@ def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
         if judged:
             cells.append("" if row.leaks is None else f"{100 * row.leaks:.1f} %")
         table.add_row(display_name(row.model), row.expert, row.kind, *cells)
+    return table
+
+
+def _dialects(rows: Sequence[DialectRow]) -> Table:
+    from histobench.mint.results.leaderboard import display_name
+
+    titles = ["k", "tasks", "success: text", "native", "difference", "95 % interval", "p"]
+    titles += ["invalid: text", "native", "tokens: text", "native"]
+    table = _table(["model, both dialects"], titles)
+    for row in rows:
+        cells = ["", "", ""]
+        if row.difference is not None:
+            difference = _number(100 * row.difference.difference, 1, sign=True)
+            interval = _range(row.difference.interval, 100, sign="+")
+            cells = [difference, interval, f"{row.difference.p_value:.3g}"]
+        sides = (row.text, row.native)
+        table.add_row(
+            display_name(row.model),
+            str(row.k),
+            str(row.tasks),
+            *(f"{100 * side.success:.1f} %" for side in sides),
+            *cells,
+            *(f"{100 * side.invalid_rate:.1f} %" for side in sides),
+            *("" if side.tokens is None else f"{side.tokens:,.0f}" for side in sides),
+        )
     return table
 
 

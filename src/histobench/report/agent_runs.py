@@ -10,6 +10,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.envs.action import classify
+from histobench.mint.messages.parts import Message, Reasoning
 from histobench.mint.replay.recording import SUFFIX, Recording, read_recordings
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_episodes
@@ -98,7 +99,8 @@ def _from_stored(episode: StoredEpisode) -> Episode:
     state, task = episode.state, episode.task
     history = state["history"]
     prompt = str(history[0]["content"]) if history and history[0]["role"] == "user" else ""
-    turns = [_turn(message, answer) for message, answer in episode.exchanges]
+    answers = [answer for _, answer in episode.exchanges]
+    turns = [_turn(message, answer) for message, answer in zip(episode.written, answers, strict=True)]
     usage: Any = state.get("token_counter") or {}
     return Episode(
         episode.outcome,
@@ -110,10 +112,14 @@ def _from_stored(episode: StoredEpisode) -> Episode:
     )
 
 
-def _turn(message: str, answer: str | None) -> Turn:
-    """The turn with the next user message taken apart."""
-    kind = classify(message).kind
+def _turn(message: Message, answer: str | None) -> Turn:
+    """The turn with the next user message taken apart; what the model thought stands before what it wrote."""
+    kind = classify(message.content).kind
+    thoughts = [part.text for part in message.parts if isinstance(part, Reasoning)]
+    text = "\n".join(
+        [*(f"[reasoning]\n{thought or '(not shown)'}\n" for thought in thoughts), message.content]
+    )
     if answer is None:
-        return Turn(message, kind)
+        return Turn(text, kind)
     observation, _, feedback = answer.partition(_FEEDBACK_MARK)
-    return Turn(message, kind, observation.removeprefix("Observation:\n").rstrip("\n"), feedback.rstrip("\n"))
+    return Turn(text, kind, observation.removeprefix("Observation:\n").rstrip("\n"), feedback.rstrip("\n"))

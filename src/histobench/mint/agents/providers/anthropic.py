@@ -52,9 +52,9 @@ class AnthropicAPI(ProviderAPI):
             "model": self.model,
             "max_tokens": sampling.max_tokens,
             "messages": [
-                {"role": message.role, "content": self._content(message)}
+                {"role": message.role, "content": content}
                 for message in sent
-                if message.role != "system"
+                if message.role != "system" and (content := self._content(message))
             ],
         }
         if system := [message.content for message in sent if message.role == "system"]:

@@ -31,8 +31,8 @@ _OPTIONAL = {
     "temperature": r"temperature",
     "top_p": r"top_?p",
     "seed": r"seed",
-    "reasoning_effort": r"reasoning_effort|reasoning\.effort|thinking",
     "adaptive": r"adaptive",
+    "reasoning_effort": r"reasoning_effort|reasoning\.effort|thinking",
     "include": r"include|encrypted content",
     "parallel_tool_calls": r"parallel_tool_calls",
 }

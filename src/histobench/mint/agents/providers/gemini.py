@@ -64,12 +64,9 @@ class GeminiAPI(ProviderAPI):
         history = sampling.reasoning_history
         sent = list(turns(messages, merge_roles=capabilities.merge_roles, history=history))
         contents = [
-            {
-                "role": "model" if message.role == "assistant" else "user",
-                "parts": self._content(message, thoughts=history == "all"),
-            }
+            {"role": "model" if message.role == "assistant" else "user", "parts": parts}
             for message in sent
-            if message.role != "system"
+            if message.role != "system" and (parts := self._content(message, thoughts=history == "all"))
         ]
         body: dict[str, Any] = {"contents": contents, "generationConfig": generation}
         if system := [{"text": message.content} for message in sent if message.role == "system"]:

@@ -146,7 +146,8 @@ class ChatCompletionsAPI(ProviderAPI):
         if not message.parts:
             return [{"role": message.role, "content": message.content}]
         if message.role == "assistant":
-            return [self._assistant(message, history)]
+            entry = self._assistant(message, history)
+            return [entry] if any(entry[name] for name in entry if name != "role") else []
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         entries: list[dict[str, Any]] = [
             {"role": "tool", "tool_call_id": result.call_id, "content": whole_characters(result.text)}
