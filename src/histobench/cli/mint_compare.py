@@ -1,6 +1,7 @@
 """Compare two agents (or one with and without an expert) on the tasks that both have played.
 
-Both rates are taken on the same resampled tasks; the p-value is of "no difference". RESULTS are folders of
+Both rates are taken on the same resampled tasks; the p-value is of "no difference", beside it corrected for
+reading the whole table (Holm; * where the difference then holds at 5 %). RESULTS are folders of
 runs, recordings or outcome tables; --first and --second each name a model, or MODEL+EXPERT for a run with
 feedback (MODEL+EXPERT/KIND where an expert gave several kinds).
 
@@ -21,6 +22,10 @@ from histobench.core.errors import HistobenchError, did_you_mean
 
 if TYPE_CHECKING:
     from histobench.mint.results.outcome import EpisodeOutcome
+
+
+#: The chance of any false claim in a table.
+ALPHA = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +62,10 @@ def run(args: argparse.Namespace) -> None:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("tasks")
-    for title in ("n", args.first, args.second, "difference", "95 % interval", "p", "only first/second"):
+    for title in ("n", args.first, args.second, "difference", "95 % interval", "p"):
         table.add_column(title, justify="right")
+    table.add_column(f"p (Holm, {len(compared)})", justify="right")
+    table.add_column("only first/second", justify="right")
     for row in compared:
         low, high = row.difference.interval.low, row.difference.interval.high
         table.add_row(
@@ -69,6 +76,7 @@ def run(args: argparse.Namespace) -> None:
             f"{100 * row.difference.difference:+.1f}",
             "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}",
             f"{row.difference.p_value:.3g}",
+            f"{row.p_holm:.3g}" + (" *" if row.p_holm <= ALPHA else "  "),
             f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
         )
     whole_lines().print(table)

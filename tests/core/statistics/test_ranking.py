@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from scipy import stats
 from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.ranking import (
     cliques,
+    complete_block,
     friedman,
     mean_ranks,
     nemenyi_critical_difference,
@@ -110,3 +114,33 @@ def test_a_tie_is_an_interval_that_contains_zero() -> None:
 def test_one_dataset_is_no_ranking_test() -> None:
     with pytest.raises(ValueError, match="at least two datasets"):
         friedman([[1.0, 2.0]])
+
+
+def test_perfect_agreement_is_not_impossible_by_chance() -> None:
+    found = friedman([[0.9, 0.8, 0.7], [0.6, 0.5, 0.4]])
+    assert found.f_p_value == pytest.approx(1 / 6)
+    # Counted: of the 6 orders of the second dataset one agrees with the first.
+    orders = list(itertools.permutations([0.6, 0.5, 0.4]))
+    agree = sum(math.isinf(friedman([[0.9, 0.8, 0.7], list(order)]).f_statistic) for order in orders)
+    assert agree / len(orders) == pytest.approx(found.f_p_value)
+
+
+def test_one_sparse_dataset_does_not_empty_the_ranking() -> None:
+    present = np.ones((5, 6), dtype=bool)
+    present[3, 1:] = False
+    assert complete_block(present) == ([0, 1, 2, 4], [0, 1, 2, 3, 4, 5])
+
+
+def test_one_sparse_model_does_not_cost_the_datasets() -> None:
+    present = np.ones((5, 6), dtype=bool)
+    present[1:, 2] = False
+    assert complete_block(present) == ([0, 1, 2, 3, 4], [0, 1, 3, 4, 5])
+
+
+def test_what_is_left_of_any_table_has_no_gaps() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        present = generator.random((7, 9)) < 0.8
+        rows, columns = complete_block(present)
+        assert present[np.ix_(rows, columns)].all()
+    assert complete_block(np.zeros((3, 3))) == ([], [])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from statsmodels.stats.multitest import multipletests
 
 from histobench.cli.main import main
 from histobench.mint.results.comparison import compare_agents
@@ -97,6 +98,20 @@ def test_comparisons_are_made_for_families_and_datasets_too() -> None:
     assert all(row.difference.difference == 0 and row.difference.p_value == 1 for row in rows.values())
 
 
+def test_the_table_of_two_agents_is_corrected_for_all_its_rows() -> None:
+    generator = random.Random(8)
+    datasets = ("gsm8k", "math", "mmlu", "mbpp", "humaneval", "alfworld")
+    first, second = (
+        [outcome(number, generator.random() < rate, task=task) for task in datasets for number in range(30)]
+        for rate in (0.65, 0.45)
+    )
+    rows = compare_agents(first, second)
+    raw = [row.difference.p_value for row in rows]
+    assert len(rows) > 6
+    assert [row.p_holm for row in rows] == pytest.approx(multipletests(raw, method="holm")[1].tolist())
+    assert any(p < 0.05 < row.p_holm for p, row in zip(raw, rows, strict=True))
+
+
 def test_the_slope_interval_surrounds_the_slope() -> None:
     outcomes = [outcome(task, task % 100 < 15 * k, k=k) for k in range(1, 6) for task in range(100)]
     interval = slope_interval(outcomes)
@@ -167,7 +182,9 @@ def test_the_table_and_the_comparison_can_be_printed(
     assert "80.00" in said
     assert "+30.0" in said
     assert main(["mint", "compare", str(path), "--first", "good", "--second", "bad"]) == 0
-    assert "+60.0" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "+60.0" in said
+    assert "p (Holm, 3)" in said
     assert main(["mint", "compare", str(path), "--first", "bad+e", "--second", "bad"]) == 0
     assert "+30.0" in capsys.readouterr().out
     known = list(read_outcome_table(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,8 +62,8 @@ def friedman(scores: ArrayLike) -> Friedman:
     statistic = float((n_models - 1) * (deviation**2).sum() / spread)
     p_value = float(stats.chi2.sf(statistic, n_models - 1))
     rest = n_datasets * (n_models - 1) - statistic
-    if rest <= 1e-9:  # all datasets agree on the order
-        return Friedman(statistic, p_value, float("inf"), 0.0)
+    if rest <= 1e-9:  # all datasets agree on the order: F has no value, the chance of that is counted
+        return Friedman(statistic, p_value, float("inf"), _chance_of_agreement(n_models, n_datasets))
     f_statistic = (n_datasets - 1) * statistic / rest
     f_p_value = float(stats.f.sf(f_statistic, n_models - 1, (n_models - 1) * (n_datasets - 1)))
     return Friedman(statistic, p_value, f_statistic, f_p_value)
@@ -125,6 +126,32 @@ def win_tie_loss(intervals: Sequence[Sequence[Sequence[Interval | None]]]) -> Wi
                 else:
                     losses[row, column] += 1
     return WinTieLoss(wins, ties, losses)
+
+
+def complete_block(present: ArrayLike) -> tuple[list[int], list[int]]:
+    """Datasets (rows) and models (columns) of a table with gaps that make a table without gaps.
+
+    The row or column with the largest share of gaps is taken out until none is left, of equals a dataset
+    before a model, the last one first. So a dataset that hardly anybody was run on does not cost the models,
+    and a model that was hardly run does not cost the datasets.
+
+    >>> complete_block([[True, True, True], [True, True, True], [True, False, False]])
+    ([0, 1], [0, 1, 2])
+    """
+    there = np.asarray(present, dtype=bool)
+    rows, columns = list(range(there.shape[0])), list(range(there.shape[1]))
+    while rows and columns and not (block := there[np.ix_(rows, columns)]).all():
+        gaps_of_row, gaps_of_column = (~block).mean(axis=1), (~block).mean(axis=0)
+        if gaps_of_row.max() >= gaps_of_column.max():
+            rows.pop(int(np.flatnonzero(gaps_of_row == gaps_of_row.max())[-1]))
+        else:
+            columns.pop(int(np.flatnonzero(gaps_of_column == gaps_of_column.max())[-1]))
+    return (rows, columns) if rows and columns else ([], [])
+
+
+def _chance_of_agreement(n_models: int, n_datasets: int) -> float:
+    """That all datasets have the order of the first: 1 / (m!)^(n - 1)."""
+    return math.exp(-(n_datasets - 1) * math.lgamma(n_models + 1))
 
 
 def _critical_range(n_models: int, alpha: float) -> float:

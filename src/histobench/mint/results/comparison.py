@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from histobench.core.statistics.mcnemar import McNemar, mcnemar
+from histobench.core.statistics.multiplicity import holm
 from histobench.core.statistics.paired import PairedDifference
 from histobench.mint.results.outcome import EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain
@@ -27,19 +28,27 @@ class AgentComparison:
     difference: PairedDifference
     #: Only where each task was played once by each.
     discordant: McNemar | None
+    #: Holm's correction over all rows of the table; NaN before the table is whole.
+    p_holm: float = float("nan")
 
 
 def compare_agents(
     first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome], *, seed: int = 0
 ) -> list[AgentComparison]:
-    """Over all tasks, for each family and for each dataset; groups with fewer than two tasks are left out."""
+    """Over all tasks, for each family and for each dataset; groups with fewer than two tasks are left out.
+
+    Whoever reads the whole table reads as many tests as it has rows: the chance that any of them claims a
+    difference that is none is 5% only by the corrected p-values.
+    """
     groups: dict[str, tuple[list[EpisodeOutcome], list[EpisodeOutcome]]] = defaultdict(lambda: ([], []))
     for side, outcomes in enumerate((first, second)):
         for outcome in outcomes:
             for name in dict.fromkeys((ALL, outcome.family, outcome.task)):
                 groups[name][side].append(outcome)
     compared = [_compare(name, *sides, seed) for name, sides in groups.items()]
-    return [comparison for comparison in compared if comparison is not None]
+    rows = [comparison for comparison in compared if comparison is not None]
+    corrected = holm([row.difference.p_value for row in rows])
+    return [replace(row, p_holm=float(p_value)) for row, p_value in zip(rows, corrected, strict=True)]
 
 
 def _compare(
