@@ -1,10 +1,11 @@
 """Two models over several datasets: the Bayesian signed-rank test with a region of practical equivalence.
 
-Friedman's test asks whether ranks differ; it cannot say how likely it is that one model is the better choice,
-nor that two are equivalent. The Bayesian signed-rank test (Benavoli, Corani, Demšar and Zaffalon 2017) can: the
-datasets are a sample of the datasets one might meet, their weights are uncertain (a Dirichlet process with one
-further observation of "no difference" that weighs 0.5), and each weighting says whether the typical difference,
-the mean of two datasets drawn by it, lies mostly below, within or above the region [-rope, rope].
+Friedman's test asks whether ranks differ; it cannot say how likely it is that one model is the better
+choice, nor that two are equivalent. The Bayesian signed-rank test (Benavoli, Corani, Demšar and Zaffalon
+2017) can: the datasets are a sample of the datasets one might meet, their weights are uncertain (a
+Dirichlet process with one further observation of "no difference" that weighs 0.5), and each weighting says
+whether the typical difference, the mean of two datasets drawn by it, lies mostly below, within or above the
+region [-rope, rope].
 
     signed_rank(differences, rope=0.01)        differences [n] of first - second, one for each dataset
     signed_ranks(scores, rope=0.01)            all pairs of columns of scores [datasets, m], NaN where missing
@@ -55,7 +56,7 @@ class SignedRank:
 
 
 def signed_rank(differences: ArrayLike, *, rope: float = 0.01, seed: int = 0) -> SignedRank | None:
-    """The chances from one difference for each dataset (NaN: not compared there); None without any dataset."""
+    """The chances from one difference for each dataset (NaN: not compared there); None without any."""
     each = np.asarray(differences, dtype=np.float64)
     each = each[np.isfinite(each)]
     if not rope >= 0:
@@ -118,7 +119,7 @@ def _step(values: Floats) -> Floats:
 
 @lru_cache(maxsize=32)
 def _products(n: int, seed: int) -> Floats:
-    """Weights of all pairs of observations [draws, pairs], a pair of different ones counted in both orders."""
+    """Weights of all pairs of observations [draws, pairs]; two different ones count in both orders."""
     weights = np.random.default_rng(seed).dirichlet(np.r_[PRIOR, np.ones(n)], DRAWS)
     i, j = np.triu_indices(n + 1)
     return np.asarray(weights[:, i] * weights[:, j] * np.where(i == j, 1.0, 2.0))
