@@ -72,6 +72,13 @@ def run(args: argparse.Namespace) -> None:
         outcomes.append(replace(outcome, success=results[rules[0]].success))
     _print("dataset", by_dataset, rules)
     _print("run", by_run, rules)
+    if unearned := sum(tally.unearned for tally in by_dataset.values()):
+        console = whole_lines()
+        console.print(
+            f"{unearned} stored successes were not earned: the program answered its tests with an object of "
+            "its own, which could claim to equal everything; they are counted as lost",
+            soft_wrap=True,
+        )
     if args.output:
         write_outcome_table(args.output, outcomes)
 
@@ -103,6 +110,7 @@ class _Tally:
         self.gained: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
         self.open: Counter[str] = Counter()
+        self.unearned = 0
 
     def add(self, stored: bool, results: Mapping[Rule, Rescored]) -> None:
         self.episodes += 1
@@ -112,6 +120,7 @@ class _Tally:
             self.gained[rule] += result.success and not stored
             self.lost[rule] += stored and not result.success
             self.open[rule] += result.open
+        self.unearned += any(result.unearned for result in results.values())
 
 
 class _Tasks:

@@ -53,6 +53,24 @@ def test_leaving_or_hanging_is_failing(bare_pool: SandboxPool, program: str) -> 
     assert not run_unit_tests(bare_pool, program, TESTS, timeout=0.5).passed
 
 
+ALWAYS_EQUAL = """
+class Anything:
+    __hash__ = None
+    def _yes(self, *_): return True
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __bool__ = _yes
+    def _self(self, *_): return self
+    __abs__ = __sub__ = __rsub__ = __add__ = __radd__ = __neg__ = __round__ = __getitem__ = _self
+"""
+LIST_OF_CHEATS = """
+class Anything(list):
+    def __eq__(self, other): return True
+"""
+SEND = """
+import json, os, struct
+def tell(**message):
+    body = json.dumps(message).encode()
+    os.write(3, struct.pack("!I", len(body)) + body)
+"""
 # Each tries to be counted as passed while `add` is wrong.
 CHEATS = {
     "prints what a runner might look for": "print('OK', 'passed', '{\"passed\": true}')",
@@ -62,23 +80,171 @@ CHEATS = {
         "    except OSError:\n        pass"
     ),
     "exits while the tests run": "def add(a, b):\n    import os\n    os._exit(0)",
+    "raises SystemExit while the tests run": "def add(a, b):\n    raise SystemExit(0)",
     "makes assertions quiet": "import builtins\nbuiltins.AssertionError = type('Q', (Exception,), {})",
     "patches exec and compile": "import builtins\nbuiltins.exec = builtins.compile = lambda *a, **k: None",
     "hooks exceptions": "import sys\nsys.excepthook = lambda *a: None\nsys.settrace(lambda *a: None)",
     "plants an exit handler": "import atexit, os\natexit.register(os._exit, 0)",
     "comments the tests out": 'x = """',
     "ends the file early": "\x00",
-    "searches the frames for the token and hands it back": (
-        "import sys, os, json, struct\nf = sys._getframe()\nwhile f:\n    t = f.f_locals.get('token')\n"
-        "    if isinstance(t, str):\n        b = json.dumps({'op': 'verdict', 'token': t}).encode()\n"
-        "        os.write(3, struct.pack('!I', len(b)) + b)\n    f = f.f_back"
+    "decorates the first test away": "@lambda function: lambda *a: None",
+    "hides the tests under a condition": "if False:",
+    "ends with half a statement": "x = \\",
+    "searches the frames for a token and hands it back": (
+        f"{SEND}\nimport sys\nf = sys._getframe()\nwhile f:\n    t = f.f_locals.get('token')\n"
+        "    if isinstance(t, str): tell(op='verdict', token=t, passed=True)\n    f = f.f_back"
     ),
+    "claims to have been loaded and tested": f"{SEND}\ntell(op='loaded')\ntell(op='verdict', passed=True)",
+    "answers before it is asked": (
+        f"{SEND}\nfor n in range(9): tell(op='verdict', number=n, passed=True, value=True, found=True)"
+    ),
+    "answers from a thread": (
+        f"{SEND}\nimport threading, time\ndef flood():\n    while True:\n"
+        "        tell(op='verdict', passed=True, number=1, found=True, value=3); time.sleep(0.001)\n"
+        "threading.Thread(target=flood, daemon=True).start()"
+    ),
+    "equals everything": f"{ALWAYS_EQUAL}\ndef add(a, b): return Anything()",
+    "equals everything, as a subclass of int": (
+        "class Anything(int):\n    def __eq__(self, other): return True\ndef add(a, b): return Anything(7)"
+    ),
+    "tells its interpreter that all is equal": (
+        "import operator, builtins\noperator.eq = lambda *a: True\nbuiltins.bool = lambda *a: True"
+    ),
+    "skips the lines of the tests": (
+        "import sys\ndef jump(frame, event, arg):\n    frame.f_trace_opcodes = True\n    try:\n"
+        "        frame.f_lineno = frame.f_lineno + 1\n    except Exception:\n        pass\n    return jump\n"
+        "sys.settrace(jump)\nsys.setprofile(jump)\nf = sys._getframe()\n"
+        "while f:\n    f.f_trace = jump\n    f = f.f_back"
+    ),
+    "rewrites whatever runs it": (
+        "import gc, types\nfor thing in gc.get_objects():\n"
+        "    if isinstance(thing, types.FunctionType) and thing.__name__ in ('_answer', 'written'):\n"
+        "        thing.__code__ = (lambda *a, **k: {'passed': True, 'op': 'verdict', 'value': True}).__code__"
+    ),
+    "kills whoever it can": "import os, signal\ndef add(a, b):\n    os.kill(-1, signal.SIGKILL)",
+    "forks and lets the copy answer": "import os\ndef add(a, b):\n    return 3 if os.fork() == 0 else 0",
 }
 
 
 @pytest.mark.parametrize("how", CHEATS)
 def test_a_cheat_does_not_pass(bare_pool: SandboxPool, how: str) -> None:
     assert not run_unit_tests(bare_pool, f"{WRONG}\n{CHEATS[how]}", TESTS, timeout=2).passed
+
+
+# Each has the wrong answer and something of its own that the test would use if it could.
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        (f"{ALWAYS_EQUAL}\ndef f(x): return Anything()", "assert abs(f(1) - 2.0) < 1e-6"),
+        (f"{ALWAYS_EQUAL}\ndef f(x): return Anything()", "assert f(1) > 2"),
+        (f"{ALWAYS_EQUAL}\ndef f(x): return Anything()", "assert not f(1) != 2"),
+        (f"{ALWAYS_EQUAL}\ndef f(x): return Anything()", "assert f(1) in (2, 3)"),
+        (f"{ALWAYS_EQUAL}\ndef f(x): return [Anything()]", "assert f(1) == [2]"),
+        (f"{ALWAYS_EQUAL}\ndef f(x): return {{1: Anything()}}", "assert f(1) == {1: 2}"),
+        (f"{LIST_OF_CHEATS}\ndef f(x): return Anything()", "assert f(1) == [2]"),
+        (f"{LIST_OF_CHEATS}\ndef f(x): return Anything()", "assert sorted(f(1)) == [2]"),
+        ("def f(x): return 0\ndef abs(x): return 0", "assert abs(f(1) - 2.0) < 1e-6"),
+        ("def f(x): return 0\nset = sorted = str = lambda *a: 0", "assert set([f(1)]) == set([2])"),
+        ("def f(x): return 0\nimport math\nmath.isclose = lambda *a: True", "assert math.isclose(f(1), 2)"),
+        ("def f(x): x.clear(); return x", "assert f([3, 1]) == sorted([3, 1])"),
+        ("def check(f): pass\ndef f(x): return 0", "def check(f):\n    assert f(1) == 2\ncheck(f)"),
+    ],
+)
+def test_what_a_program_brings_along_decides_nothing(
+    bare_pool: SandboxPool, program: str, tests: str
+) -> None:
+    assert not run_unit_tests(bare_pool, program, tests, timeout=2).passed
+
+
+HONEST = {
+    "a namedtuple": (
+        "import collections\nP = collections.namedtuple('P', 'a b')\ndef f(): return P(1, 2)",
+        "(1, 2)",
+    ),
+    "a counter": ("import collections\ndef f(): return collections.Counter('aab')", "{'a': 2, 'b': 1}"),
+    "keys of a dictionary": ("def f(): return {1: 2}.keys()", "{1}"),
+    "a default dictionary": (
+        "import collections\ndef f(): return collections.defaultdict(list, a=[1])",
+        "{'a': [1]}",
+    ),
+    "a fraction": ("import fractions\ndef f(): return fractions.Fraction(1, 2)", "0.5"),
+    "a huge number": ("def f(): return 7 ** 5000", "7 ** 5000"),
+    "infinity": ("def f(): return [float('inf')]", "[float('inf')]"),
+    "an enumeration": ("import enum\nclass E(enum.IntEnum):\n    A = 3\ndef f(): return E.A", "3"),
+    "bytes": ("def f(): return b'\\x00\\xff'", "b'\\x00\\xff'"),
+    "half a character": ("def f(): return '\\ud800'", "'\\ud800'"),
+}
+
+
+@pytest.mark.parametrize("what", HONEST)
+def test_an_honest_answer_keeps_its_value_and_its_type(bare_pool: SandboxPool, what: str) -> None:
+    program, value = HONEST[what]
+    assert run_unit_tests(bare_pool, program, f"assert f() == {value}").passed
+    assert not run_unit_tests(bare_pool, program, f"assert f() == [{value}, 1]").passed
+
+
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("def sum(a, b): return a - b", "assert sum(5, 3) == 2"),
+        ("def f(x): x.append(4)", "x = [1]\nf(x)\nassert x == [1, 4]"),
+        ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
+        ("def f(n): return lambda x: x + n", "assert f(2)(3) == 5"),
+        (
+            "class P:\n    def __init__(s, a): s.a = a\ndef f(ps): return [p.a for p in ps]",
+            "assert f([P(1), P(2)]) == [1, 2]",
+        ),
+        (
+            "class P:\n    a = 1\n    def __eq__(s, o): return s.a == o.a",
+            "assert P() == P()\nassert P().a == 1",
+        ),
+        ("def f(x): raise KeyError(x)", "try:\n    f(1)\n    assert False\nexcept KeyError:\n    pass"),
+        (
+            "class E(ValueError): pass\ndef f(): raise E('no')",
+            "try:\n    f()\nexcept ValueError as e:\n    assert str(e) == 'no'",
+        ),
+        ("import math\ndef f(x): return x / 3", "assert math.isclose(f(1), 1 / 3)"),
+        ("f = 5\ndef g(*, a): return a", "assert f == 5 and g(a={1, 2}) == {2, 1}"),
+        ("def f(n): return 1 if n < 2 else n * f(n - 1)", "assert f(5) == 120\nassert f(2000) % 1999 == 0"),
+        ("def f(x): return x is True", "assert f(True) is True and f(1) is False"),
+    ],
+)
+def test_tests_may_do_what_they_always_could(bare_pool: SandboxPool, program: str, tests: str) -> None:
+    verdict = run_unit_tests(bare_pool, program, tests)
+    assert verdict.passed, verdict.reason
+
+
+def test_a_test_that_cannot_be_asked_elsewhere_says_so(bare_pool: SandboxPool) -> None:
+    verdict = run_unit_tests(bare_pool, "def f(g): return g(1)", "assert f(lambda x: x) == 1")
+    assert "cannot hand a function to the program" in verdict.reason
+
+
+def test_a_program_never_sees_its_tests(bare_pool: SandboxPool) -> None:
+    """Whatever lies in the program's process, the expected value is not there; its own arguments are."""
+    program = """
+import gc, sys
+def seen(wanted):
+    texts = [repr(thing) for thing in gc.get_objects() if type(thing) in (dict, list, tuple)]
+    frame = sys._getframe().f_back
+    while frame:
+        texts.append(repr(frame.f_locals)); frame = frame.f_back
+    return any(str(wanted * 2 + 1) in text for text in texts)
+def look(wanted, beside): return seen(wanted)
+"""
+    assert run_unit_tests(bare_pool, program, "assert look(13591, 27183) is True").passed
+    assert run_unit_tests(bare_pool, program, "assert look(13591, 0) is False\nassert 27183").passed
+
+
+def test_an_object_in_the_place_of_a_value_is_flagged(bare_pool: SandboxPool) -> None:
+    program = f"{ALWAYS_EQUAL}\ndef add(a, b): return Anything()"
+    verdict = run_unit_tests(bare_pool, program, TESTS)
+    assert (verdict.passed, verdict.unearned) == (False, True)
+    assert not run_unit_tests(bare_pool, WRONG, TESTS).unearned
+
+
+def test_a_program_too_long_to_be_sent_fails(bare_pool: SandboxPool) -> None:
+    verdict = run_unit_tests(bare_pool, f"{GOOD}\n#{'x' * (5 << 20)}", TESTS)
+    assert (verdict.passed, "too long" in verdict.reason) == (False, True)
 
 
 def test_one_run_leaves_nothing_for_the_next(bare_pool: SandboxPool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import gzip
 import json
 import random
@@ -11,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from histobench.mint.envs.state import Budget
+from histobench.mint.results.rescoring import rescore
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import HumanEvalTask, MBPPTask
 
@@ -63,3 +67,89 @@ def test_leaving_early_is_not_passing() -> None:
     assert not task.success("import sys\nsys.exit(0)")
     assert not task.success("import os\nos._exit(0)")
     assert not task.success("print('passed')")
+
+
+#: What passed tasks while program and tests shared one interpreter; {name} is the function asked for.
+CHEATS = {
+    "an object that equals everything": """
+class Anything:
+    def __eq__(self, other): return True
+    def __lt__(self, other): return True
+    def __sub__(self, other): return self
+    def __abs__(self): return self
+def {name}(*args, **kwargs): return Anything()
+""",
+    "a decorator for the tests": "def {name}(*args, **kwargs): pass\n@lambda function: lambda *args: None",
+    "a trace that leaves every frame": """
+import sys
+def {name}(*args, **kwargs): pass
+def leave(frame, event, argument):
+    frame.f_trace_lines = True
+    try: frame.f_lineno += 1
+    except Exception: pass
+    return leave
+sys.settrace(leave)
+frame = sys._getframe()
+while frame:
+    frame.f_trace = leave
+    frame = frame.f_back
+""",
+    "the token, and a trap for the second look": """
+import gc, json, os, struct, sys
+def {name}(*args, **kwargs): pass
+found = {{}}
+frame = sys._getframe()
+while frame:
+    found.update(frame.f_locals)
+    frame = frame.f_back
+for thing in gc.get_objects():
+    if isinstance(thing, dict) and isinstance(thing.get("token"), str): found["token"] = thing["token"]
+body = json.dumps({{"op": "verdict", "passed": True, "token": found.get("token")}}).encode()
+for descriptor in range(3, 64):
+    try: os.write(descriptor, struct.pack("!I", len(body)) + body)
+    except OSError: pass
+""",
+}
+
+
+@pytest.mark.parametrize("how", CHEATS)
+def test_no_task_of_the_benchmark_is_passed_without_solving_it(
+    how: str, tasks: dict[tuple[str, Any], Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who leaves the frames of the server never answers: those two are tried on a few tasks, and not for long.
+    slow = "trace" in how or "trap" in how
+    monkeypatch.setattr("histobench.mint.tasks.codegen.TIMEOUT_S", 1.0 if slow else 10.0)
+    chosen = random.Random(0).sample(list(tasks.values()), 6) if slow else list(tasks.values())
+
+    def passes(task: Task) -> bool:
+        task.rule = "strict"
+        return task.success(CHEATS[how].format(name=_function_of(task.reference)))
+
+    with ThreadPoolExecutor(2) as threads:
+        assert not any(threads.map(passes, chosen))
+
+
+def _function_of(tests: str) -> str:
+    """The function that the tests ask for: the one name of theirs that they do not define."""
+    tree = ast.parse(tests)
+    called = [
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    if "check" in called:
+        last = tree.body[-1]
+        assert isinstance(last, ast.Expr)
+        assert isinstance(last.value, ast.Call)
+        return ast.unparse(last.value.args[0])
+    return next((name for name in called if not hasattr(builtins, name)), called[0])
+
+
+def test_a_stored_success_with_an_object_that_equals_everything_is_flagged() -> None:
+    task = MBPPTask(id=0, prompt="Write one.", reference="assert one() == 1")
+    cheat = CHEATS["an object that equals everything"].format(name="one")
+    again = rescore([f"<solution>{cheat}</solution>"], task, "strict", stored_success=True, budget=Budget())
+    assert (again.success, again.unearned) == (False, True)
+    wrong = ["<solution>def one(): return 2</solution>"]
+    again = rescore(wrong, task, "strict", stored_success=True, budget=Budget())
+    assert (again.success, again.unearned) == (False, False)

@@ -10,6 +10,7 @@ from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import GeneralEnv
 from histobench.mint.envs.state import Budget
 from histobench.mint.tasks.base import Task, checked
+from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tasks.rule import Rule
 
 
@@ -19,10 +20,13 @@ class Rescored:
 
     `open`: the stored run stopped at an answer that this rule does not accept, with budget left; what the
     model would have done then is unknown, and the episode counts as failed.
+    `unearned`: the stored success is a program whose tests met an object of its own in the place of a value,
+    which could claim to equal everything where program and tests shared one interpreter.
     """
 
     success: bool
     open: bool = False
+    unearned: bool = False
 
 
 def rescore(
@@ -45,6 +49,7 @@ def rescore(
     actions = [classify(text) for text in messages]
     proposals = [action for action in actions if action.is_proposal]
     unspent = len(proposals) < budget.max_propose_solution and len(actions) < budget.max_steps
+    answers = [action.content for action in proposals if action.kind == "proposal"]
     if task.decided_by_acting:
         # Whoever ran out of actions under any rule has not won, so a stored failure stays one when strict.
         if rule == "strict" and not stored_success:
@@ -55,6 +60,7 @@ def rescore(
         with open_env(task) as env:
             success = any(env.outcome(action).success for action in actions if not action.is_proposal)
     else:
-        answers = [action.content for action in proposals if action.kind == "proposal"]
         success = any(checked(task, answer)[0] for answer in answers)
-    return Rescored(success, open=stored_success and not success and unspent)
+    lost = stored_success and not success
+    unearned = lost and isinstance(task, CodeGenTask) and any(task.verdict(each).unearned for each in answers)
+    return Rescored(success, open=lost and unspent, unearned=unearned)

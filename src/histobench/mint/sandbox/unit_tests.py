@@ -1,68 +1,108 @@
-"""The verdict on a submitted program: its tests run in a sandbox made for this one question."""
+"""The verdict on a submitted program: its tests run in a process that never ran a line of it."""
 
 from __future__ import annotations
 
-import hmac
-import secrets
+import time
 from dataclasses import dataclass
+from typing import Any
 
 from histobench.mint.sandbox.deadline import Deadline, next_message
-from histobench.mint.sandbox.guest.frames import BrokenFrameError
-from histobench.mint.sandbox.pool import SandboxPool
+from histobench.mint.sandbox.guest.frames import BrokenFrameError, LongMessageError
+from histobench.mint.sandbox.pool import SandboxPool, Session
 
-_HARD_MARGIN = 1.0
+_ASKED = ("number", "do", "name", "object", "args", "kwargs")
+_ANSWERED = ("found", "module", "value", "changed", "error", "message")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the tests passed; if not, why."""
+    """Whether the tests passed; if not, why.
+
+    `unearned`: the tests failed on an object of the program in the place of a value. Where program and tests
+    shared one interpreter, such an object could claim to equal everything.
+    """
 
     passed: bool
     reason: str = ""
+    unearned: bool = False
 
 
 def run_unit_tests(
     pool: SandboxPool, code: str, tests: str, *, timeout: float = 10.0, wording: str = "native"
 ) -> Verdict:
-    """Run `code` followed by `tests` in a fresh session; passed means that the last test was reached.
+    """Run `code` in one fresh session and `tests` in another; passed means that the last test was reached.
 
-    `wording="python3.8"` refuses what the Python of the published recordings did not have.
-    The session earns the verdict by returning a token drawn for this run, which it hands back only after the
-    program's end: printing, exiting or closing the connection earns nothing. A pass is checked once more with
-    a test that must fail; whoever passes that too was not running the tests.
+    The tests call the program's functions over this process: arguments go there, results come back as plain
+    data. The program never sees the tests, and nothing that it does to its interpreter reaches them. Program
+    and tests have `timeout` seconds each. `wording="python3.8"` refuses what the Python of the published
+    recordings did not have.
     """
-    verdict = _run(pool, f"{code}\n{tests}", timeout, wording)
-    if not verdict.passed:
-        return verdict
-    trap = f"assert {secrets.randbelow(10**9)} == {-1 - secrets.randbelow(10**9)}"
-    if _run(pool, f"{code}\n{tests}\n{trap}", timeout, wording).passed:
-        return Verdict(False, "the program reported success for a test that cannot succeed")
-    return verdict
-
-
-def _run(pool: SandboxPool, program: str, timeout: float, wording: str) -> Verdict:
-    token = secrets.token_hex(16)
-    session = pool.take()
+    program, tester = pool.take(), pool.take()
     try:
-        channel = session.open()
-        patience = timeout * pool.limits.patience
-        deadline = Deadline(timeout + _HARD_MARGIN, pid=session.pid, patience=patience)
-        order = {"op": "unit", "program": program, "token": token, "wording": wording}
-        channel.send({**order, "timeout": timeout, "patience": patience})
-        answer = next_message(channel, deadline)
-        while answer.get("op") != "verdict":
-            if deadline.passed():
-                raise TimeoutError
-            answer = next_message(channel, deadline)
-    except TimeoutError:
-        return Verdict(False, f"still running after {timeout:g} seconds")
-    except (EOFError, OSError):
-        return Verdict(False, session.why_it_ended() or "the process ended before the tests did")
-    except BrokenFrameError:
-        return Verdict(False, "the process broke its connection")
+        return _judged(_Side(program, pool, timeout), _Side(tester, pool, timeout), code, tests, wording)
+    except LongMessageError as error:
+        return Verdict(False, str(error))
     finally:
-        session.close()
-    returned = answer.get("token")
-    if isinstance(returned, str) and hmac.compare_digest(returned.encode(), token.encode()):
+        program.close()
+        tester.close()
+
+
+class _Side:
+    """One of the two sessions. Its clock runs only while it is waited for."""
+
+    def __init__(self, session: Session, pool: SandboxPool, timeout: float) -> None:
+        self._session = session
+        self._channel = session.open()
+        self._deadline = Deadline(timeout, pid=session.pid, patience=timeout * pool.limits.patience)
+        self._timeout = timeout
+        self._paused_at = time.monotonic()
+
+    def send(self, message: dict[str, Any]) -> None:
+        try:
+            self._channel.send(message)
+        except (ConnectionError, RecursionError) as error:
+            raise _EndedError(self._why()) from error
+
+    def receive(self) -> dict[str, Any]:
+        """The next message, or `_EndedError` with the reason why there is none."""
+        self._deadline.extend(time.monotonic() - self._paused_at)
+        try:
+            message = next_message(self._channel, self._deadline)
+            if self._deadline.passed():
+                raise TimeoutError
+        except TimeoutError:
+            raise _EndedError(f"still running after {self._timeout:g} seconds") from None
+        except (EOFError, OSError) as error:
+            raise _EndedError(self._why()) from error
+        except BrokenFrameError as error:
+            raise _EndedError("the process broke its connection") from error
+        self._paused_at = time.monotonic()
+        return message
+
+    def _why(self) -> str:
+        return self._session.why_it_ended() or "the process ended before the tests did"
+
+
+class _EndedError(Exception):
+    """One of the sessions has ended, or has to."""
+
+
+def _judged(program: _Side, tester: _Side, code: str, tests: str, wording: str) -> Verdict:
+    try:
+        program.send({"op": "program", "program": code, "wording": wording})
+        loaded = program.receive()
+        if loaded.get("op") != "loaded" or "error" in loaded:
+            return Verdict(False, str(loaded.get("why"))[:500])
+        tester.send({"op": "tests", "tests": tests, "wording": wording})
+        while (message := tester.receive()).get("op") == "ask":
+            program.send({key: message[key] for key in _ASKED if key in message} | {"op": "ask"})
+            answer = program.receive()
+            tester.send(
+                {key: answer[key] for key in _ANSWERED if key in answer}
+                | {"op": "answer", "number": message.get("number")}
+            )
+    except _EndedError as error:
+        return Verdict(False, str(error))
+    if message.get("op") == "verdict" and message.get("passed") is True:
         return Verdict(True)
-    return Verdict(False, str(answer.get("why"))[:500])
+    return Verdict(False, str(message.get("why"))[:500], unearned=message.get("objects") is True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from histobench.mint.sandbox import SandboxPool, run_unit_tests, shared_pool
+from histobench.mint.sandbox import SandboxPool, Verdict, run_unit_tests, shared_pool
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.fenced_code import without_fence
 
@@ -31,10 +31,14 @@ class CodeGenTask(Task):
 
     def success(self, solution: str) -> bool:
         """Whether the program passes its tests."""
+        return self.verdict(solution).passed
+
+    def verdict(self, solution: str) -> Verdict:
+        """The same, with the reason."""
         program = self.extract_answer(solution)
         pool = self.pool or shared_pool()
         wording = "native" if self.rule == "strict" else self.published_python
-        return run_unit_tests(pool, program, self._reference, timeout=TIMEOUT_S, wording=wording).passed
+        return run_unit_tests(pool, program, self._reference, timeout=TIMEOUT_S, wording=wording)
 
 
 class HumanEvalTask(CodeGenTask):

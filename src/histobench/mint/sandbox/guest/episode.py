@@ -10,7 +10,7 @@ from .alarm import clock
 from .capture import Capture
 from .mailbox import EpisodeChannel, Mailbox
 from .memory_reserve import within_memory_limit
-from .unit_tests import run_program
+from .unit_tests import run_tests, serve_program
 
 _RECURSION_LIMIT = 3000  # what the published benchmark's cells ran under
 
@@ -64,9 +64,12 @@ def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
             with Capture(output_chars) as captured, within_memory_limit(memory):
                 kind = _shell.run(order["code"], order["timeout"], order["patience"])
             answer = {"op": "done", "cell": order["cell"], "kind": kind, "text": captured.text()}
-        elif kind_of_order == "unit":
+        elif kind_of_order == "program":
+            serve_program(order, mailbox, memory)
+            continue
+        elif kind_of_order == "tests":
             with within_memory_limit(memory):
-                verdict = run_program(order)
+                verdict = run_tests(order, mailbox)
             answer = {"op": "verdict", **verdict}
         else:
             continue

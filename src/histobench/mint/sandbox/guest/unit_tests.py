@@ -1,44 +1,230 @@
-"""Runs a submission followed by its tests, once, in a process made for it."""
+"""A submitted program in one process, its tests in another: neither shares a name, a frame or a byte.
+
+The program is asked, over the host, for names and for calls, and answers with data. It sees the arguments of
+its calls and nothing else of the tests; whatever it does to its own interpreter stays there.
+"""
 
 from __future__ import annotations
 
 import ast
-from types import CodeType
+import builtins
+import importlib
+from collections.abc import Callable
+from types import CodeType, ModuleType
 from typing import Any
 
 from . import python38_language
-from .alarm import soft_limit
 from .capture import Capture
+from .mailbox import Mailbox
+from .memory_reserve import within_memory_limit
+from .plain_values import made, written
+from .remote_object import RemoteObject, number_of
+
+#: Modules that tests may know by a name which the program imported.
+_MODULES = frozenset(
+    {"bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq"}
+    | {"itertools", "json", "math", "operator", "random", "re", "statistics", "string", "time", "typing"}
+    | {"numpy", "pandas", "scipy", "sympy"}
+)
 
 
-def run_program(order: dict[str, Any]) -> dict[str, Any]:
-    """Execute `order["program"]` in empty globals; the token goes back only if it ran to its end.
+def serve_program(order: dict[str, Any], mailbox: Mailbox, memory: int) -> None:
+    """Run the program, then answer what its tests ask until the host ends the process."""
+    objects = _Objects()
+    names: dict[str, Any] = {}
 
-    A program that leaves early, by any exception or by ending the process, never gets here with the token.
-    """
-    token = order.pop("token")
-    program = order.pop("program")
-    timeout, patience = order.pop("timeout"), order.pop("patience")
+    def load() -> None:
+        exec(_compiled(order["program"], "<submission>", order["wording"]), names)
+
+    with Capture(0):
+        with within_memory_limit(memory):
+            answer = _attempt(load)
+        mailbox.send({"op": "loaded", **answer})
+        while True:
+            question = mailbox.next_order()
+            with within_memory_limit(memory):
+                answer = _attempt(lambda: _answer(question, names, objects))  # noqa: B023 - called at once
+            mailbox.send({"op": "answer", "number": question.get("number"), **answer})
+
+
+def run_tests(order: dict[str, Any], mailbox: Mailbox) -> dict[str, Any]:
+    """Run the tests; passed means that their last line was reached."""
+    seen: list[str] = []
     try:
-        with Capture(0), soft_limit(timeout, patience=patience):
-            exec(_compiled(program, old=order["wording"] == "python3.8"), {})
+        with Capture(0):
+            tree = ast.parse(order["tests"], "<tests>")
+            names = _Names(tree, _Program(mailbox, seen))
+            exec(_compiled(order["tests"], "<tests>", order["wording"]), names)
     except BaseException as error:
-        return {"token": None, "why": _one_line(error)}
-    return {"token": token, "why": ""}
+        return {"passed": False, "why": _one_line(error), "objects": bool(seen)}
+    return {"passed": True, "why": "", "objects": bool(seen)}
 
 
-def _compiled(program: str, *, old: bool) -> CodeType:
-    source: str | ast.Module = program
-    if old:
+class _Names(dict[str, Any]):
+    """The tests' globals; what they do not define themselves is the program's.
+
+    Built-in names are Python's: a program may not bring its own `abs` or `sorted` along. Only tests that use
+    no other name than built-in ones mean a function of the program by one (`assert sum(10, 15) == 6`).
+    """
+
+    def __init__(self, tests: ast.Module, program: _Program) -> None:
+        super().__init__()
+        self._program = program
+        used = {node.id for node in ast.walk(tests) if isinstance(node, ast.Name)}
+        self._python = set() if all(hasattr(builtins, name) for name in used) else set(dir(builtins))
+        self._python |= {"__builtins__", "__name__"}
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._python:
+            raise KeyError(name)
+        found, value = self._program.name(name)
+        if not found:
+            raise KeyError(name)
+        self[name] = value
+        return value
+
+
+class _Program:
+    """The program as the process of the tests sees it."""
+
+    def __init__(self, mailbox: Mailbox, seen: list[str]) -> None:
+        self._mailbox = mailbox
+        self._seen = seen
+        self._questions = 0
+
+    def name(self, name: str) -> tuple[bool, Any]:
+        """Whether the program has a global of this name, and its value."""
+        answer = self._question({"do": "name", "name": name})
+        module = answer.get("module")
+        if isinstance(module, str) and module.partition(".")[0] in _MODULES:
+            return True, importlib.import_module(module)  # this process's own, untouched one
+        return bool(answer.get("found")), made(answer.get("value"), self._remote)
+
+    def ask(self, action: str, subject: RemoteObject, *args: Any, **kwargs: Any) -> Any:
+        """What the program answers; containers that it changed are changed here, too."""
+        question = {
+            "do": action,
+            "object": number_of(subject),
+            "args": [written(arg, self._keep) for arg in args],
+            "kwargs": {name: written(arg, self._keep) for name, arg in kwargs.items()},
+        }
+        answer = self._question(question)
+        if "changed" in answer:
+            for mine, theirs in zip(args, made(answer["changed"], self._remote), strict=False):
+                _update(mine, theirs)
+        return made(answer.get("value"), self._remote)
+
+    def _question(self, question: dict[str, Any]) -> dict[str, Any]:
+        self._questions += 1
+        self._mailbox.send({"op": "ask", "number": self._questions, **question})
+        while True:
+            answer = self._mailbox.next_order()
+            if answer.get("number") == self._questions:
+                break
+        if "error" in answer:
+            kind = getattr(builtins, str(answer["error"]), None)
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                kind = RuntimeError
+            raise kind(str(answer.get("message")))
+        return answer
+
+    def _remote(self, number: Any) -> RemoteObject:
+        return RemoteObject(int(number), self.ask, self._seen)
+
+    def _keep(self, value: Any) -> int:
+        if isinstance(value, RemoteObject):
+            return number_of(value)
+        raise TypeError(f"a test cannot hand a {type(value).__name__} to the program: it runs elsewhere")
+
+
+class _Objects:
+    """Objects of the program that the tests know by number."""
+
+    def __init__(self) -> None:
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def keep(self, value: Any) -> int:
+        number = self._numbers.setdefault(id(value), len(self._objects))
+        if number == len(self._objects):
+            self._objects.append(value)
+        return number
+
+    def find(self, number: int) -> Any:
+        return self._objects[number]
+
+
+def _answer(question: dict[str, Any], names: dict[str, Any], objects: _Objects) -> dict[str, Any]:
+    action = question["do"]
+    if action == "name":
+        name = question["name"]
+        if name not in names:
+            return {"found": False}
+        value = names[name]
+        if isinstance(value, ModuleType):
+            return {"found": True, "module": value.__name__, "value": None}
+        return {"found": True, "value": written(value, objects.keep)}
+    subject = objects.find(question["object"])
+    args = [made(arg, objects.find) for arg in question["args"]]
+    kwargs = {name: made(arg, objects.find) for name, arg in question["kwargs"].items()}
+    value = _ACTIONS[action](subject, *args, **kwargs)
+    answer = {"value": written(value, objects.keep)}
+    if action == "call":
+        after = [written(arg, objects.keep) for arg in args]
+        if after != question["args"]:
+            answer["changed"] = after
+    return answer
+
+
+_ACTIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda subject, *args, **kwargs: subject(*args, **kwargs),
+    "attribute": getattr,
+    "item": lambda subject, index: subject[index],
+    "iterate": iter,
+    "next": next,
+    "length": len,
+    "truth": bool,
+    "text": str,
+    "equal": lambda subject, other: bool(subject == other),
+}
+
+
+def _update(mine: Any, theirs: Any) -> None:
+    """Make a container of the tests what the program made of its copy."""
+    if type(mine) is not type(theirs):
+        return
+    if isinstance(mine, list | bytearray):
+        mine[:] = theirs
+    elif isinstance(mine, dict | set):
+        mine.clear()
+        mine.update(theirs)
+
+
+def _attempt(work: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    try:
+        return work() or {}
+    except BaseException as error:
+        known = (
+            kind.__name__ for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind
+        )
+        return {"error": next(known, "RuntimeError"), "message": _text(error), "why": _one_line(error)}
+
+
+def _compiled(source: str, name: str, wording: str) -> CodeType:
+    tree: str | ast.Module = source
+    if wording == "python3.8":
         python38_language.use_old_library()
-        source = python38_language.as_python38(ast.parse(program, "<submission>"))
+        tree = python38_language.as_python38(ast.parse(source, name))
     # dont_inherit: this file's own future statements are not the submission's.
-    return compile(source, "<submission>", "exec", dont_inherit=True)
+    return compile(tree, name, "exec", dont_inherit=True)
 
 
 def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_text(error)}"[:500]
+
+
+def _text(error: BaseException) -> str:
     try:
-        text = str(error)
+        return str(error)[:2000]
     except BaseException:
-        text = ""
-    return f"{type(error).__name__}: {text}"[:500]
+        return ""
