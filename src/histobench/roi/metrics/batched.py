@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from histobench.roi.metrics.formulas import class_metrics_of, metrics_of
-from histobench.roi.metrics.tally import Floats
+from histobench.roi.metrics.tally import Floats, Tally
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,11 +45,37 @@ def evaluate_resamples(
     if not np.all(scored):
         p, truth, guess, counts = p[scored], truth[scored], guess[scored], counts[:, scored]
     tally = tally_resamples(p, truth, guess, counts, memory=memory, threads=threads)
+    return _scores(tally, by_class=by_class)
+
+
+def _scores(tally: Tally, *, by_class: bool) -> dict[str, Floats]:
     scores = metrics_of(tally)
     if by_class:
         for name, values in class_metrics_of(tally).items():
             scores |= {f"{name}@{label}": values[:, label] for label in range(values.shape[1])}
     return scores
+
+
+def evaluate_left_out(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    predicted: ArrayLike | None = None,
+    by_class: bool = False,
+    memory: int = MEMORY,
+) -> dict[str, Floats]:
+    """Every metric with image 0, 1, ... left out, [n] each, at the cost of a sort and not of n resamples.
+
+    >>> evaluate_left_out([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], [0, 1, 1])["accuracy"].tolist()
+    [0.5, 0.5, 1.0]
+    """
+    from histobench.roi.metrics.left_out import tallies_left_out
+
+    p = np.asarray(probabilities, dtype=np.float64)
+    truth = np.asarray(labels, dtype=np.int64)
+    guess = first_maximum(p) if predicted is None else np.asarray(predicted, dtype=np.int64)
+    parts = [_scores(tally, by_class=by_class) for tally in tallies_left_out(p, truth, guess, memory=memory)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def evaluate_episodes(

@@ -9,45 +9,34 @@ scores, so n images cost about as much as one sort of each score column.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.metrics.tally import (
-    CALIBRATION_BINS,
-    SMALLEST_PROBABILITY,
-    Floats,
-    Ints,
-    Tally,
-    calibration_bin,
-)
+from histobench.roi.metrics.tally import CALIBRATION_BINS, Floats, Ints, PerImage, Tally
 
 
-def tallies_left_out(
-    probabilities: Floats, labels: Ints, predicted: Ints, *, memory: int
-) -> Iterator[Tally]:
+def tallies_left_out(probabilities: Floats, labels: Ints, predicted: Ints, *, memory: int) -> Iterator[Tally]:
     """Tallies of the n test sets [n, c] without image 0, 1, ..., as many at a time as fit the memory."""
     n, c = probabilities.shape
     image = np.arange(n)
     uncovered = np.isnan(probabilities).any(0)
     p = np.nan_to_num(probabilities, nan=-1.0)
     confusion = np.bincount(labels * c + predicted, minlength=c * c).reshape(c, c).astype(np.float64)
-    placed = _placements(p, labels)
+    placed = Placements.of(p, labels)
     concordance = np.zeros((c, c))
     np.add.at(concordance, labels, placed.beaten_as_own)
     precision = np.stack([_average_precision(p[:, a], labels == a) for a in range(c)], axis=1)
     precision[:, uncovered] = np.nan
     micro_auroc, micro_auprc = _micro(p, labels) if c > 2 else np.full((2, n), np.nan)
-    own = p[image, labels]
-    losses = -np.log(np.clip(own, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY))
-    squares = np.square(p).sum(1) - 2 * own + 1
+    each = PerImage.of(p, labels, predicted)
+    losses, squares = each.log_loss, each.squared_error
     if uncovered.any():
         losses, squares, micro_auroc, micro_auprc = np.full((4, n), np.nan)
-    confidence = p.max(1)
-    bins = calibration_bin(confidence)
-    in_bin = np.stack([np.ones(n), confidence, (predicted == labels).astype(np.float64)], axis=1)
+    in_bin = np.stack([np.ones(n), each.confidence, each.correct], axis=1)
     calibration = np.zeros((CALIBRATION_BINS, 3))
-    np.add.at(calibration, bins, in_bin)
+    np.add.at(calibration, each.bin, in_bin)
 
     step = max(1, memory // (8 * (4 * c * c + 3 * CALIBRATION_BINS)))
     for start in range(0, n, step):
@@ -61,7 +50,7 @@ def tallies_left_out(
         pairs[row, :, truth] -= placed.beating_it[part]
         pairs[:, uncovered] = np.nan
         calibrations = np.repeat(calibration[None], len(here), axis=0)
-        calibrations[row, bins[part]] -= in_bin[part]
+        calibrations[row, each.bin[part]] -= in_bin[part]
         with np.errstate(divide="ignore", invalid="ignore"):
             yield Tally(
                 confusion=confusions,
@@ -75,41 +64,88 @@ def tallies_left_out(
             )
 
 
-class _Placements:
+@dataclass(frozen=True)
+class Placements:
     """How each image fares against the images of every class, ties one half.
 
     `beaten_as_own` [n, c]: images of class b that lie below image i in the score column of i's own class.
     `beating_it` [n, c]: images of class a that lie above image i in score column a (0 for its own class).
     """
 
-    def __init__(self, n: int, c: int) -> None:
-        self.beaten_as_own = np.zeros((n, c))
-        self.beating_it = np.zeros((n, c))
+    beaten_as_own: Floats
+    beating_it: Floats
+
+    @classmethod
+    def of(cls, p: Floats, labels: Ints) -> Placements:
+        """From probabilities [n, c] without NaN."""
+        n, c = p.shape
+        beaten, beating = np.zeros((n, c)), np.zeros((n, c))
+        members = [np.flatnonzero(labels == a) for a in range(c)]
+        for a in range(c):
+            ordered = [np.sort(p[rows, a]) for rows in members]
+            for b in range(c):
+                if b != a:
+                    beaten[members[a], b] = _below(ordered[b], p[members[a], a])
+                    beating[members[b], a] = len(ordered[a]) - _below(ordered[a], p[members[b], a])
+        return cls(beaten, beating)
 
 
-def _placements(p: Floats, labels: Ints) -> _Placements:
+def auroc_left_out(p: Floats, labels: Ints, group_of: Ints | None = None) -> tuple[float, Floats]:
+    """The (macro one-vs-rest) AUROC, and without each image [n], or without each group [groups].
+
+    NaN where leaving out leaves a class without images; with two classes it is the AUROC of class 1.
+    """
     n, c = p.shape
-    placed = _Placements(n, c)
-    members = [np.flatnonzero(labels == a) for a in range(c)]
-    for a in range(c):
-        scores = [np.sort(p[rows, a]) for rows in members]
-        for b in range(c):
-            if b == a:
-                continue
-            placed.beaten_as_own[members[a], b] = _below(scores[b], p[members[a], a])
-            placed.beating_it[members[b], a] = len(scores[a]) - _below(scores[a], p[members[b], a])
-    return placed
+    sizes = np.bincount(labels, minlength=c).astype(np.float64)
+    unit = np.arange(n) if group_of is None else group_of
+    n_units = int(unit.max(initial=-1)) + 1
+    lost = np.bincount(unit * c + labels, minlength=n_units * c).reshape(n_units, c)
+    left = sizes - lost
+    shown = [1] if c == 2 else range(c)
+    value, values = 0.0, np.zeros(n_units)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for a in shown:
+            positive = labels == a
+            pairs = _pairs_of(p[:, a], positive)
+            concordant = pairs[positive].sum()
+            taken = np.bincount(unit, pairs, minlength=n_units)
+            if group_of is not None:  # pairs within a group were taken off twice
+                inside = _pairs_of(p[:, a], positive, group_of)[positive]
+                taken -= np.bincount(unit[positive], inside, minlength=n_units)
+            value += concordant / (sizes[a] * (n - sizes[a])) / len(shown)
+            values += (concordant - taken) / (left[:, a] * (left.sum(axis=1) - left[:, a])) / len(shown)
+    return float(value), values
+
+
+def _pairs_of(scores: Floats, positive: NDArray[np.bool_], group_of: Ints | None = None) -> Floats:
+    """Of each image the pairs (of a positive and another) that it is part of and that are ranked rightly."""
+    before = np.zeros((2, len(scores)))
+    if group_of is not None:
+        # Groups one after the other in one ranking: what lies in a group before is taken off again.
+        places = np.unique(scores, return_inverse=True)[1].astype(np.float64)
+        scores = places + group_of * (len(scores) + 1.0)
+        of_kind = np.stack([np.bincount(group_of[kind], minlength=int(group_of.max()) + 1)
+                            for kind in (~positive, positive)])  # fmt: skip
+        upto = np.cumsum(of_kind, axis=1)
+        before = np.stack([upto[0] - of_kind[0], upto[1]])[:, group_of]
+        n_positive: Floats = before[1]
+    else:
+        n_positive = np.full(len(scores), float(positive.sum()))
+    pairs = np.empty(len(scores))
+    pairs[positive] = _below(np.sort(scores[~positive]), scores[positive]) - before[0][positive]
+    pairs[~positive] = n_positive[~positive] - _below(np.sort(scores[positive]), scores[~positive])
+    return pairs
 
 
 def _below(ordered: Floats, scores: Floats) -> Floats:
     """How many of `ordered` lie below each score; equal ones count half."""
-    below: Floats = np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")
-    return below / 2
+    strictly, weakly = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
+    return np.asarray((strictly + weakly) / 2, dtype=np.float64)
 
 
 def _average_precision(scores: Floats, positive: NDArray[np.bool_]) -> Floats:
     """The average precision [n] without each image; NaN where no positive is left."""
-    thresholds, at, taken, other = _thresholds(scores, positive)
+    at, taken, other = _thresholds(scores, positive)
     above, others_above = np.cumsum(at), np.cumsum(other)
     everything = above + others_above
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -129,15 +165,18 @@ def _average_precision(scores: Floats, positive: NDArray[np.bool_]) -> Floats:
     return area
 
 
-def _thresholds(scores: Floats, positive: NDArray[np.bool_]) -> tuple[Floats, Floats, Ints, Floats]:
-    """Distinct scores of positives from the highest on; positives at each; the place of every image's score
-    (the first threshold that it reaches); and how many others reach each threshold and not the one before."""
+def _thresholds(scores: Floats, positive: NDArray[np.bool_]) -> tuple[Floats, Ints, Floats]:
+    """Thresholds are the distinct scores of positives, from the highest on.
+
+    Positives at each; the first threshold that every score reaches; and how many others reach each threshold
+    and not the one before.
+    """
     negated, inverse = np.unique(-scores[positive], return_inverse=True)
     at = np.bincount(inverse, minlength=len(negated)).astype(np.float64)
     taken = np.searchsorted(negated, -scores, side="left")
     reached = taken[~positive & (taken < len(negated))]
     other = np.bincount(reached, minlength=len(negated)).astype(np.float64)
-    return -negated, at, taken, other
+    return at, taken, other
 
 
 def _micro(p: Floats, labels: Ints) -> tuple[Floats, Floats]:
@@ -154,7 +193,7 @@ def _micro(p: Floats, labels: Ints) -> tuple[Floats, Floats]:
     with np.errstate(divide="ignore", invalid="ignore"):
         auroc = pairs / ((n - 1.0) ** 2 * (c - 1))
 
-    _, at, taken, other = _thresholds(p.ravel(), own.ravel())
+    at, taken, other = _thresholds(p.ravel(), own.ravel())
     above, everything = np.cumsum(at), np.cumsum(at) + np.cumsum(other)
     taken = taken.reshape(n, c)
     order = np.argsort(taken, axis=1, kind="stable")

@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from histobench.roi.metrics.tally import (
-    CALIBRATION_BINS,
-    SMALLEST_PROBABILITY,
-    Floats,
-    Ints,
-    Tally,
-    calibration_bin,
-)
+from histobench.roi.metrics.tally import CALIBRATION_BINS, Floats, Ints, PerImage, Tally
 
 _CACHE = 2**22  # bytes that one thread works on at a time, so that they stay in the processor's cache
 _LEAST = 8  # resamples at a time: with fewer, following the sparse matrices costs more than the sums
@@ -108,21 +101,12 @@ def tally_resamples(
         zeros = np.zeros(n * c, dtype=np.int64)
         micro = _prepare(p.ravel(), np.repeat(image, c), zeros, own.ravel(), 1, n)
 
-    own_p = p[image, labels]
-    confidence = p.max(1)
-    # A rule may predict another label than the most probable: the confidence is that of the latter.
-    named = np.where(p[image, predicted] == confidence, predicted, p.argmax(1))
-    bins = calibration_bin(confidence)
-    losses = np.stack(
-        [
-            -np.log(np.clip(own_p, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)),
-            np.square(p).sum(1) - 2 * own_p + 1,
-        ]
-    )
+    each = PerImage.of(p, labels, predicted)
+    losses = np.stack([each.log_loss, each.squared_error])
     cells = _summing_matrix(labels * c + predicted, image, (c * c, n))
-    in_bin = _summing_matrix(bins, image, (CALIBRATION_BINS, n))
+    in_bin = _summing_matrix(each.bin, image, (CALIBRATION_BINS, n))
     by_bin = sparse.vstack(
-        [in_bin, in_bin.multiply(confidence[None]), in_bin.multiply((named == labels)[None])],
+        [in_bin, in_bin.multiply(each.confidence[None]), in_bin.multiply(each.correct[None])],
         format="csr",
     )
 
@@ -161,8 +145,8 @@ def tally_resamples(
     largest = max(
         [r.groups * (r.m + 1) * (1 if r.ties is None else 2) for r in [*columns, *([micro] if micro else [])]]
     )
-    each = 8 * (n + 2 * largest)
-    chunk = max(1, min(memory // threads // each, max(_LEAST, _CACHE // each)))
+    cost = 8 * (n + 2 * largest)
+    chunk = max(1, min(memory // threads // cost, max(_LEAST, _CACHE // cost)))
     chunk = min(chunk, max(1, -(-len(counts) // threads)))
     parts = [slice(k, k + chunk) for k in range(0, len(counts), chunk)]
     if threads > 1 and len(parts) > 1:

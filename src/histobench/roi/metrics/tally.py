@@ -42,3 +42,30 @@ def calibration_bin(confidence: Floats) -> Ints:
     """
     bins = np.ceil(confidence * CALIBRATION_BINS - 1e-9).astype(np.int64) - 1
     return np.clip(bins, 0, CALIBRATION_BINS - 1)
+
+
+@dataclass(frozen=True)
+class PerImage:
+    """What each image adds to the sums of a tally, [n] each."""
+
+    log_loss: Floats
+    squared_error: Floats
+    bin: Ints  # of calibration
+    confidence: Floats
+    correct: Floats  # whether the label that the confidence belongs to is the true one
+
+    @classmethod
+    def of(cls, p: Floats, labels: Ints, predicted: Ints) -> PerImage:
+        """From probabilities [n, c] without NaN."""
+        image = np.arange(len(p))
+        own = p[image, labels]
+        confidence = p.max(1)
+        # A rule may predict another label than the most probable: the confidence is that of the latter.
+        named = np.where(p[image, predicted] == confidence, predicted, p.argmax(1))
+        return cls(
+            log_loss=-np.log(np.clip(own, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)),
+            squared_error=np.square(p).sum(1) - 2 * own + 1,
+            bin=calibration_bin(confidence),
+            confidence=confidence,
+            correct=(named == labels).astype(np.float64),
+        )

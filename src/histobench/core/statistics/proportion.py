@@ -1,0 +1,63 @@
+"""Intervals of a proportion, and of a mean of independent proportions (classes, each with its own size).
+
+Wilson's interval with the mending of Brown, Cai and DasGupta (2001): next to 0 and 1 its inner bound lies too
+far in, and the Poisson bound takes its place. A mean of independent proportions gets its interval by the
+method of variance estimates recovery (MOVER; Newcombe 2001, Zou and Donner 2008): the distances from each
+proportion to its own bounds are added up in squares. Both have a width at 0 and at 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+Floats = NDArray[np.float64]
+
+
+def wilson_bounds(successes: ArrayLike, n: ArrayLike, *, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Lower and upper bound for `successes` among `n`; n need not be whole (an effective size).
+
+    >>> low, high = wilson_bounds([0, 50], 100)
+    >>> low.round(4).tolist(), high.round(4).tolist()
+    ([0.0, 0.4038], [0.037, 0.5962])
+    """
+    x, size = np.broadcast_arrays(np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64))
+    z = float(special.ndtri((1 + level) / 2))
+    share = x / size
+    middle = (share + z * z / (2 * size)) / (1 + z * z / size)
+    half = z / (1 + z * z / size) * np.sqrt(share * (1 - share) / size + z * z / (4 * size * size))
+    low = np.where(x <= 0, 0.0, np.maximum(middle - half, 0.0))
+    high = np.where(x >= size, 1.0, np.minimum(middle + half, 1.0))
+    few = np.where(size <= 50, 2, 3)
+    low = np.where((x > 0) & (x <= few), np.minimum(low, _poisson(x, level) / size), low)
+    misses = size - x
+    high = np.where(
+        (misses > 0) & (misses <= few), np.maximum(high, 1 - _poisson(misses, level) / size), high
+    )
+    return low, high
+
+
+def mean_of_proportions(
+    successes: ArrayLike, n: ArrayLike, *, level: float = 0.95, weights: ArrayLike | None = None
+) -> tuple[float, float]:
+    """MOVER bounds of the (weighted) mean of independent proportions; equal weights by default.
+
+    >>> low, high = mean_of_proportions([9, 40], [10, 40])
+    >>> round(low, 3), round(high, 3)
+    (0.792, 0.997)
+    """
+    x, size = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    share = x / size
+    part = np.full(len(share), 1 / len(share)) if weights is None else np.asarray(weights, dtype=np.float64)
+    low, high = wilson_bounds(x, size, level=level)
+    mean = float(part @ share)
+    return (
+        max(0.0, mean - float(np.sqrt(((part * (share - low)) ** 2).sum()))),
+        min(1.0, mean + float(np.sqrt(((part * (high - share)) ** 2).sum()))),
+    )
+
+
+def _poisson(x: Floats, level: float) -> Floats:
+    """The lower bound of a Poisson mean of which x were seen, one-sided at 1 - level."""
+    return np.asarray(special.gammaincinv(np.maximum(x, 1e-9), 1 - level), dtype=np.float64)

@@ -1,0 +1,200 @@
+"""The default interval of every metric: which procedure each gets, and why some get none.
+
+Over groups (patients, slides) every metric goes by the jackknife on its own scale (`statistics.logit_t`).
+Over single images accuracy and recalls are proportions: Wilson's interval, and MOVER over the classes for
+their mean. What remains goes by the jackknife over images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.statistics.intervals import Interval
+from histobench.core.statistics.jackknife import LeaveOneOut
+from histobench.core.statistics.logit_t import FISHER, LOG, LOGIT, Scale, jackknife_bounds
+from histobench.core.statistics.proportion import mean_of_proportions, wilson_bounds
+from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
+from histobench.roi.comparison.metric_function import LABEL_METRICS, all_metrics
+from histobench.roi.comparison.sampling_units import FEWEST_POSITIVES, SamplingUnits, scored
+from histobench.roi.metrics.batched import evaluate_left_out
+from histobench.roi.predictions import Predictions
+
+Floats = NDArray[np.float64]
+
+METHOD = "logit-t"
+#: Shares of all images that are right, by whatever name.
+_SHARES = frozenset({"accuracy", "micro_precision", "micro_recall", "micro_f1", "weighted_recall"})
+#: Means of the recalls of the classes.
+_MEAN_RECALLS = frozenset({"balanced_accuracy", "recall", "macro_recall"})
+_CORRELATIONS = frozenset({"quadratic_kappa", "linear_kappa", "mcc"})
+_CALIBRATION = frozenset({"ece", "mce"})
+#: Metrics that classes enter by their size, so that a rare class hardly counts.
+_BY_SIZE = frozenset(
+    {
+        *_SHARES, "weighted_precision", "weighted_f1", "weighted_auroc_ovr", "weighted_auprc",
+        "micro_auroc_ovr", "micro_auprc", "log_loss", "brier",
+    }
+)  # fmt: skip
+NO_CALIBRATION_INTERVAL = (
+    "no interval: a calibration error is too high by an amount that depends on the number of images, and no "
+    "method known to us holds its level for it"
+)
+
+
+def run_metric_intervals(predictions: Predictions, *, level: float = 0.95) -> dict[str, Interval]:
+    """The interval of every metric of one run, those of its classes as `recall@0` and the like."""
+    known = scored(predictions)
+    units = SamplingUnits.of(known)
+    evaluate = all_metrics(known, by_class=True)
+    observed = evaluate(np.ones((1, len(known)), dtype=np.int32))
+    left_out = _left_out(known, units)
+    confusion = confusion_of(known, units.n_columns)[None]
+    return {
+        name: metric_intervals(
+            name, units, values, left_out[name][:, None], confusions=confusion, level=level
+        )[0]
+        for name, values in observed.items()
+    }
+
+
+def _left_out(predictions: Predictions, units: SamplingUnits) -> Mapping[str, Floats]:
+    if units.n_units < 2:
+        evaluate = all_metrics(predictions, by_class=True)
+        nothing = evaluate(np.zeros((1, len(predictions)), dtype=np.int32))
+        return {name: np.full(1, np.nan) for name in nothing}
+    if units.group_of is None:
+        return evaluate_left_out(
+            predictions.probabilities, predictions.labels, predicted=predictions.predicted, by_class=True
+        )
+    design = sampling_design(len(predictions), clusters=units.group_of)
+    return jackknife_of_all(all_metrics(predictions, by_class=True), design)
+
+
+def confusion_of(predictions: Predictions, c: int) -> NDArray[np.int64]:
+    """How often each class (row) was taken for each (column)."""
+    cells = predictions.labels * c + predictions.predicted
+    return np.bincount(cells, minlength=c * c).reshape(c, c)
+
+
+def metric_intervals(
+    metric: str,
+    units: SamplingUnits,
+    values: Floats,
+    left_out: Floats,
+    *,
+    confusions: NDArray[np.int64],
+    level: float = 0.95,
+) -> list[Interval]:
+    """Intervals of one metric of m runs: values [m], with each unit left out [u, m], confusions [m, c, c]."""
+    name, _, text = metric.partition("@")
+    label = int(text) if text else None
+    if units.n_columns == 2 and label is None:  # all areas are that of class 1
+        name = "auroc" if "auroc" in name else "macro_auprc" if "auprc" in name else name
+    reason = _why_none(name, label, units)
+    if reason is not None:
+        return [_none(level, reason) for _ in values]
+    if units.group_of is None and (name in _SHARES | _MEAN_RECALLS or label is not None):
+        found = [_proportion(name, label, confusion, level) for confusion in confusions]
+        if found and found[0] is not None:
+            return [_checked(interval, value) for interval, value in zip(found, values, strict=True)]
+    scale = _scale(name)
+    size, worth = _sizes(name, label, units)
+    table = LeaveOneOut(
+        tuple(map(str, range(len(values)))),
+        values,
+        left_out,
+        np.zeros(len(left_out), np.int64),
+        units.freedom,
+    )
+    top = 2.0 if name == "brier" and units.n_columns > 2 else 1.0
+    if top != 1.0:
+        table = table.mapped(lambda v: v / top)
+    # Over single images the mistakes of a label metric are too alike for moments of influences to tell more.
+    adapt = units.group_of is not None or (name not in LABEL_METRICS and label is None) or "au" in name
+    low, high = jackknife_bounds(table, scale, size, effective=worth, level=level, adapt=adapt)
+    return [
+        Interval(float(a) * top, float(b) * top, level, METHOD, len(left_out))
+        if np.isfinite([a, b]).all()
+        else _none(level, _undefined(name, label, units, value))
+        for a, b, value in zip(low, high, values, strict=True)
+    ]
+
+
+def _proportion(name: str, label: int | None, confusion: NDArray[np.int64], level: float) -> Interval | None:
+    hits, support, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
+    if label is not None:
+        among = {"recall": support, "precision": predicted}.get(name)
+        if among is None or among[label] == 0:
+            return None
+        low, high = wilson_bounds(hits[label], among[label], level=level)
+        return Interval(float(low), float(high), level, "wilson", int(among[label]))
+    if name in _SHARES:
+        low, high = wilson_bounds(hits.sum(), support.sum(), level=level)
+        return Interval(float(low), float(high), level, "wilson", int(support.sum()))
+    present = support > 0
+    counted = present if name == "balanced_accuracy" else present | (predicted > 0)
+    weights = np.full(int(present.sum()), 1 / counted.sum())
+    bounds = mean_of_proportions(hits[present], support[present], level=level, weights=weights)
+    return Interval(*bounds, level, "mover-wilson", int(support.sum()))
+
+
+def _checked(interval: Interval | None, value: float) -> Interval:
+    if interval is None or not np.isfinite(value):
+        return _none(0.95 if interval is None else interval.level, "undefined on the test set")
+    return interval
+
+
+def _why_none(name: str, label: int | None, units: SamplingUnits) -> str | None:
+    if name in _CALIBRATION:
+        return NO_CALIBRATION_INTERVAL
+    if units.n_units < 2:
+        return "a single unit tells nothing about the spread"
+    few = units.too_few(by_class=label is not None or name not in _BY_SIZE, label=label)
+    if few is not None:
+        return few
+    if "auprc" in name and name != "micro_auprc" and units.group_of is None:
+        sizes = np.where(units.class_sizes > 0, units.class_sizes, len(units.labels) + 1)
+        rarest = int(sizes.argmin()) if label is None else label
+        if 0 < units.class_sizes[rarest] < FEWEST_POSITIVES:
+            count, needed = units.class_sizes[rarest], FEWEST_POSITIVES
+            return f"too few images of class {units.name(rarest)}: {count} (an interval needs {needed})"
+    return None
+
+
+def _undefined(name: str, label: int | None, units: SamplingUnits, value: float) -> str:
+    if not np.isfinite(value):
+        return "undefined on the test set"
+    present = np.flatnonzero(units.class_sizes > 0)
+    rarest = int(present[units.units_of_class[present].argmin()]) if label is None else label
+    if units.units_of_class[rarest] == 1:
+        return f"class {units.name(rarest)} occurs in one of the {units.word} only"
+    return f"undefined when one of the {units.word} is left out"
+
+
+def _none(level: float, reason: str) -> Interval:
+    return Interval(None, None, level, METHOD, 0, reason)
+
+
+def _scale(name: str) -> Scale:
+    if name in _CORRELATIONS:
+        return FISHER
+    return LOG if name == "log_loss" else LOGIT
+
+
+def _sizes(name: str, label: int | None, units: SamplingUnits) -> tuple[float, float]:
+    """Images behind a value, and how many independent ones they are worth where nothing varies."""
+    n = float(len(units.labels))
+    if label is None and name in _BY_SIZE:
+        return n, units.worth(n)
+    sizes = units.class_sizes[units.class_sizes > 0].astype(np.float64)
+    if label is not None:
+        own = float(max(units.class_sizes[label], 1))
+        if name in ("auroc", "auprc"):
+            sizes = np.array([own, max(n - own, 1.0)])
+        else:
+            return own, units.worth(own, label=label)
+    # As many images as give a mean over classes the same variance if every class had as many.
+    return n, units.worth(len(sizes) ** 2 / float((1 / sizes).sum()))

@@ -1,0 +1,123 @@
+"""The independent units of a test set (patients, slides or images), and what they allow to be said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.statistics.jackknife import class_freedom
+from histobench.core.statistics.logit_t import effective_size
+from histobench.roi.comparison.image_groups import image_groups
+from histobench.roi.comparison.same_images import taken
+from histobench.roi.predictions import Predictions
+
+Ints = NDArray[np.int64]
+
+#: Fewer groups than this have no interval; that of a class metric needs some groups of every class.
+FEWEST_GROUPS = 5
+FEWEST_GROUPS_OF_CLASS = 3
+#: An average precision over fewer positive images than this has no interval.
+FEWEST_POSITIVES = 5
+#: From this many groups on (and half as many of every class) intervals hold what they promise.
+ENOUGH_GROUPS = 12
+
+
+@dataclass(frozen=True)
+class SamplingUnits:
+    """Labels, and the unit of each image; `group_of` is None where images stand alone."""
+
+    labels: Ints  # [n]
+    group_of: Ints | None  # [n], codes from 0 on
+    classes: tuple[str, ...]
+    n_columns: int  # classes, whether or not they occur
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> SamplingUnits:
+        """Of images that were scored (see `scored`)."""
+        groups = image_groups(predictions)
+        codes = None if groups is None else np.unique(groups, return_inverse=True)[1].astype(np.int64)
+        seen = max(int(predictions.labels.max(initial=-1)), int(predictions.predicted.max(initial=-1))) + 1
+        columns = max(len(predictions.classes), predictions.probabilities.shape[1], seen)
+        return cls(predictions.labels, codes, predictions.classes, columns)
+
+    @property
+    def unit_of(self) -> Ints:
+        """The unit of each image [n]."""
+        return np.arange(len(self.labels)) if self.group_of is None else self.group_of
+
+    @cached_property
+    def n_units(self) -> int:
+        """How many groups, or images where there are none."""
+        return int(self.unit_of.max(initial=-1)) + 1
+
+    @property
+    def word(self) -> str:
+        """What the units are called."""
+        return "images" if self.group_of is None else "groups"
+
+    @cached_property
+    def class_sizes(self) -> Ints:
+        """Images of each class [c]."""
+        return np.bincount(self.labels, minlength=self.n_columns)
+
+    @cached_property
+    def units_of_class(self) -> Ints:
+        """Units in which each class occurs [c]."""
+        occurs = np.zeros((self.n_units, self.n_columns), dtype=bool)
+        occurs[self.unit_of, self.labels] = True
+        return occurs.sum(axis=0)
+
+    @cached_property
+    def freedom(self) -> float:
+        """Degrees of freedom of a jackknife over the units."""
+        return class_freedom(self.labels, self.group_of)
+
+    def worth(self, size: float, *, label: int | None = None) -> float:
+        """How many independent images `size` images (of one class) are worth where nothing varies."""
+        if self.group_of is None:
+            return size
+        members = self.group_of if label is None else self.group_of[self.labels == label]
+        sizes = np.bincount(members)
+        return effective_size(size, sizes[sizes > 0]) if len(members) else size
+
+    def too_few(self, *, by_class: bool, label: int | None = None) -> str | None:
+        """Why there are too few groups for an interval; `by_class` for metrics that every class enters."""
+        if self.group_of is None:
+            return None
+        if self.n_units < FEWEST_GROUPS:
+            return f"too few groups: {self.n_units} (an interval needs {FEWEST_GROUPS})"
+        present = np.flatnonzero(self.class_sizes > 0) if label is None else np.array([label])
+        if not by_class or len(present) == 0:
+            return None
+        rarest = int(present[self.units_of_class[present].argmin()])
+        count = int(self.units_of_class[rarest])
+        if count >= FEWEST_GROUPS_OF_CLASS:
+            return None
+        needed = FEWEST_GROUPS_OF_CLASS
+        return f"too few groups of class {self.name(rarest)}: {count} (an interval needs {needed})"
+
+    def caution(self) -> str | None:
+        """What to keep in mind about intervals of these units; None where they hold what they promise."""
+        if self.group_of is None:
+            return None
+        present = self.units_of_class[self.class_sizes > 0]
+        rarest = int(np.where(self.class_sizes > 0, self.units_of_class, self.n_units + 1).argmin())
+        if self.n_units >= ENOUGH_GROUPS and present.min() >= ENOUGH_GROUPS // 2:
+            return None
+        return (
+            f"only {self.n_units} groups, {int(present.min())} of them with class {self.name(rarest)}: "
+            "95% intervals of so few hold the truth in about 90 to 95% of test sets"
+        )
+
+    def name(self, label: int) -> str:
+        """What a class is called."""
+        return self.classes[label] if label < len(self.classes) else str(label)
+
+
+def scored(predictions: Predictions) -> Predictions:
+    """The predictions without images that no class was given a probability for."""
+    known = ~np.all(np.isnan(predictions.probabilities), axis=1)
+    return predictions if known.all() else taken(predictions, np.flatnonzero(known))
