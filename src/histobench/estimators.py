@@ -1,0 +1,185 @@
+"""The protocols as scikit-learn classifiers, for pipelines, cross-validation and one's own features.
+
+They call the same functions as `histobench run`, so that numbers agree.
+
+>>> import numpy as np
+>>> from sklearn.model_selection import cross_val_score
+>>> draw = np.random.default_rng(0)
+>>> y = np.repeat(["normal", "tumour"], 30)
+>>> X = draw.normal(size=(60, 8)) + (y == "tumour")[:, None]
+>>> bool(cross_val_score(Prototype(), X, y, groups=np.arange(60) // 3).mean() > 0.8)
+True
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["KNN", "LinearProbe", "Prototype", "SimpleShot"]
+
+
+class _ProtocolClassifier(ClassifierMixin, BaseEstimator):
+    """What the four share: validation at the door, labels of any kind, probabilities to predictions."""
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> _ProtocolClassifier:
+        """Learn from features X [n, d] with labels y [n] of any kind."""
+        X, y = validate_data(self, X, y, dtype=(np.float32, np.float64), ensure_min_samples=2)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"{type(self).__name__} needs two classes; y has 1 class")
+        self._learn(np.asarray(X), labels.astype(np.int64))
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Probabilities [n, classes] in the order of `classes_`."""
+        return self._outcome(self._checked(X))[0]
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The label of each row of X."""
+        checked = self._checked(X)
+        predicted: NDArray[Any] = self.classes_[self._outcome(checked)[1]]
+        return predicted
+
+    def _checked(self, X: ArrayLike) -> NDArray[np.floating]:
+        check_is_fitted(self)
+        checked: NDArray[np.floating] = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
+        return checked
+
+    def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
+        raise NotImplementedError
+
+    def _outcome(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        raise NotImplementedError
+
+
+def _tensor(X: NDArray[np.generic]) -> Tensor:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(X))
+
+
+class LinearProbe(_ProtocolClassifier):
+    """Softmax regression as in the `uni` preset: mean cross-entropy + 0.5 / cost * ||W||, not squared.
+
+    Parameters
+    ----------
+    cost : float or None
+        Weight of the data against the penalty; None is D * C / 100, as published. With few dimensions that
+        penalty outweighs the data (W = 0); give a larger cost there. scikit-learn's check of the score on two
+        and three dimensions therefore does not apply (`poor_score`); all other checks hold.
+    max_iter : int
+        Iterations of the solver.
+
+    Attributes
+    ----------
+    coef_ : ndarray [classes, d]
+    intercept_ : ndarray [classes]
+    n_iter_ : int
+    """
+
+    def __init__(self, cost: float | None = None, max_iter: int = 1000) -> None:
+        self.cost = cost
+        self.max_iter = max_iter
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = self.cost is None
+        return tags
+
+    def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
+        from histobench.roi.protocols.softmax_regression import Penalty, fit_softmax
+
+        cost = X.shape[1] * len(self.classes_) / 100 if self.cost is None else self.cost
+        if cost <= 0:
+            raise ValueError(f"cost must be above 0, found {cost!r}")
+        self._solution = fit_softmax(
+            _tensor(X),
+            _tensor(labels),
+            n_classes=len(self.classes_),
+            penalty=Penalty("norm", 0.5 / cost),
+            max_iterations=self.max_iter,
+            tolerance=3e-7,
+        )
+        self.coef_ = self._solution.weight.cpu().numpy()
+        self.intercept_ = self._solution.bias.cpu().numpy()
+        self.n_iter_ = max(1, self._solution.iterations)
+
+    def _outcome(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        probabilities: NDArray[np.float64] = self._solution.probabilities(_tensor(X)).cpu().numpy()
+        return probabilities, probabilities.argmax(1)
+
+
+class _Remembering(_ProtocolClassifier):
+    """A protocol that keeps the training features and does its work when it is asked."""
+
+    def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
+        self._train, self._labels = _tensor(X.copy()), _tensor(labels.copy())
+
+
+class KNN(_Remembering):
+    """Uniform votes of the nearest training images, after centring by the mean and scaling to unit length.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        How many vote; all of the training images where there are fewer.
+    """
+
+    def __init__(self, n_neighbors: int = 20) -> None:
+        self.n_neighbors = n_neighbors
+
+    def _outcome(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        from histobench.roi.protocols.knn import knn
+
+        if self.n_neighbors < 1:
+            raise ValueError(f"n_neighbors must be at least 1, found {self.n_neighbors!r}")
+        votes = min(self.n_neighbors, len(self._train))
+        found = knn(self._train, self._labels, _tensor(X), n_classes=len(self.classes_), n_neighbors=votes)
+        return found.probabilities, found.predicted
+
+
+class Prototype(_Remembering):
+    """The nearest class mean, after centring by the mean and scaling to unit length."""
+
+    def _outcome(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        from histobench.roi.protocols.prototype import prototype
+
+        found = prototype(self._train, self._labels, _tensor(X), n_classes=len(self.classes_))
+        return found.probabilities, found.predicted
+
+
+class SimpleShot(Prototype):
+    """One few-shot episode: prototypes of `n_shot` images per class, drawn with a seed.
+
+    Parameters
+    ----------
+    n_shot : int
+        Support images per class; all of a class that has fewer.
+    random_state : int
+        Seed of the draw.
+    """
+
+    def __init__(self, n_shot: int = 16, random_state: int = 0) -> None:
+        self.n_shot = n_shot
+        self.random_state = random_state
+
+    def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
+        if self.n_shot < 1:
+            raise ValueError(f"n_shot must be at least 1, found {self.n_shot!r}")
+        draw = np.random.default_rng(self.random_state)
+        support = [
+            draw.choice(rows, min(self.n_shot, len(rows)), replace=False)
+            for rows in (np.flatnonzero(labels == label) for label in range(len(self.classes_)))
+        ]
+        self.support_ = np.sort(np.concatenate(support))
+        super()._learn(X[self.support_], labels[self.support_])
