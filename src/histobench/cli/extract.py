@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     model = parser.add_argument_group("model")
     model.add_argument(
-        "--model_name", required=True, help="encoder, or several separated by commas; or my_file.py:MyEncoder"
+        "--model_name",
+        required=True,
+        help="encoder, or several separated by commas; or my_file.py:MyEncoder, name=my_file.py:MyEncoder",
     )
     model.add_argument(
         "--resize_size",
@@ -71,6 +73,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     inference.add_argument(
         "--compile", choices=("auto", "on", "off"), default="auto", help="auto: for long jobs (default)"
+    )
+    inference.add_argument(
+        "--recheck",
+        type=int,
+        default=8,
+        help="cached images computed again and compared before the others are used (default: 8)",
+    )
+    inference.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="compute everything anew; neither use cached features nor keep any",
     )
     parser.add_argument(
         "--save_dir", default="./ROI_Features", help="where feature files go (./ROI_Features)"
@@ -107,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
         precision=args.precision,
         compile=args.compile,
         on_bad_image=args.on_bad_image,
+        recheck=args.recheck,
+        no_cache=args.no_cache,
         progress=display(),
     )
     print_extractions(extractions)

@@ -39,6 +39,8 @@ _OVERRIDES = (
     ("batch_size", "batch_size"),
     ("num_workers", "num_workers"),
     ("on_bad_image", "on_bad_image"),
+    ("recheck", "recheck"),
+    ("no_cache", "no_cache"),
     ("n_iter", "n_iter"),
     ("choose_by", "choose_by"),
 )
@@ -76,6 +78,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     both.add_argument("--batch_size", help="images per step, or auto (default)")
     both.add_argument("--num_workers", type=int, help="loading workers (default: 8)")
     both.add_argument("--on-bad-image", choices=("stop", "skip"))
+    both.add_argument(
+        "--recheck",
+        type=int,
+        help="cached images computed again and compared before the others are used (default: 8)",
+    )
+    both.add_argument(
+        "--no-cache",
+        action="store_true",
+        default=None,
+        help="compute everything anew; neither use cached features nor keep any",
+    )
     both.add_argument("--n_iter", type=int, help="few-shot episodes per setting (default: 100)")
     both.add_argument(
         "--choose-by",

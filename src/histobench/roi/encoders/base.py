@@ -28,6 +28,8 @@ class BasePatchEncoder(nn.Module):
     embed_dim: int
     precision: torch.dtype = torch.float32
     eval_transforms: Callable[[Any], Tensor] | TransformSpec
+    #: The user's file and class this encoder comes from; empty for an encoder of the zoo.
+    origin: str = ""
     #: Plain JSON values that change when the features would: weights sha256, architecture, pooling.
     identity: dict[str, Any]
 

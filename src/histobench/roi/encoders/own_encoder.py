@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import inspect
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +13,40 @@ from torch import nn
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.file_hash import sha256_now
+from histobench.roi.encoders.own_files import files_opened, loose_arrays, own_files
+from histobench.roi.encoders.own_import import load_own_module
+from histobench.roi.encoders.own_name import split_alias
 from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.encoders.zoo import load_zoo
 
 
 def from_file(name: str, *, resize_size: int | None = None) -> BasePatchEncoder:
-    """The encoder of `my_file.py:MyEncoder`; the file is the user's own and is run."""
-    file, _, attribute = name.rpartition(":")
+    """The encoder of `my_file.py:MyEncoder` or `name=my_file.py:MyEncoder`; the user's own file is run.
+
+    Its identity covers the text, the modules beside it that it imports, and the files it opens while made.
+    """
+    alias, target = split_alias(name)
+    if alias and alias in load_zoo():
+        raise HistobenchError(f"{name}: the zoo has an encoder {alias!r} already; choose another name")
+    file, _, attribute = target.rpartition(":")
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise HistobenchError(f"the encoder file {path} does not exist")
-    module_name = f"histobench_own_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise HistobenchError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    # Data loader workers look classes up by module name.
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise HistobenchError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    factory = getattr(module, attribute, None)
-    if factory is None:
-        classes = [key for key, value in vars(module).items() if _is_encoder_class(value)]
-        raise HistobenchError(f"{path} has no {attribute!r}; {did_you_mean(attribute, classes)}")
-    encoder = from_factory(name, factory, resize_size=resize_size)
-    encoder.identity["source"] = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    with files_opened() as opened:
+        module = load_own_module(path)
+        factory = getattr(module, attribute, None)
+        if factory is None:
+            classes = [key for key, value in vars(module).items() if _is_encoder_class(value)]
+            raise HistobenchError(f"{path} has no {attribute!r}; {did_you_mean(attribute, classes)}")
+        encoder = from_factory(name, factory, resize_size=resize_size)
+    encoder.origin = f"{path}:{attribute}"
+    encoder.identity |= {
+        "encoder": f"{path.name}:{attribute}",
+        "path": str(path),
+        "source": f"sha256:{sha256_now(path)}",
+        "files": own_files(path, encoder, opened),
+    }
     return encoder
 
 
@@ -55,7 +61,8 @@ def from_factory(
     if not callable(factory):
         raise HistobenchError(f"{name} is {factory!r}, not a class of encoders")
     try:
-        encoder = factory(resize_size=resize_size) if takes_size and resize_size else factory()
+        with files_opened() as opened:
+            encoder = factory(resize_size=resize_size) if takes_size and resize_size else factory()
     except HistobenchError:
         raise
     except Exception as error:
@@ -65,22 +72,34 @@ def from_factory(
     _check(name, encoder)
     if resize_size and not takes_size:
         _resize(name, encoder, resize_size)
-    encoder.name = encoder.name or name
+    encoder.name = name
     encoder.identity = {
         "encoder": name,
         "class": type(encoder).__name__,
         "weights": f"sha256:{state_sha256(encoder)}",
         "dim": encoder.embed_dim,
+        **_text_of(type(encoder), encoder, opened),
         **encoder.identity,
     }
     frozen: BasePatchEncoder = encoder.eval().requires_grad_(False)
     return frozen
 
 
+def _text_of(kind: type, encoder: BasePatchEncoder, opened: Sequence[str]) -> dict[str, Any]:
+    """The file that defines a class, with what it needs, as a part of the identity; nothing at a prompt."""
+    try:
+        path = Path(inspect.getfile(kind)).resolve()
+    except (OSError, TypeError):
+        return {}
+    if not path.is_file():
+        return {}
+    return {"source": f"sha256:{sha256_now(path)}", "files": own_files(path, encoder, opened)}
+
+
 def state_sha256(network: nn.Module) -> str:
     """A hash of every tensor of the network, by name: it changes when the features would."""
     digest = hashlib.sha256()
-    for name, tensor in network.state_dict().items():
+    for name, tensor in (*network.state_dict().items(), *loose_arrays(network)):
         digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiImage
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.own_name import label_of
+from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.leftovers import remove_leftovers
 from histobench.roi.features.row_cache import RowCache
@@ -32,6 +35,29 @@ def file_name(dataset: str, model: str, size: int | str, split: str) -> str:
     """
     safe = (str(part).replace("/", "_").replace("\\", "_") for part in (dataset, model, size))
     return "Dataset_[{}]_Model_[{}]_Size_[{}]_{}.pt".format(*safe, split)
+
+
+def feature_file(dataset: str, encoder: BasePatchEncoder, split: str) -> str:
+    """The name of the file with an encoder's features of one split."""
+    return file_name(dataset, model_name(encoder), size_of(encoder), split)
+
+
+def size_of(encoder: BasePatchEncoder) -> int | str:
+    """The side of the square that the encoder sees."""
+    transform = encoder.eval_transforms
+    if isinstance(transform, TransformSpec):
+        return transform.crop
+    size: Any = getattr(encoder, "input_size", None)
+    if size is None:
+        from histobench.roi.features.stage import shape_of
+
+        size = shape_of(transform)[-1]
+    return int(size)
+
+
+def model_name(encoder: BasePatchEncoder) -> str:
+    """The encoder's name as it stands in file names: `my_file.py:Mine` becomes `Mine`."""
+    return label_of(encoder.name or type(encoder).__name__)
 
 
 def assemble(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,24 +18,28 @@ from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.problem import listing
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import cache_dir
-from histobench.roi.encoders.own_name import names_a_file
+from histobench.roi.encoders.own_name import check_labels
 from histobench.roi.encoders.registry import check_distinct_weights
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.assemble import assemble, file_name
+from histobench.roi.features.assemble import assemble, feature_file, model_name, size_of
 from histobench.roi.features.batch_size import LARGEST, cpu_batch
 from histobench.roi.features.device_process import DeviceProcess, Share, share_units
 from histobench.roi.features.feature_index import record_set
+from histobench.roi.features.file_origin import check_origin
 from histobench.roi.features.fingerprint import describe_encoder, feature_set_fingerprint, fingerprint
 from histobench.roi.features.inventory import Inventory, take_inventory
 from histobench.roi.features.loader import Pool, open_pool, useful_workers
 from histobench.roi.features.precision import resolve_precision
 from histobench.roi.features.progress import Progress, Silent
+from histobench.roi.features.recheck import compare_again, sample
 from histobench.roi.features.row_cache import RowCache
 from histobench.roi.features.settings import EncoderRecipe, Settings
 from histobench.roi.features.stage import PRECISION, Stage, Track
 from histobench.roi.features.thread_pool import ThreadPool
 from histobench.roi.features.units import Unit, plan_units, shard_size
 from histobench.roi.features.versions import versions
+
+log = logging.getLogger(__name__)
 
 #: Images of the job on which a low precision is tried first.
 TRIAL_IMAGES = 32
@@ -71,15 +75,20 @@ def extract(
     precision: str = "auto",
     compile: str = "auto",
     on_bad_image: str = "stop",
+    recheck: int = 8,
+    no_cache: bool = False,
     progress: Progress | None = None,
 ) -> list[Extraction]:
     """Write the features of every split by every encoder to `save_dir`; nothing known is computed again.
+
+    `recheck` cached images are computed again and compared; if one differs, the cached set is discarded.
+    `no_cache` neither uses cached features nor keeps any.
 
     Each image is decoded once for all encoders with the same resizing. Rows go to the cache
     (`HISTOBENCH_CACHE`, else `~/.cache/histobench`) as they are made, so that a killed run goes on where it
     was when the same call is made again, and gives the same files bit for bit.
     """
-    settings = Settings(device, batch_size, num_workers, precision, compile, on_bad_image)
+    settings = Settings(device, batch_size, num_workers, precision, compile, on_bad_image, recheck, no_cache)
     given = [encoders] if isinstance(encoders, BasePatchEncoder | EncoderRecipe) else list(encoders)
     if not given:
         raise HistobenchError("no encoder is given")
@@ -88,6 +97,7 @@ def extract(
     if len(settings.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
         raise HistobenchError("several devices need encoders by name: give an EncoderRecipe")
     _check_writable(Path(save_dir))
+    check_labels(item.name or type(item).__name__ for item in given if isinstance(item, EncoderRecipe))
     _check_weights([item for item in given if isinstance(item, EncoderRecipe)])
     return _Run(dataset, given, Path(save_dir), settings, progress or Silent()).result()
 
@@ -129,6 +139,14 @@ class _Run:
         self.seconds: dict[str, float] = {}
 
     def result(self) -> list[Extraction]:
+        if not self.settings.no_cache:
+            return self._result()
+        self.save_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".no-cache-", dir=self.save_dir) as folder:
+            self.root = Path(folder)
+            return self._result()
+
+    def _result(self) -> list[Extraction]:
         on_cpu = torch.device(self.device).type == "cpu"
         workers = useful_workers(self.settings.num_workers, on_cpu=on_cpu)
         workers = -(-workers // len(self.settings.devices))
@@ -144,6 +162,8 @@ class _Run:
                 pool.close()  # transforms of the user's own stay in this process
                 pool = ThreadPool(workers)
             tracks = [self._track(encoder, inventory) for encoder in built]
+            self._check_files(tracks)
+            tracks = [self._trusted(track, inventory) for track in tracks]
             missing = [self._missing(track.cache, inventory) for track in tracks]
             bad = self._compute(tracks, missing, inventory, pool)
         finally:
@@ -174,10 +194,45 @@ class _Run:
         name = f"jobs/{job}"
         return Track(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
 
-    def _missing(self, cache: RowCache, inventory: Inventory) -> list[bytes]:
+    def _check_files(self, tracks: Sequence[Track]) -> None:
+        """No feature file may be of two encoders, in this call or from an earlier one."""
+        owners: dict[Path, Track] = {}
+        for track in tracks:
+            for split in (split for split in SPLITS if self.dataset.splits.get(split)):
+                path = self._path(track.encoder, split)
+                other = owners.setdefault(path, track)
+                if other.cache.fingerprint != track.cache.fingerprint:
+                    raise HistobenchError(
+                        f"two different encoders are called {model_name(track.encoder)}: both would be "
+                        f"written to {path.name}; give each its own name"
+                    )
+                check_origin(path, track.encoder)
+
+    def _trusted(self, track: Track, inventory: Inventory) -> Track:
+        """The track with its cached rows, if some of them computed again come out the same; else without."""
+        keys = [key for key in self._keys(inventory) if key in track.cache.rows]
+        chosen = sample(keys, self.settings.recheck)
+        difference = compare_again(track, chosen, inventory.refs, self.device) if chosen else None
+        if difference is None:
+            return track
+        text = difference.told(track)
+        if isinstance(self.progress, Silent):
+            log.warning(text)
+        else:
+            self.progress.say(text)
+        if difference.by_chance:
+            return track
+        track.cache.discard(difference.digest)
+        return self._track(track.encoder, inventory)
+
+    def _keys(self, inventory: Inventory) -> list[bytes]:
+        """The readable images of the dataset, each once."""
         images = (image for split in SPLITS for image in self.dataset.splits.get(split, ()))
         keys = (inventory.key_of(image) for image in images)
-        return list(dict.fromkeys(key for key in keys if key is not None and key not in cache))
+        return list(dict.fromkeys(key for key in keys if key is not None))
+
+    def _missing(self, cache: RowCache, inventory: Inventory) -> list[bytes]:
+        return [key for key in self._keys(inventory) if key not in cache]
 
     def _compute(
         self, tracks: Sequence[Track], missing: Sequence[list[bytes]], inventory: Inventory, pool: Pool
@@ -292,15 +347,16 @@ class _Run:
         skipped = tuple(
             (image.name, problems[image]) for image in self.dataset.splits[split] if image in problems
         )
-        name = feature_set_fingerprint(track.cache.fingerprint, keys)
-        size = size_of(encoder)
-        path = self.save_dir / file_name(self.dataset.name, model_name(encoder), size, split)
+        # Rows that were made anew under the same description are another set for all that comes after.
+        generation = track.cache.content if self.settings.no_cache else track.cache.generation
+        name = feature_set_fingerprint(track.cache.fingerprint + generation, keys)
+        path = self._path(encoder, split)
         metadata = {
             "dataset": self.dataset.name,
             "split": split,
             "classes": list(self.dataset.classes),
             "encoder": encoder.name,
-            "size": size,
+            "size": size_of(encoder),
             "dim": int(encoder.embed_dim),
             "precision": track.arithmetic,
             "fingerprint": name,
@@ -311,6 +367,8 @@ class _Run:
             "skipped": [{"image": image, "reason": why} for image, why in skipped],
             "versions": versions(),
         }
+        if encoder.origin:
+            metadata["origin"] = encoder.origin
         assemble(track.cache, images, keys, dim=encoder.embed_dim, metadata=metadata, path=path)
         record_set(self.root, name, metadata, path, len(images))
         return Extraction(
@@ -326,21 +384,5 @@ class _Run:
             forward_seconds=self.seconds.get(track.cache.fingerprint, 0.0),
         )
 
-
-def size_of(encoder: BasePatchEncoder) -> int | str:
-    """The side of the square that the encoder sees."""
-    transform = encoder.eval_transforms
-    if isinstance(transform, TransformSpec):
-        return transform.crop
-    size: Any = getattr(encoder, "input_size", None)
-    if size is None:
-        from histobench.roi.features.stage import shape_of
-
-        size = shape_of(transform)[-1]
-    return int(size)
-
-
-def model_name(encoder: BasePatchEncoder) -> str:
-    """The encoder's name as it stands in file names: `my_file.py:Mine` becomes `Mine`."""
-    name = encoder.name or type(encoder).__name__
-    return name.rpartition(":")[2] if names_a_file(name) else name
+    def _path(self, encoder: BasePatchEncoder, split: str) -> Path:
+        return self.save_dir / feature_file(self.dataset.name, encoder, split)

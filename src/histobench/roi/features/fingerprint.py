@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.own_name import names_a_file, split_alias
 from histobench.roi.encoders.transform import TransformSpec
 
 
@@ -33,14 +34,35 @@ def describe_encoder(encoder: BasePatchEncoder, *, precision: str, numerics: str
 
         identity["class"] = f"{type(encoder).__module__}.{type(encoder).__qualname__}"
         identity["weights"] = f"sha256:{state_sha256(encoder)}"
+        identity["source"] = _class_text(type(encoder))
     return {
-        "encoder": encoder.name or type(encoder).__name__,
+        "encoder": short_name(encoder.name or type(encoder).__name__),
         "identity": json.loads(json.dumps(identity, default=str)),
         "transform": describe_transform(encoder.eval_transforms),
         "dim": int(encoder.embed_dim),
         "precision": precision,
         "numerics": numerics,
     }
+
+
+def short_name(name: str) -> str:
+    """An encoder's name in the cache: a user's file is called by its last name, wherever it lies.
+
+    >>> short_name("hist=models/my_file.py:ColourHist"), short_name("uni_v1")
+    ('my_file.py:ColourHist', 'uni_v1')
+    """
+    target = split_alias(name)[1]
+    return target.rpartition("/")[2] if names_a_file(target) else name
+
+
+def _class_text(kind: type) -> str:
+    """A hash of the text of a class and of those it is derived from, as far as it can be found."""
+    digest = hashlib.sha256()
+    for part in kind.__mro__:
+        if part.__module__.partition(".")[0] not in ("torch", "histobench", "builtins"):
+            with contextlib.suppress(OSError, TypeError):  # defined at a prompt
+                digest.update(inspect.getsource(part).encode())
+    return digest.hexdigest()
 
 
 def describe_transform(transform: Any) -> Any:

@@ -17,6 +17,9 @@ from histobench.roi.features.fingerprint import fingerprint
 from histobench.roi.features.leftovers import remove_leftovers
 from histobench.roi.features.row_shard import read_keys, read_shard, shard_files, write_shard
 
+#: Under this name a cache notes that its rows were discarded and made again.
+GENERATION = "generation"
+
 
 class RowCache:
     """The rows of one encoder: a folder of shards that are added to and never changed."""
@@ -67,6 +70,32 @@ class RowCache:
             rows = read_shard(self._shards[shard]).rows
             assert rows is not None
             out[targets] = rows[sources]
+
+    def discard(self, generation: str) -> None:
+        """Remove every row and decision; features from now on are of another `generation`."""
+        try:
+            for path in self._shards:
+                path.unlink(missing_ok=True)
+            for path in self.folder.rglob("*.json"):
+                if path.name != "encoder.json":
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise HistobenchError(
+                f"the cached features in {self.folder} are out of date and cannot be removed "
+                f"({error.strerror}); use --no-cache"
+            ) from error
+        self._shards, self.rows, self.bad = [], {}, {}
+        self.decide(GENERATION, {"rows": generation})
+
+    @property
+    def generation(self) -> str:
+        """Empty, unless rows were discarded: then features of the same description are other features."""
+        return str(self.decision(GENERATION).get("rows", ""))
+
+    @property
+    def content(self) -> str:
+        """A digest of all rows as they are."""
+        return fingerprint(sorted(path.stem for path in self._shards))
 
     def decision(self, name: str) -> dict[str, Any]:
         """What was decided about this encoder in an earlier run, empty when nothing was."""

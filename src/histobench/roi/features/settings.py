@@ -22,6 +22,10 @@ class Settings:
     precision: str = "auto"
     compile: str = "auto"
     on_bad_image: str = "stop"
+    #: Cached images that are computed again and compared before the others are used.
+    recheck: int = 8
+    #: Neither use cached features nor keep any.
+    no_cache: bool = False
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -35,6 +39,8 @@ class Settings:
             raise HistobenchError(
                 f"--batch_size must be 'auto' or a whole number from 1 up, not {self.batch_size!r}"
             )
+        if self.recheck < 0:
+            raise HistobenchError(f"--recheck must be 0 or more, not {self.recheck}")
         if self.num_workers < 0:
             raise HistobenchError(f"--num_workers must be 0 or more, not {self.num_workers}")
 

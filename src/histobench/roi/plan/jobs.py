@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.encoders.own_name import label_of
 from histobench.roi.plan.schema import DatasetEntry, Plan
 
 #: Floating-point operations per second of a typical device, for the estimate of a dry run.
@@ -31,7 +32,7 @@ def results_folder(plan: Plan, dataset: str, encoder: str, preset: str) -> Path:
     >>> results_folder(Plan((), (), Path("r")), "crc", "virchow2@cls", "uni").as_posix()
     'r/crc/virchow2@cls/uni'
     """
-    return plan.results / dataset / encoder.replace("/", "_").replace(":", "_") / preset
+    return plan.results / dataset / label_of(encoder).replace("/", "_").replace(":", "_") / preset
 
 
 def features_folder(plan: Plan) -> Path:

@@ -10,6 +10,7 @@ from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.data.load import load_dataset
+from histobench.roi.encoders.own_name import check_labels, label_of
 from histobench.roi.encoders.registry import check_distinct_weights
 from histobench.roi.evaluation.request import EvaluationRequest, Options
 from histobench.roi.evaluation.run import evaluate
@@ -87,6 +88,7 @@ def run_plan(
     """
     outcome = PlanOutcome(plan.results)
     # Found out now for all encoders together; one at a time each would look right.
+    check_labels(plan.encoders)
     check_distinct_weights(plan.encoders, plan.weights)
     datasets = load_datasets(plan)
     write_dataset_notes(plan)
@@ -140,6 +142,8 @@ def _extract_with(
         precision=plan.precision,
         compile=plan.compile,
         on_bad_image=plan.on_bad_image,
+        recheck=plan.recheck,
+        no_cache=plan.no_cache,
         progress=progress,
     )
 
@@ -162,7 +166,7 @@ def _evaluate(
             val=load(files["val"]) if "val" in files else None,
             results_dir=results_folder(plan, entry.name, encoder, preset),
             dataset=entry.name,
-            encoder=encoder,
+            encoder=label_of(encoder),
             preset=preset,
             seed=plan.seed,
             device=plan.device,

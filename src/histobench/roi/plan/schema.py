@@ -18,6 +18,7 @@ _LEAST = {
     "seed": 0,
     "size": 1,
     "num_workers": 0,
+    "recheck": 0,
     "n_shot": 1,
     "n_way": 2,
     "n_iter": 1,
@@ -56,6 +57,8 @@ class Plan:
     precision: str = "auto"
     compile: str = "auto"
     on_bad_image: str = "stop"
+    recheck: int = 8
+    no_cache: bool = False
     batch_size: str = "auto"
     num_workers: int = 8
     n_shot: tuple[int, ...] = DEFAULT_SHOTS
@@ -112,13 +115,13 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     for name in ("n_shot", "n_way"):
         if name in values:
             given[name] = tuple(_number(item, name, where) for item in _sequence(values, name, where))
-    for name in ("seed", "size", "num_workers", "n_iter", "n_neighbors", "n_bootstrap"):
+    for name in ("seed", "size", "num_workers", "recheck", "n_iter", "n_neighbors", "n_bootstrap"):
         if values.get(name) is not None:
             given[name] = _number(values[name], name, where)
     for name in ("device", "weights", "precision", "compile", "on_bad_image", "batch_size", "choose_by"):
         if values.get(name) is not None:
             given[name] = str(values[name])
-    for name in ("allow_revision",):
+    for name in ("allow_revision", "no_cache"):
         if values.get(name) is not None:
             given[name] = _flag(values[name], name, where)
     plan = Plan(**given)

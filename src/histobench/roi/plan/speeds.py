@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.atomic import write_json
+from histobench.roi.encoders.own_name import label_of
 
 if TYPE_CHECKING:
     from histobench.roi.features.extract import Extraction
@@ -37,9 +38,10 @@ def measured_speeds(extractions: Sequence[Extraction], device: str) -> dict[str,
     images: dict[str, int] = {}
     seconds: dict[str, float] = {}
     for extraction in extractions:
-        images[extraction.asked] = images.get(extraction.asked, 0) + extraction.computed
+        name = label_of(extraction.asked)
+        images[name] = images.get(name, 0) + extraction.computed
         # The seconds are those of all splits together.
-        seconds[extraction.asked] = max(seconds.get(extraction.asked, 0.0), extraction.forward_seconds)
+        seconds[name] = max(seconds.get(name, 0.0), extraction.forward_seconds)
     return {
         name: Speed(images[name], round(seconds[name], 3), device)
         for name in images
