@@ -110,3 +110,14 @@ def test_without_offline_a_missing_download_is_only_a_warning(
     monkeypatch.delenv("HF_HUB_OFFLINE")
     assert main(["doctor", "--models", "kaiko-vits16"]) == 0
     assert "WARN  kaiko-vits16" in capsys.readouterr().out
+
+
+def test_the_table_shows_what_is_not_pinned_and_a_page_what_is_not_confirmed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["models", "--json"]) == 0
+    pinned = {row["name"]: row["pinned"] for row in json.loads(capsys.readouterr().out)}
+    assert (pinned["uni_v1"], pinned["dinov2-b"], pinned["prost40m"]) == ("yes", "revision only", "no")
+    assert pinned["lunit-bt"] == pinned["random-vit"] == "yes"
+    assert main(["models", "show", "lunit-bt"]) == 0
+    assert "not confirmed" in capsys.readouterr().out

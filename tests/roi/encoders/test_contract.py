@@ -150,7 +150,7 @@ def narrow(spec: EncoderSpec) -> EncoderSpec:
     if spec.arch.startswith("vit_"):
         width = 48
         kwargs |= {"embed_dim": width, "num_heads": 2}
-    elif spec.arch == "DINOv3ViT":
+    elif spec.arch in ("DINOv3ViT", "SiglipVision"):
         width = 48
         kwargs |= {"hidden_size": width, "num_attention_heads": 2, "intermediate_size": 4 * width}
     elif spec.arch == "CLIP" and spec.family == "transformers":
@@ -160,7 +160,7 @@ def narrow(spec: EncoderSpec) -> EncoderSpec:
     elif spec.arch == "CLIP":
         towers = {key: {**kwargs[key], "width": 64} for key in ("text_cfg", "vision_cfg")}
         kwargs |= {"embed_dim": 32, **towers}
-    dims = {"cls": width, "mean": width, "cls+mean": 2 * width}
+    dims = {"pooled": width, "cls": width, "mean": width, "cls+mean": 2 * width}
     dim = (dims[spec.pooling] if width else 32) if kwargs != spec.kwargs else spec.dim
     if spec.sizes == "patch" and spec.family != "own":
         spec = replace(spec, transform=spec.transform.with_size(spec.patch * 4))

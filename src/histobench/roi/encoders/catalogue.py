@@ -24,6 +24,7 @@ def rows(specs: Iterable[EncoderSpec], weights: str | None = None) -> list[dict[
             "px": str(spec.size),
             "zero-shot": "yes" if spec.text else "",
             "access": GATE[spec.source.gated],
+            "pinned": _pins(spec),
             "weights": "yes" if has_weights(spec, weights) else "",
             "outputs": ", ".join(f"@{name} {variant.dim}" for name, variant in spec.variants.items()),
             "licence": spec.licence,
@@ -87,6 +88,7 @@ def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
         "licence": spec.licence,
         "cite": f"{spec.reference} [{spec.citation}]",
         "notes": spec.notes,
+        "not confirmed": spec.unconfirmed,
         "traps": "; ".join(f"{key}: {why}" for key, why in spec.traps.items()),
     }
     page = {key: value for key, value in facts.items() if value != ""}
@@ -123,6 +125,15 @@ def has_weights(spec: EncoderSpec, weights: str | None = None) -> bool:
 def millions(spec: EncoderSpec) -> str:
     """The number of parameters for a table: `303.4 M`."""
     return f"{spec.cost.params / 1e6:.1f} M" if spec.cost else "-"
+
+
+def _pins(spec: EncoderSpec) -> str:
+    """Which of a published file's two names are fixed: its revision and its content."""
+    source = spec.source
+    if source.kind in ("seed", "project") or (source.kind != "hub" and source.sha256):
+        return "yes"
+    found = [name for name, value in (("revision", source.revision), ("sha256", source.sha256)) if value]
+    return {0: "no", 1: f"{found[0]} only" if found else "", 2: "yes"}[len(found)]
 
 
 def _sizes(spec: EncoderSpec) -> str:

@@ -119,6 +119,8 @@ class EncoderSpec:
     #: Facts of the checkpoint's own configuration that are known to be wrong, and are overruled.
     traps: Mapping[str, Any] = field(default_factory=dict)
     notes: str = ""
+    #: What could not be confirmed at the source: a reason to look twice at its results.
+    unconfirmed: str = ""
     cost: Cost | None = None
     #: Name of the chosen output; empty for the default one.
     output: str = ""
@@ -204,6 +206,7 @@ def parse_spec(name: str, entry: Any, *, where: str = "zoo") -> EncoderSpec:
         aliases=reader.strings("aliases"),
         traps=reader.mapping("traps"),
         notes=reader.text("notes", ""),
+        unconfirmed=reader.text("unconfirmed", ""),
         cost=_cost(reader.entry_of("cost")) if reader.has("cost") else None,
     )
     reader.finish()

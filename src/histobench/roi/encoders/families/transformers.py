@@ -1,4 +1,4 @@
-"""Networks of the transformers library, built from their configuration: CLIP and DINOv3."""
+"""Networks of the transformers library, built from their configuration: CLIP, DINOv3, SigLIP's images."""
 
 from __future__ import annotations
 
@@ -49,13 +49,16 @@ class TransformersFamily(Family):
             state[POSITIONS] = resample_positions(state[POSITIONS][None], patches, "plain")[0]
         # The library moved its blocks under `model.` in newer versions; published files have either name.
         for name in [name for name in state if name not in expected]:
-            for other in (f"model.{name}", name.removeprefix("model.")):
+            for other in (f"model.{name}", name.removeprefix("model."), name.removeprefix("vision_model.")):
                 if other in expected and other not in state:
                     state[other] = state.pop(name)
                     break
         return state
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
+        if spec.pooling == "pooled":
+            own: Tensor = network(pixel_values=images).pooler_output
+            return own
         if spec.arch == "CLIP":
             pooled: Tensor = network.visual_projection(
                 network.vision_model(pixel_values=images).pooler_output
