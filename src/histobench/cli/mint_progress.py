@@ -41,8 +41,8 @@ def described(standing: Standing) -> str:
     """Success so far, tokens, cost, time left."""
     rate = standing.success_rate
     parts = ["no success yet" if rate is None else f"success {rate:.1f} %", f"{standing.tokens:,} tokens"]
-    if standing.spent or standing.unpriced:
-        parts.append(cost_text(standing))
+    if standing.spent:  # what has no price is said once, at the end
+        parts.append(f"${standing.spent:.4f}")
     if standing.failures:
         parts.append(f"{standing.failures} to repeat")
     if standing.seconds_left is not None:

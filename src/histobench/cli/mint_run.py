@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from histobench.mint.runs.planned_cell import PlannedCell
 
 CALLS = ("text", "native")
+BALANCES = ("least-busy", "round-robin")
 REASONING_HISTORIES = ("provider", "none", "all")
 OUTPUT = "mint-results"
 ANSWERS = "answers.sqlite"
@@ -43,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Who plays what, how, and where the episodes go."""
     what = parser.add_argument_group("what is run")
     what.add_argument("--agent", help="the model under test (default: local:)")
-    what.add_argument("--name", help="its name in folders and tables (default: the model's)")
     what.add_argument("--tasks", help="datasets or families, separated by commas (default: starter)")
     what.add_argument("--data", help="folder of the datasets (default: data/processed)")
     what.add_argument(
@@ -52,17 +52,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--limit", type=int, help="only the first N tasks of each dataset")
     what.add_argument("--repeat", type=int, default=1, help="play everything N times (default: 1)")
     what.add_argument(
-        "--config", help="a configuration file, or a folder of them, instead of --tasks and --k"
-    )
-    how = parser.add_argument_group("how it is run")
-    how.add_argument(
         "--calls",
         choices=CALLS,
         default="text",
-        help="how the model acts: tags in its text as published, or its provider's function calls",
+        help="how the model acts: tags in its text, as published, or functions of its provider (native)",
     )
-    how.add_argument("--rule", choices=("strict", "published"), default="strict", help="the scoring rule")
-    how.add_argument("--temperature", type=float, default=0.0)
+    what.add_argument(
+        "--feedback", default="none", help="an expert: an agent, placebo or none (default: none)"
+    )
+    what.add_argument("-o", "--output", help=f"folder of the results (default: {OUTPUT})")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--concurrency", type=int, default=8, help="episodes at a time (default: 8)")
+    limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
+    _add_model_arguments(parser.add_argument_group("advanced: how the model writes"))
+    _add_protocol_arguments(parser.add_argument_group("advanced: the protocol"))
+    _add_provider_arguments(parser.add_argument_group("advanced: the provider"))
+
+
+def _add_model_arguments(how: argparse._ArgumentGroup) -> None:
+    how.add_argument("--max-tokens", type=int, default=512, help="of one message (default: 512)")
+    how.add_argument("--temperature", type=float, default=0.0, help="default: 0")
     how.add_argument("--top-p", type=float, help="nucleus sampling (default: the provider's)")
     how.add_argument("--seed", type=int, help="of the sampling, where the provider offers one")
     how.add_argument("--reasoning-effort", help="low, medium, high, ...: no temperature and stop words then")
@@ -72,26 +81,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="provider",
         help="what of its reasoning a model gets back: as its provider documents, none, or all",
     )
-    how.add_argument("--max-tokens", type=int, default=512, help="of one message (default: 512)")
+
+
+def _add_protocol_arguments(how: argparse._ArgumentGroup) -> None:
+    how.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
+    how.add_argument("--config", help="a configuration file, or a folder of them, instead of --tasks and --k")
+    how.add_argument("--rule", choices=("strict", "published"), default="strict", help="the scoring rule")
     how.add_argument("--prompts", choices=("own", "official"), default="own", help="whose words")
     how.add_argument("--prompts-dir", help="a clone of the published benchmark, for --prompts official")
     how.add_argument("--wikipedia", default="live", help="live, tape:FILE or folder:DIR (default: live)")
-    how.add_argument("--sandbox", default="auto", help="auto, bubblewrap, landlock or unsafe")
-    expert = parser.add_argument_group("expert feedback")
-    expert.add_argument("--feedback", default="none", help="none, placebo, or an agent (default: none)")
-    expert.add_argument("--feedback-form", choices=("textual", "binary", "placebo"), default="textual")
-    expert.add_argument(
+    how.add_argument("--sandbox", default="auto", help="auto, or one that `histobench doctor` lists")
+    how.add_argument("--feedback-form", choices=("textual", "binary", "placebo"), default="textual")
+    how.add_argument(
         "--gt", action=argparse.BooleanOptionalAction, default=False, help="the expert knows the solution"
     )
-    limits = parser.add_argument_group("limits")
-    limits.add_argument("--concurrency", type=int, default=8, help="episodes at a time (default: 8)")
-    limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
-    limits.add_argument("--prices", help="YAML file of prices: MODEL: [read, written] in dollars per million")
-    limits.add_argument("--attempts", type=int, default=10, help="of one request (default: 10)")
-    limits.add_argument("--timeout", type=float, default=300.0, help="seconds for one answer (default: 300)")
-    parser.add_argument("-o", "--output", help=f"folder of the results (default: {OUTPUT})")
-    parser.add_argument(
-        "--cache", help=f"file of answers, or none (default: {ANSWERS} in the folder of the results)"
+
+
+def _add_provider_arguments(how: argparse._ArgumentGroup) -> None:
+    how.add_argument("--cache", help=f"file of answers, or none (default: {ANSWERS} in the results' folder)")
+    how.add_argument("--prices", help="YAML file of prices: MODEL: [read, written] in dollars per million")
+    how.add_argument("--attempts", type=int, default=10, help="of one request (default: 10)")
+    how.add_argument("--timeout", type=float, default=300.0, help="seconds for one answer (default: 300)")
+    how.add_argument("--rpm", type=float, help="requests per minute, besides what the provider's headers say")
+    how.add_argument("--tpm", type=float, help="tokens per minute, likewise")
+    how.add_argument(
+        "--balance",
+        choices=BALANCES,
+        default="least-busy",
+        help="which of several servers is asked next (openai:M@http://a/v1,http://b/v1)",
+    )
+    how.add_argument(
+        "--batch",
+        metavar="HOW",
+        help="send the turns of all running episodes together: `hosted` (the provider's batches), or a "
+        "command with {requests} and {answers}; --concurrency is the size of a batch",
     )
 
 
@@ -210,7 +233,8 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
 def _terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell]) -> Terms:
     from histobench.mint.agents.cache import AnswerCache
     from histobench.mint.agents.cost import CostTracker, find_price, read_prices
-    from histobench.mint.agents.factory import Terms
+    from histobench.mint.agents.factory import Batches, Terms
+    from histobench.mint.agents.rate_limit import RateLimits
     from histobench.mint.agents.retry import RetryPolicy
     from histobench.mint.results.details import spent_below
 
@@ -228,7 +252,13 @@ def _terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell])
                     "(dollars per million tokens) to a file and give it with --prices"
                 )
     cache = None if args.cache == "none" else AnswerCache(args.cache or output / ANSWERS)
+    for name in ("rpm", "tpm"):
+        if (value := getattr(args, name)) is not None and not value > 0:
+            raise HistobenchError(f"--{name} must be more than 0, not {value}")
     return Terms(
+        limits=RateLimits(args.rpm, args.tpm),
+        balance=args.balance,
+        batch=Batches(args.batch, output / "batches") if args.batch else None,
         concurrency=args.concurrency,
         retry=RetryPolicy(attempts=args.attempts, answer_timeout=args.timeout),
         cache=cache,

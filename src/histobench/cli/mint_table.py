@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from histobench.mint.results.dialect_table import DialectRow
     from histobench.mint.results.leaderboard import Standing
     from histobench.mint.results.outcome import EpisodeOutcome
+    from histobench.mint.results.reliability import TriesRow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> None:
     from histobench.mint.results.leaderboard import leaderboard
     from histobench.mint.results.outcome import NO_FEEDBACK
     from histobench.mint.results.reading import read_outcomes
+    from histobench.mint.results.reliability import tries_rows
 
     outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
     standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
@@ -51,6 +53,8 @@ def run(args: argparse.Namespace) -> None:
         whole_lines().print(_groups(outcomes, args.by))
     if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
         whole_lines().print(_feedback(outcomes))
+    if tries := tries_rows(outcomes):
+        whole_lines().print(_tries(tries))
     dialects = dialect_rows(outcomes)
     if dialects:
         whole_lines().print(_dialects(dialects))
@@ -124,6 +128,24 @@ def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
         if judged:
             cells.append("" if row.leaks is None else f"{100 * row.leaks:.1f} %")
         table.add_row(display_name(row.model), row.expert, row.kind, *cells)
+    return table
+
+
+def _tries(rows: Sequence[TriesRow]) -> Table:
+    from histobench.mint.results.leaderboard import display_name
+
+    most = max(len(row.pass_at) for row in rows)
+    titles = [
+        "k",
+        "tasks",
+        *(f"pass@{n}" for n in range(1, most + 1)),
+        *(f"pass^{n}" for n in range(2, most + 1)),
+    ]
+    table = _table(["model, several tries"], titles)
+    for row in rows:
+        at = [f"{100 * share:.1f} %" for share in row.pass_at] + [""] * (most - len(row.pass_at))
+        hat = [f"{100 * share:.1f} %" for share in row.pass_hat] + [""] * (most - len(row.pass_hat))
+        table.add_row(display_name(row.model), str(row.k), str(row.tasks), *at, *hat[1:])
     return table
 
 

@@ -41,6 +41,9 @@ class EpisodeAgent(ABC):
         `functions` are given where calls are native: what the model may call in this turn.
         """
 
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """The episode is over."""
+
 
 class Player(ABC):
     """A model (or a person, or a recording) under test."""
@@ -96,6 +99,11 @@ class _EndpointAgent(EpisodeAgent):
     def __init__(self, endpoint: Endpoint, sample: int) -> None:
         self._endpoint = endpoint
         self._sample = sample
+        endpoint.begin_episode()
+
+    def close(self) -> None:
+        """Nobody waits for it any more."""
+        self._endpoint.end_episode()
 
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         completion = self._endpoint.ask(history, functions=functions, sample=self._sample)

@@ -7,7 +7,7 @@ import concurrent.futures
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +22,9 @@ from histobench.mint.agents.completion import (
     whole_characters,
 )
 from histobench.mint.agents.cost import CostTracker, Price
+from histobench.mint.agents.hosts import Balance, Host, Hosts
 from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_too_long
+from histobench.mint.agents.rate_limit import RateLimits
 from histobench.mint.agents.retry import HOPELESS, PASSING, RetryPolicy, retry_after
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec
@@ -36,21 +38,23 @@ _COMPLAINT_CHARS = 300
 MAX_ANSWER_BYTES = 32 << 20
 #: So much of an error is read for what it says.
 _READ_CHARS = 16 << 10
-#: No answer of a language model is as long; whoever sends more would fill the memory.
-MAX_ANSWER_BYTES = 32 << 20
-#: So much of an error is read for what it says.
-_READ_CHARS = 16 << 10
 T = TypeVar("T")
 
 
 class Endpoint:
-    """One model of one provider. Threads call `ask`; the requests share one event loop and one client."""
+    """One model of one provider. Threads call `ask`; the requests share one event loop and one client.
+
+    `others` are more servers of the same model; `balance` says which of them is asked next.
+    """
 
     def __init__(
         self,
         api: ProviderAPI,
         sampling: Sampling,
         *,
+        others: Sequence[ProviderAPI] = (),
+        balance: Balance = "least-busy",
+        limits: RateLimits | None = None,
         concurrency: int = 8,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
         cache: AnswerCache | None = None,
@@ -63,14 +67,12 @@ class Endpoint:
         self.sampling = sampling
         self.price = price
         self.costs = costs or CostTracker()
-        self._place = without_credentials(api.base_url)
-        self._identity = identity or self._place  # in the cache; for servers whose port changes
+        self._hosts = Hosts([api, *others], balance=balance, limits=limits)
+        self._identity = identity or without_credentials(api.base_url)  # in the cache
         self._concurrency = concurrency
         self._retry = retry
         self._cache = cache
         self._sleep = sleep
-        self._capabilities = Capabilities()
-        self._open_at = 0.0  # nobody asks before this moment: the provider said so to one of us
         self._loop = EventLoopThread("endpoint")
         self._client: httpx.AsyncClient | None = None
         self._slots: asyncio.Semaphore | None = None
@@ -87,14 +89,24 @@ class Endpoint:
         if known is not None:
             return known
         self.costs.check()
-        completion = self._loop.run(self._ask(_Question(messages, functions, sampling)))
+        completion = self.deliver(Question(messages, functions, sampling))
         if self._cache:
             self._cache.add(key, completion, self.cost(completion))
         return completion
 
+    def deliver(self, question: Question) -> Completion:
+        """Get the answer to a question that nobody has answered yet."""
+        return self._loop.run(self._ask(question))
+
     def cost(self, completion: Completion) -> float | None:
         """What an answer cost in dollars, with the empty ones before it; `None` where that is unknown."""
         return self.price.of(completion.usage + completion.discarded) if self.price else None
+
+    def begin_episode(self) -> None:
+        """An episode is going to ask."""
+
+    def end_episode(self) -> None:
+        """An episode asks no more."""
 
     def stop(self) -> None:
         """Break off all requests: those who wait for them get a `ProviderError`."""
@@ -107,63 +119,70 @@ class Endpoint:
             self._client = None
         self._loop.close()
 
-    async def _ask(self, question: _Question) -> Completion:
+    async def _ask(self, question: Question) -> Completion:
         client, slots = self._connect()
         failures = empty = 0
         discarded = Usage()
         while True:
-            await self._wait_until_open()
-            async with slots:
-                capabilities = self._capabilities
-                try:
-                    completion = await self._attempt(client, question, capabilities)
-                except _TryDifferentlyError as lesson:
-                    self._capabilities = lesson.capabilities
-                    continue
-                except _PassingFailureError as failure:
-                    problem, wait = str(failure), failure.wait
-                else:
-                    self.costs.book(completion.usage, self.cost(completion))
-                    if not completion.is_empty or empty >= self._retry.tries_after_empty:
-                        return replace(completion, discarded=discarded)
-                    empty += 1
-                    discarded += completion.usage
-                    problem, wait = "", None
+            host = self._hosts.pick()
+            host.asked += 1
+            host.busy += 1
+            try:
+                await self._wait_for(host, question)
+                async with slots:
+                    completion = await self._attempt(client, question, host)
+            except _TryDifferentlyError as lesson:
+                host.capabilities = lesson.capabilities
+                continue
+            except _PassingFailureError as failure:
+                problem, wait = str(failure), failure.wait
+            else:
+                host.limiter.settle(question.estimate, completion.usage.total_tokens)
+                self.costs.book(completion.usage, self.cost(completion))
+                if not completion.is_empty or empty >= self._retry.tries_after_empty:
+                    return replace(completion, discarded=discarded)
+                empty += 1
+                discarded += completion.usage
+                problem, wait = "", None
+            finally:
+                host.busy -= 1
             if not problem:  # no failure: who says nothing again and again has said so
                 await self._sleep(self._retry.pause(empty))
                 continue
             failures += 1
             if failures >= self._retry.attempts:
-                raise ProviderError(f"{self._place}: given up after {failures} attempts: {problem}")
+                raise ProviderError(f"{host.place}: given up after {failures} attempts: {problem}")
             pause = self._retry.pause(failures)
             if wait is not None:
                 if wait > self._retry.longest_retry_after:
-                    raise ProviderError(f"{self._place}: wants to be left alone for {wait:.0f} s: {problem}")
-                self._open_at = max(self._open_at, time.monotonic() + wait)
-            if wait is None or wait < pause:  # "in 0 seconds", again and again, would use up all attempts
+                    raise ProviderError(f"{host.place}: wants to be left alone for {wait:.0f} s: {problem}")
+                host.close_for(wait)
+            if len(self._hosts) > 1:  # another may do better at once
+                host.close_for(pause)
+            elif wait is None or wait < pause:  # "in 0 seconds", again and again, would use up all attempts
                 await self._sleep(pause)
 
-    async def _attempt(
-        self, client: httpx.AsyncClient, question: _Question, capabilities: Capabilities
-    ) -> Completion:
+    async def _attempt(self, client: httpx.AsyncClient, question: Question, host: Host) -> Completion:
         import httpx
 
-        sampling = question.sampling
-        request = self.api.request(question.messages, sampling, capabilities, question.functions)
+        request = host.api.request(
+            question.messages, question.sampling, host.capabilities, question.functions
+        )
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
             async with asyncio.timeout(self._retry.answer_timeout):
-                response = await self._post(client, request)
+                response = await self._post(client, request, host)
         except TimeoutError as error:
             limit = self._retry.answer_timeout
             raise _PassingFailureError(f"no answer within {limit:g} s") from error
         except httpx.InvalidURL as error:
-            raise ProviderError(f"{self._place}: {redact(str(error))}", hopeless=True) from error
+            raise ProviderError(f"{host.place}: {redact(str(error))}", hopeless=True) from error
         except httpx.HTTPError as error:
             raise _PassingFailureError(f"{type(error).__name__}: {_shortened(str(error))}") from error
-        return self._read(response, sampling, capabilities)
+        host.limiter.hear(response.headers)
+        return self._read(response, question.sampling, host)
 
-    async def _post(self, client: httpx.AsyncClient, request: Request) -> httpx.Response:
+    async def _post(self, client: httpx.AsyncClient, request: Request, host: Host) -> httpx.Response:
         """The whole answer, unless it is too long: nothing beyond the limit is ever held."""
         import httpx
 
@@ -173,12 +192,12 @@ class Endpoint:
                 body += piece
                 if len(body) > MAX_ANSWER_BYTES:
                     limit = f"{MAX_ANSWER_BYTES >> 20} MB"
-                    raise ProviderError(f"{self._place}: sent more than {limit} for one answer")
+                    raise ProviderError(f"{host.place}: sent more than {limit} for one answer")
         packing = ("content-encoding", "content-length", "transfer-encoding")  # no longer true of the bytes
         headers = [(name, value) for name, value in response.headers.multi_items() if name not in packing]
         return httpx.Response(response.status_code, headers=headers, content=bytes(body))
 
-    def _read(self, response: httpx.Response, sampling: Sampling, capabilities: Capabilities) -> Completion:
+    def _read(self, response: httpx.Response, sampling: Sampling, host: Host) -> Completion:
         payload = _payload(response)
         status = _status(response, payload)
         if status == 200:
@@ -186,28 +205,26 @@ class Endpoint:
                 kind = response.headers.get("content-type", "no content type")
                 raise _PassingFailureError(f"not a JSON object but {kind}: {_shortened(response.text)}")
             try:
-                completion = self.api.completion(payload)
+                return clean_completion(host.api, payload, sampling)
             except MalformedAnswerError as error:
                 raise _PassingFailureError(_shortened(str(error))) from error
-            parts = _clean_parts(completion.parts)
-            if not parts and not completion.text and completion.usage.reasoning_tokens:
-                parts = (Reasoning(),)  # it thought, and the provider does not show what
-            words = redact_speech(whole_characters(sampling.cut(completion.text)))
-            return replace(completion, text=words, parts=parts)
         text = response.text[:_READ_CHARS]
         complaint = f"HTTP {status}: {_shortened(text)}"
         if is_too_long(status, text):
             raise RequestRefusedError(complaint)
         if status in PASSING and "insufficient_quota" not in text:
             raise _PassingFailureError(complaint, retry_after(response.headers))
-        lesson = capabilities.learnt(text) if status in (400, 422) else None
+        lesson = host.capabilities.learnt(text) if status in (400, 422) else None
         if lesson is not None:
             raise _TryDifferentlyError(lesson)
         hopeless = status in HOPELESS or "insufficient_quota" in text
-        raise ProviderError(f"{self._place}: {complaint}", hopeless=hopeless)
+        raise ProviderError(f"{host.place}: {complaint}", hopeless=hopeless)
 
-    async def _wait_until_open(self) -> None:
-        while (wait := self._open_at - time.monotonic()) > 0:
+    async def _wait_for(self, host: Host, question: Question) -> None:
+        """Until the server is open again and its limits allow one more request."""
+        while (wait := host.open_at - time.monotonic()) > 0 or (
+            wait := host.limiter.wait(question.estimate)
+        ) > 0:
             await self._sleep(wait)
 
     def _connect(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
@@ -225,12 +242,17 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """What is asked, however often it takes."""
 
     messages: Sequence[Message]
     functions: Sequence[ToolSpec]
     sampling: Sampling
+
+    @property
+    def estimate(self) -> float:
+        """Tokens that the answer may take, in and out: about four characters are one."""
+        return sum(len(message.content) for message in self.messages) / 4 + self.sampling.max_tokens
 
 
 class _PassingFailureError(Exception):
@@ -242,11 +264,21 @@ class _PassingFailureError(Exception):
 
 
 class _TryDifferentlyError(Exception):
-    """Ask again at once, in another capabilities."""
+    """Ask again at once, without what the server does not take."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         super().__init__()
         self.capabilities = capabilities
+
+
+def clean_completion(api: ProviderAPI, payload: Mapping[str, Any], sampling: Sampling) -> Completion:
+    """The answer in a response, cut at the stop sequences; raises `MalformedAnswerError`."""
+    completion = api.completion(payload)
+    parts = _clean_parts(completion.parts)
+    if not parts and not completion.text and completion.usage.reasoning_tokens:
+        parts = (Reasoning(),)  # it thought, and the provider does not show what
+    words = redact_speech(whole_characters(sampling.cut(completion.text)))
+    return replace(completion, text=words, parts=parts)
 
 
 def _clean_parts(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -14,6 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Usage
 
 TABLE = Path(__file__).parent / "prices.yaml"
+_PRICES = ("read", "written", "cached", "cache_write", "reasoning")
 
 
 class CostLimitError(Exception):
@@ -83,16 +85,27 @@ class CostTracker:
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars per million tokens."""
+    """US dollars per million tokens. What is None costs what other tokens of its side cost."""
 
     read: float
     written: float
+    cached: float | None = None
+    cache_write: float | None = None
+    reasoning: float | None = None
 
     def of(self, usage: Usage) -> float | None:
-        """What a call costs; `None` when the provider did not count the tokens."""
+        """What a call costs; `None` when the provider did not count the tokens.
+
+        >>> Price(2.0, 8.0, cached=0.5).of(Usage(1_000_000, 0, cached_tokens=400_000))
+        1.4
+        """
         if not usage.known and (self.read or self.written):
             return None
-        return (usage.prompt_tokens * self.read + usage.completion_tokens * self.written) / 1e6
+        fresh = usage.prompt_tokens - usage.cached_tokens - usage.cache_writes
+        dollars = fresh * self.read + usage.cached_tokens * _or(self.cached, self.read)
+        dollars += usage.cache_writes * _or(self.cache_write, self.read)
+        dollars += (usage.completion_tokens - usage.reasoning_tokens) * self.written
+        return (dollars + usage.reasoning_tokens * _or(self.reasoning, self.written)) / 1e6
 
 
 FREE = Price(0.0, 0.0)
@@ -107,8 +120,8 @@ def read_prices(path: str | Path | None = None) -> dict[str, Price]:
 def find_price(model: str, prices: Mapping[str, Price]) -> Price | None:
     """The price of the longest name that the model's name starts with, at a word's end.
 
-    >>> find_price("gpt-4o-mini-2024-07-18", {"gpt-4o": FREE, "gpt-4o-mini": Price(1, 2)})
-    Price(read=1, written=2)
+    >>> find_price("gpt-4o-mini-2024-07-18", {"gpt-4o": FREE, "gpt-4o-mini": Price(1, 2)}).read
+    1
     >>> find_price("gpt-4o-audio-preview", {"gpt-4": FREE}) is None
     True
     """
@@ -117,8 +130,8 @@ def find_price(model: str, prices: Mapping[str, Price]) -> Price | None:
 
 
 def _names(name: str, model: str) -> bool:
-    # Only a date, a version or "latest" may follow: other endings are other models.
-    return re.fullmatch(rf"{re.escape(name)}(-\d[\d-]*|-latest|-preview)?", model) is not None
+    # Only a date, a version of three digits or "latest" may follow: "-4-5" is another model than "-4".
+    return re.fullmatch(rf"{re.escape(name)}(-\d{{3,}}[\d-]*|-latest|-preview)?", model) is not None
 
 
 def _read(path: Path) -> dict[str, Price]:
@@ -126,13 +139,23 @@ def _read(path: Path) -> dict[str, Price]:
         table = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise HistobenchError(f"cannot read the prices {path}: {error}") from error
+    if isinstance(table, dict) and isinstance(table.get("models"), dict):
+        table = table["models"]
     prices = {}
     for model, entry in table.items() if isinstance(table, dict) else [(path, None)]:
-        if not (
-            isinstance(entry, list)
-            and len(entry) == 2
-            and all(isinstance(value, (int, float)) and value >= 0 for value in entry)
-        ):
+        values: Any = dict(zip(_PRICES, entry, strict=False)) if isinstance(entry, list) else entry
+        if not _is_price(values) or (isinstance(entry, list) and len(entry) != 2):
             raise HistobenchError(f"{path}: the price of {model} must be [read, written] in dollars")
-        prices[str(model)] = Price(float(entry[0]), float(entry[1]))
+        prices[str(model)] = Price(**{name: float(values[name]) for name in _PRICES if name in values})
     return prices
+
+
+def _is_price(values: Any) -> bool:
+    if not isinstance(values, dict) or not {"read", "written"} <= values.keys():
+        return False
+    numbers = [values[name] for name in _PRICES if name in values]
+    return all(isinstance(number, (int, float)) and number >= 0 for number in numbers)
+
+
+def _or(price: float | None, other: float) -> float:
+    return other if price is None else price

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent import Player
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.cost import FREE, CostTracker, Price, find_price
+from histobench.mint.agents.hosts import Balance
 from histobench.mint.agents.providers.base import ProviderAPI
+from histobench.mint.agents.rate_limit import RateLimits
 from histobench.mint.agents.retry import RetryPolicy
 from histobench.mint.agents.spec import AgentSpec, parse_agent
 
+if TYPE_CHECKING:
+    from histobench.mint.agents.batch import BatchCarrier
+
 _AGENT = ("Observation:", "Expert feedback:", "Task:", "---")
+#: Kinds of agents whose requests fit the common batch format.
+BATCHED = ("openai", "vllm", "responses")
 _EXPERT = ("Observation:", "Task:", "Assistant:")
 
 
@@ -26,6 +36,24 @@ class Terms:
     cache: AnswerCache | None = None
     prices: dict[str, Price] = field(default_factory=dict)
     costs: CostTracker = field(default_factory=CostTracker)
+    limits: RateLimits = field(default_factory=RateLimits)
+    balance: Balance = "least-busy"
+    #: How batches are sent (`hosted`, or the words of a command), and the folder of their files.
+    batch: Batches | None = None
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The questions of all running episodes go out together, in files of this folder."""
+
+    how: str
+    folder: Path
+
+    def carrier(self, api: ProviderAPI) -> BatchCarrier:
+        """Who brings them to the model."""
+        from histobench.mint.agents.batch import CommandCarrier, HostedCarrier
+
+        return HostedCarrier(api) if self.how == "hosted" else CommandCarrier(shlex.split(self.how))
 
 
 def open_player(
@@ -44,7 +72,9 @@ def open_player(
     sampling = sampling or Sampling(max_tokens=1024 if as_expert else 512)
     stop = expert_stop_words() if as_expert else agent_stop_words(spec.kind)
     sampling = replace(sampling, stop=stop)
-    return _local(spec, terms, sampling) if spec.kind == "local" else _remote(spec, terms, sampling)
+    if spec.kind == "local":
+        return _local(spec, terms, sampling)
+    return _remote(spec, terms, sampling, as_expert=as_expert)
 
 
 def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
@@ -60,7 +90,7 @@ def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
     return spec.folder_name
 
 
-def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
+def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: bool) -> Player:
     from histobench.mint.agents.agent import EndpointPlayer
     from histobench.mint.agents.client import Endpoint
     from histobench.mint.agents.providers.anthropic import AnthropicAPI
@@ -75,14 +105,35 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
         "anthropic": AnthropicAPI,
         "gemini": GeminiAPI,
     }
-    api = apis[spec.kind](spec.target, spec.base_url or "", spec.api_key())
+    api, *others = [
+        apis[spec.kind](spec.target, server.base_url or "", server.api_key()) for server in spec.servers
+    ]
+    price = find_price(spec.target, terms.prices)
+    if terms.batch is not None and not as_expert:
+        if spec.kind not in BATCHED:
+            raise HistobenchError(f"batches are for {', '.join(BATCHED)}; {spec.kind} has another format")
+        from histobench.mint.agents.batch import BatchEndpoint
+
+        batches = BatchEndpoint(
+            api,
+            sampling,
+            carrier=terms.batch.carrier(api),
+            folder=terms.batch.folder,
+            cache=terms.cache,
+            price=price,
+            costs=terms.costs,
+        )
+        return EndpointPlayer(spec.folder_name, batches)
     endpoint = Endpoint(
         api,
         sampling,
+        others=others,
+        balance=terms.balance,
+        limits=terms.limits,
         concurrency=terms.concurrency,
         retry=terms.retry,
         cache=terms.cache,
-        price=find_price(spec.target, terms.prices),
+        price=price,
         costs=terms.costs,
     )
     return EndpointPlayer(spec.folder_name, endpoint)

@@ -37,6 +37,13 @@ class AgentSpec:
     kind: str
     target: str = ""
     base_url: str | None = field(default=None, repr=False)  # may hold a password
+    #: More servers of the same model.
+    more_urls: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def servers(self) -> list[AgentSpec]:
+        """A specification for each server."""
+        return [AgentSpec(self.kind, self.target, url) for url in (self.base_url, *self.more_urls)]
 
     @property
     def is_endpoint(self) -> bool:
@@ -79,7 +86,7 @@ class AgentSpec:
         default = PROVIDERS[self.kind][0] if self.is_endpoint else None
         address = ""
         if self.base_url and self.base_url != default:
-            address = f"@{without_credentials(self.base_url)}"
+            address = "@" + ",".join(map(without_credentials, (self.base_url, *self.more_urls)))
         return self.kind if self.kind == "human" else f"{self.kind}:{self.target}{address}"
 
 
@@ -88,6 +95,8 @@ def parse_agent(text: str) -> AgentSpec:
 
     >>> parse_agent("openai:org/some-model@http://localhost:8000/v1").base_url
     'http://localhost:8000/v1'
+    >>> parse_agent("vllm:m@http://a:8000/v1,http://b:8000/v1").more_urls
+    ('http://b:8000/v1',)
     >>> str(parse_agent("anthropic:some-model"))
     'anthropic:some-model'
     """
@@ -106,15 +115,12 @@ def parse_agent(text: str) -> AgentSpec:
         raise HistobenchError(f"{text!r} names no model; write {kind}:MODEL or {kind}:MODEL@http://host/v1")
     if base_url is None:
         raise HistobenchError(f"{text!r} names no address; write {kind}:MODEL@http://host/v1")
-    try:
-        parts = urlsplit(base_url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:  # half a bracket, as in http://[/v1
-        usable = False
-    if not usable:
-        raise HistobenchError(f"{redact(base_url)!r} is no address; write {kind}:MODEL@http://host/v1")
-    remember_credentials(base_url)
-    return AgentSpec(kind, model, base_url)
+    base_url, *others = re.split(r",(?=https?://)", base_url)
+    for url in (base_url, *others):
+        if not _is_address(url):
+            raise HistobenchError(f"{redact(url)!r} is no address; write {kind}:MODEL@http://host/v1")
+        remember_credentials(url)
+    return AgentSpec(kind, model, base_url, tuple(others))
 
 
 def _key(variable: str) -> str | None:
@@ -125,6 +131,14 @@ def _key(variable: str) -> str | None:
     if key:
         remember_secret(key)
     return key or None
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # half a bracket, as in http://[/v1
+        return False
 
 
 def _is_loopback(host: str) -> bool:

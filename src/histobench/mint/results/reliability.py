@@ -1,11 +1,13 @@
-"""Success in every one of several tries: pass^k over repeated runs."""
+"""Success over several tries of repeated runs: in every one (pass^k), in at least one (pass@k)."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import comb
 
-from histobench.mint.results.outcome import EpisodeOutcome, by_task
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
 
 
 def tries_per_task(outcomes: Iterable[EpisodeOutcome]) -> int:
@@ -28,3 +30,45 @@ def pass_hat(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
         return None
     shares = [comb(sum(results), tries) / comb(len(results), tries) for results in solved.values()]
     return sum(shares) / len(shares)
+
+
+def pass_at(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
+    """The share of tasks solved in at least one of `tries` tries, without bias from the choice of the tries.
+
+    A task that was solved c times in n tries counts 1 - C(n - c, tries) / C(n, tries). `None` where some task
+    has fewer tries. The outcomes must be of one model and one setting.
+
+    >>> def played(task, success): return EpisodeOutcome("m", "None", "None", 5, "gsm8k", task, success)
+    >>> pass_at([played("1", True), played("1", True), played("2", True), played("2", False)], 1)
+    0.75
+    """
+    failed = [EpisodeOutcome(**{**vars(outcome), "success": not outcome.success}) for outcome in outcomes]
+    never = pass_hat(failed, tries)
+    return None if never is None else 1 - never
+
+
+@dataclass(frozen=True)
+class TriesRow:
+    """One model and setting, played several times: both measures for every number of tries, as shares."""
+
+    model: str
+    k: int
+    tasks: int
+    pass_at: tuple[float, ...]
+    pass_hat: tuple[float, ...]
+
+
+def tries_rows(outcomes: Iterable[EpisodeOutcome]) -> list[TriesRow]:
+    """A row for each model and budget without feedback whose tasks were all played more than once."""
+    groups: dict[tuple[str, int], list[EpisodeOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.feedback_model == NO_FEEDBACK:
+            groups[outcome.model, outcome.k].append(outcome)
+    rows = []
+    for (model, k), played in sorted(groups.items()):
+        numbers = range(1, tries_per_task(played) + 1)
+        if len(numbers) > 1:
+            at = tuple(pass_at(played, number) or 0.0 for number in numbers)
+            hat = tuple(pass_hat(played, number) or 0.0 for number in numbers)
+            rows.append(TriesRow(model, k, len(by_task(played)), at, hat))
+    return rows

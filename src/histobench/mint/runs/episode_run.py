@@ -55,13 +55,29 @@ def run_episode(
     planned: PlannedCell, task: Task, repeat: int, *, stage: Stage, player: Player, expert: Player | None
 ) -> Finished:
     """Play to the end; whatever is raised is not the model's failure: the episode has to be played again."""
-    start = time.monotonic()
     key = EpisodeKey(planned.dataset.name, task.task_id, repeat)
     task = copy.copy(task)  # the same task may be played several times at once
     task.rule = planned.rule
     if isinstance(task, CodeGenTask):
         task.pool = stage.pool
     agent = player.open(key)
+    try:
+        return _played(planned, task, repeat, stage=stage, agent=agent, expert=expert, key=key)
+    finally:
+        agent.close()
+
+
+def _played(
+    planned: PlannedCell,
+    task: Task,
+    repeat: int,
+    *,
+    stage: Stage,
+    agent: EpisodeAgent,
+    expert: Player | None,
+    key: EpisodeKey,
+) -> Finished:
+    start = time.monotonic()
     budget = _budget(planned)
     tools = episode_tools(planned.dataset, stage.encyclopedia)
     with open_environment(task, tools, pool=stage.pool) as environment:

@@ -1,0 +1,243 @@
+"""Batches: the questions of all running episodes, sent together in a file of the common batch format.
+
+One line of the file is one request: `custom_id`, `method`, `url`, `body`; one line of the answer is
+`custom_id` and `response` with `status_code` and `body`. OpenAI's batch interface and `vllm run-batch` read
+and write it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from histobench.core.atomic import atomic_path
+from histobench.core.errors import HistobenchError
+from histobench.core.redaction import redact
+from histobench.mint.agents.client import Endpoint, Question, clean_completion
+from histobench.mint.agents.completion import Completion, MalformedAnswerError, ProviderError
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, is_too_long
+from histobench.mint.envs.episode import RequestRefusedError
+
+#: A batch is sent when every running episode waits for an answer and nobody has come for so long.
+QUIET_S = 1.0
+_POLL_S = 0.1
+
+
+class BatchCarrier(ABC):
+    """Brings a file of requests to a model and the file of its answers back."""
+
+    @abstractmethod
+    def carry(self, requests: Path, answers: Path) -> None:
+        """Write `answers`, a line for each line of `requests`; raises `ProviderError`."""
+
+
+class CommandCarrier(BatchCarrier):
+    """A program that turns one file into the other, such as `vllm run-batch -i {requests} -o {answers}`."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        if not all(any(mark in word for word in command) for mark in ("{requests}", "{answers}")):
+            raise HistobenchError("a batch command names {requests} and {answers}: what it reads and writes")
+        self._command = list(command)
+
+    def carry(self, requests: Path, answers: Path) -> None:
+        """Run the program and wait for it."""
+        places = {"{requests}": str(requests), "{answers}": str(answers)}
+        words = self._command
+        for mark, place in places.items():
+            words = [word.replace(mark, place) for word in words]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True)
+        except OSError as error:
+            raise ProviderError(f"{words[0]} cannot be run: {error.strerror}", hopeless=True) from error
+        if done.returncode or not answers.is_file():
+            reason = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+            raise ProviderError(
+                f"{words[0]} wrote no answers (exit {done.returncode}): {redact(reason)[:300]}"
+            )
+
+
+class HostedCarrier(BatchCarrier):
+    """OpenAI's batch interface: the file is uploaded, the batch waited for, the answers fetched."""
+
+    def __init__(
+        self,
+        api: ProviderAPI,
+        *,
+        window: str = "24h",
+        poll_s: float = 30.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._base = api.base_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api.api_key}"} if api.api_key else {}
+        self._window = window
+        self._poll_s = poll_s
+        self._sleep = sleep
+
+    def carry(self, requests: Path, answers: Path) -> None:
+        """Upload, start, wait, fetch."""
+        import httpx
+
+        first = json.loads(requests.read_text(encoding="utf-8").partition("\n")[0])
+        try:
+            with httpx.Client(headers=self._headers, timeout=120.0) as client:
+                file = self._json(
+                    client.post(
+                        f"{self._base}/files",
+                        files={"file": (requests.name, requests.read_bytes(), "application/jsonl")},
+                        data={"purpose": "batch"},
+                    )
+                )
+                order = {
+                    "input_file_id": file["id"],
+                    "endpoint": first["url"],
+                    "completion_window": self._window,
+                }
+                batch = self._json(client.post(f"{self._base}/batches", json=order))
+                while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
+                    self._sleep(self._poll_s)
+                    batch = self._json(client.get(f"{self._base}/batches/{batch['id']}"))
+                text = b""
+                for name in ("output_file_id", "error_file_id"):
+                    if batch.get(name):
+                        response = client.get(f"{self._base}/files/{batch[name]}/content")
+                        response.raise_for_status()
+                        text += response.content.rstrip(b"\n") + b"\n"
+        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+            raise ProviderError(f"the batch could not be run: {redact(str(error))[:300]}") from error
+        if not text:
+            raise ProviderError(f"the batch ended as {batch['status']} without answers")
+        with atomic_path(answers) as temporary:
+            temporary.write_bytes(text)
+
+    def _json(self, response: Any) -> dict[str, Any]:
+        response.raise_for_status()
+        found: dict[str, Any] = response.json()
+        return found
+
+
+class BatchEndpoint(Endpoint):
+    """Gathers the questions of all running episodes and sends them as one batch, turn after turn."""
+
+    def __init__(self, *args: Any, carrier: BatchCarrier, folder: str | Path, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._carrier = carrier
+        self._folder = Path(folder)
+        self._changed = threading.Condition()
+        self._episodes = 0
+        self._waiting: list[tuple[Question, Future[Completion]]] = []
+        self._last = time.monotonic()
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    def begin_episode(self) -> None:
+        """An episode that will ask."""
+        with self._changed:
+            self._episodes += 1
+            self._last = time.monotonic()
+
+    def end_episode(self) -> None:
+        """An episode that asks no more: nobody waits for it."""
+        with self._changed:
+            self._episodes -= 1
+            self._changed.notify_all()
+
+    def deliver(self, question: Question) -> Completion:
+        """Wait for the batch in which the question is sent."""
+        answer: Future[Completion] = Future()
+        with self._changed:
+            if self._ended:
+                raise ProviderError("the request was broken off")
+            self._waiting.append((question, answer))
+            self._last = time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="batches", daemon=True)
+                self._thread.start()
+        completion = answer.result()
+        self.costs.book(completion.usage, self.cost(completion))
+        return completion
+
+    def stop(self) -> None:
+        """Send no more batches; whoever waits is told."""
+        with self._changed:
+            self._ended = True
+            waiting, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        for _, answer in waiting:
+            answer.set_exception(ProviderError("the request was broken off"))
+        super().stop()
+
+    def close(self) -> None:
+        """End the thread that sends."""
+        self.stop()
+        super().close()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while not self._ended and not self._is_complete():
+                    self._changed.wait(_POLL_S)
+                if self._ended:
+                    return
+                batch, self._waiting = self._waiting, []
+            self._send(batch)
+
+    def _is_complete(self) -> bool:
+        everyone = bool(self._waiting) and len(self._waiting) >= self._episodes
+        return everyone and time.monotonic() - self._last >= QUIET_S
+
+    def _send(self, batch: list[tuple[Question, Future[Completion]]]) -> None:
+        try:
+            answers = self._answers([question for question, _ in batch])
+        except Exception as error:  # whoever waits has to learn of it, whatever it is
+            for _, answer in batch:
+                answer.set_exception(
+                    error if isinstance(error, ProviderError) else ProviderError(f"the batch failed: {error}")
+                )
+            return
+        for number, (question, answer) in enumerate(batch):
+            try:
+                answer.set_result(self._completion(answers.get(f"request-{number}"), question))
+            except Exception as error:  # a refusal is this episode's alone
+                answer.set_exception(error)
+
+    def _answers(self, questions: Sequence[Question]) -> dict[str, Any]:
+        number = 1 + sum(1 for _ in self._folder.glob("batch-*.requests.jsonl"))
+        requests = self._folder / f"batch-{number:04d}.requests.jsonl"
+        answers = self._folder / f"batch-{number:04d}.answers.jsonl"
+        with atomic_path(requests) as temporary:
+            lines = [self._line(position, question) for position, question in enumerate(questions)]
+            temporary.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+        self._carrier.carry(requests, answers)
+        found: dict[str, Any] = {}
+        for text in answers.read_text(encoding="utf-8").splitlines():
+            if text.strip():
+                record = json.loads(text)
+                found[record["custom_id"]] = record.get("response") or {"error": record.get("error")}
+        return found
+
+    def _line(self, number: int, question: Question) -> dict[str, Any]:
+        request = self.api.request(question.messages, question.sampling, Capabilities(), question.functions)
+        path = urlsplit(request.url).path
+        return {"custom_id": f"request-{number}", "method": "POST", "url": path, "body": request.body}
+
+    def _completion(self, response: Mapping[str, Any] | None, question: Question) -> Completion:
+        if response is None or not isinstance(response.get("body"), Mapping):
+            raise ProviderError(f"the batch holds no answer ({redact(str(response))[:200]})")
+        body, status = response["body"], response.get("status_code", 200)
+        if status == 200:
+            try:
+                return clean_completion(self.api, body, question.sampling)
+            except MalformedAnswerError as error:
+                raise ProviderError(f"not an answer: {redact(str(error))[:200]}") from error
+        complaint = f"HTTP {status}: {redact(json.dumps(body))[:200]}"
+        if is_too_long(status, json.dumps(body)):
+            raise RequestRefusedError(complaint)
+        raise ProviderError(complaint)

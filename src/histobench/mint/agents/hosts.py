@@ -1,0 +1,65 @@
+"""Several servers of one model: which of them is asked next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from histobench.core.redaction import without_credentials
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI
+from histobench.mint.agents.rate_limit import RateLimiter, RateLimits
+
+Balance = Literal["least-busy", "round-robin"]
+BALANCES: tuple[Balance, ...] = ("least-busy", "round-robin")
+
+
+@dataclass
+class Host:
+    """One server: what it understands, how busy we keep it, and when it wants to be asked again."""
+
+    api: ProviderAPI
+    limiter: RateLimiter
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    #: Nobody asks before this moment: the provider said so to one of us, or it has just failed.
+    open_at: float = 0.0
+    busy: int = 0
+    asked: int = 0
+    place: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = without_credentials(self.api.base_url)
+
+    def close_for(self, seconds: float) -> None:
+        """Ask nothing for a while."""
+        self.open_at = max(self.open_at, time.monotonic() + seconds)
+
+
+class Hosts:
+    """Picks an open server: the one with the fewest requests under way, or each in turn."""
+
+    def __init__(
+        self,
+        apis: Sequence[ProviderAPI],
+        *,
+        balance: Balance = "least-busy",
+        limits: RateLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hosts = [Host(api, RateLimiter(limits)) for api in apis]
+        self._balance = balance
+        self._clock = clock
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def pick(self) -> Host:
+        """The next server; where all are closed, the one that opens first."""
+        now = self._clock()
+        opened = [host for host in self._hosts if host.open_at <= now]
+        if not opened:
+            return min(self._hosts, key=lambda host: host.open_at)
+        if self._balance == "round-robin":
+            return min(opened, key=lambda host: host.asked)
+        return min(opened, key=lambda host: (host.busy, host.asked))
