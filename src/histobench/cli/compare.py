@@ -1,9 +1,10 @@
 """Rank encoders by one metric and say which differences are real.
 
-Prints the ranked table with intervals, the difference to the best encoder, and whether it holds after
-Holm correction over all pairs; with several datasets also mean ranks, Friedman's test, Nemenyi's critical
-difference and wins/ties/losses. Writes CSV, Markdown, LaTeX and JSON. Only runs on the same test images are
-compared.
+Prints the ranked table with intervals, the ranks that each encoder may truly have, the difference to the
+best with an interval that holds for all pairs at once, who may be the best, and what the winner is worth;
+with several datasets also mean ranks, Friedman's test, Nemenyi's critical difference, wins/ties/losses and
+the chance that one encoder is better than another. Writes CSV, Markdown, LaTeX and JSON. Only runs on the
+same test images are compared.
 
 Examples:
   histobench compare results
@@ -48,7 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--test",
         choices=("auto", "bootstrap", "mcnemar", "delong"),
         default="auto",
-        help="auto (default): DeLong for AUROC, paired bootstrap for everything else",
+        help="auto (default): the simultaneous intervals decide; a named test does, with Holm's correction",
+    )
+    parser.add_argument(
+        "--rope",
+        type=float,
+        default=0.01,
+        help="over datasets: differences up to this are equivalent in practice (default: 0.01)",
     )
     parser.add_argument("-o", "--output", help="folder for the files (default: RESULTS/comparison)")
 
@@ -63,7 +70,9 @@ def run(args: argparse.Namespace) -> int:
     from histobench.roi.comparison.selection import select_runs
     from histobench.roi.results.reader import load_runs
 
-    settings = CompareSettings(args.metric, args.alpha, args.n_bootstrap, args.random_state, args.test)
+    settings = CompareSettings(
+        args.metric, args.alpha, args.n_bootstrap, args.random_state, args.test, args.rope
+    )
     runs = select_runs(
         load_runs(args.results),
         task=args.task,

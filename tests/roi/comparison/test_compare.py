@@ -241,7 +241,7 @@ def test_all_four_forms_are_written_and_agree(
     assert r"\toprule" in (output / f"{stem}.tex").read_text()
     printed = capsys.readouterr().out
     assert "Friedman chi2 = 12.00" in printed
-    assert "differs from the best after Holm correction" in printed
+    assert "* differs from the best" in printed
 
 
 def test_latex_and_markdown_escape_what_they_must(write_run: Write) -> None:
@@ -250,6 +250,73 @@ def test_latex_and_markdown_escape_what_they_must(write_run: Write) -> None:
     assert r"uni\_v1|x" in latex(comparison)
     assert r"50\%\&more" in latex(comparison)
     assert r"uni_v1\|x" in markdown(comparison)
+
+
+def test_what_is_said_of_the_table_holds_for_all_encoders_at_once(three: Path) -> None:
+    """Against plain loops: leave out an image at a time, add up squares within classes, take Student's t."""
+    (table,) = compare(three).tables
+    standings = table.standings
+    assert standings is not None
+    best, second, last = (entry.name for entry in table.entries)
+    runs = {run.identity.encoder: run.predictions for run in load_runs(three)}
+    labels = runs[best].labels
+    order = {name: k for k, name in enumerate(runs[best].img_names)}
+    right = {
+        name: (run.predicted == run.labels)[np.argsort([order[image] for image in run.img_names])]
+        for name, run in runs.items()
+    }
+    differences = right[best].astype(float) - right[last]
+    sizes = np.bincount(labels)
+    variance = (
+        sum(
+            differences[labels == k].var(ddof=1) / sizes[k] * (sizes[k] / (sizes[k] - 1)) ** 0
+            for k in range(3)
+        )
+        / 9
+    )
+    pair = table.pair(best, last)
+    assert pair is not None
+    half = (pair.simultaneous.high - pair.simultaneous.low) / 2
+    assert half == pytest.approx(standings.pairs.critical * variance**0.5, rel=1e-6)
+    assert half > (pair.interval.high - pair.interval.low) / 2
+    assert pair.holds == (pair.simultaneous.low > 0) == (pair.p_simultaneous < 0.05)
+    assert standings.ranks == {best: (1, 2), second: (1, 2), last: (3, 3)}
+    assert standings.best.listed() == tuple(name for name in runs if name != last)
+    assert standings.winner.name == best
+    assert standings.winner.value < standings.winner.measured == table.entries[0].value
+    assert standings.winner.interval.low < table.entries[0].interval.low
+
+
+def test_a_named_test_decides_instead(three: Path) -> None:
+    (table,) = compare(three, test="mcnemar").tables
+    assert [pair.holds for pair in table.pairs] == [pair.p_adjusted <= 0.05 for pair in table.pairs]
+
+
+def test_a_dataset_that_hardly_anybody_was_run_on_does_not_empty_the_ranking(
+    many_datasets: Path, write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run("weak", 0.5, dataset="Kidney", test_set=9)
+    ranking = compare(many_datasets).ranking
+    assert ranking is not None
+    assert ranking.names == ("strong", "middle", "weak")
+    assert ranking.left_out_datasets == ("Kidney",)
+    assert dict(ranking.run_on) == {"strong": 6, "middle": 6, "weak": 7, "extra": 1}
+    assert main(["compare", str(many_datasets), "--n_bootstrap", "100"]) == 0
+    said = capsys.readouterr().out
+    assert "on 1 of 7" in said
+    assert "too few encoders were run on them: Kidney" in said
+
+
+def test_over_datasets_there_is_the_chance_that_one_encoder_is_better(many_datasets: Path) -> None:
+    ranking = compare(many_datasets, rope=0.02).ranking
+    assert ranking is not None
+    chance = ranking.chances[0][2]
+    assert chance is not None
+    assert (chance.datasets, chance.better) == (6, pytest.approx(1, abs=0.01))
+    names = [name for name, _ in ranking.run_on]
+    alone = ranking.chances[names.index("strong")][names.index("extra")]
+    assert alone is not None
+    assert alone.datasets == 1
 
 
 def test_a_single_encoder_is_shown_without_comparison(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,11 @@ class Interval:
         if self.low is None or self.high is None:
             return True
         return self.low <= value <= self.high
+
+    def negated(self) -> Interval:
+        """The interval of the negative value."""
+        low, high = self.low, self.high
+        return replace(self, low=None if high is None else -high, high=None if low is None else -low)
 
 
 def most_unseen(n: int, *, level: float = 0.95) -> float:

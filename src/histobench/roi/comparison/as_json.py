@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from histobench.core.statistics.intervals import Interval
@@ -33,9 +34,30 @@ def _table(table: DatasetTable) -> dict[str, Any]:
         "n_bootstrap": table.n_resamples,
         "test": table.test,
         "correction": f"Holm over {len(table.pairs)} pairs",
-        "encoders": [_entry(entry) for entry in table.entries],
+        "encoders": [_entry(entry) | _standing(table, entry.name) for entry in table.entries],
         "pairs": [_pair(pair) for pair in table.pairs],
+        "winner": _winner(table),
         "notes": list(table.notes),
+    }
+
+
+def _standing(table: DatasetTable, name: str) -> dict[str, Any]:
+    standings = table.standings
+    if standings is None or name not in standings.ranks:
+        return {"rank_lower": None, "rank_upper": None, "may_be_best": None}
+    low, high = standings.ranks[name]
+    return {"rank_lower": low, "rank_upper": high, "may_be_best": name in standings.best.listed()}
+
+
+def _winner(table: DatasetTable) -> dict[str, Any] | None:
+    if table.standings is None:
+        return None
+    winner = table.standings.winner
+    return {
+        "encoder": winner.name,
+        "measured_value": winner.measured,
+        "corrected_value": winner.value,
+        **_bounds(winner.interval),
     }
 
 
@@ -60,6 +82,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "p_value": _number(pair.p_value),
         "p_holm": _number(pair.p_adjusted),
         "holds": pair.holds,
+        "simultaneous": {**_bounds(pair.simultaneous), "p_value": _number(pair.p_simultaneous)},
         "paired_bootstrap": {"p_value": pair.tests.bootstrap},
         "mcnemar": {
             "p_value": mcnemar.p_value,
@@ -97,7 +120,18 @@ def _ranking(ranking: DatasetRanking) -> dict[str, Any]:
             "ties": counts.ties.tolist(),
             "losses": counts.losses.tolist(),
         },
+        "signed_rank": {
+            "rope": ranking.rope,
+            "pairs": [
+                {"first": first, "second": second, **asdict(chances)}
+                for i, (first, _) in enumerate(ranking.run_on)
+                for j, (second, _) in enumerate(ranking.run_on)
+                if i < j and (chances := ranking.chances[i][j]) is not None
+            ],
+        },
         "left_out": list(ranking.left_out),
+        "left_out_datasets": list(ranking.left_out_datasets),
+        "run_on": dict(ranking.run_on),
         "notes": list(ranking.notes),
     }
 

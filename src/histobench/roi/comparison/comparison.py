@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -23,6 +23,7 @@ from histobench.roi.comparison.random_state import check_random_state
 from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.same_images import aligned
 from histobench.roi.comparison.selection import by_dataset, distinct_names
+from histobench.roi.comparison.standings import Standings, standings_of
 from histobench.roi.metrics.formulas import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
@@ -53,28 +54,20 @@ class Pair:
     tests: PairTests
     p_value: float  # of the table's test
     p_adjusted: float  # Holm over all pairs of the table
-    holds: bool  # p_adjusted <= alpha
+    holds: bool  # the simultaneous interval excludes 0; where a test was asked for: p_adjusted <= alpha
+    simultaneous: Interval  # holds together with those of all other pairs (max-t)
+    p_simultaneous: float
 
     def reversed(self) -> Pair:
         """The same comparison seen from the other side."""
-        low, high = self.interval.low, self.interval.high
-        interval = Interval(
-            None if high is None else -high,
-            None if low is None else -low,
-            self.interval.level,
-            self.interval.method,
-            self.interval.n_valid,
-            self.interval.reason,
-        )
-        return Pair(
-            self.second,
-            self.first,
-            -self.difference,
-            interval,
-            self.tests.reversed(),
-            self.p_value,
-            self.p_adjusted,
-            self.holds,
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            difference=-self.difference,
+            interval=self.interval.negated(),
+            tests=self.tests.reversed(),
+            simultaneous=self.simultaneous.negated(),
         )
 
 
@@ -91,6 +84,9 @@ class DatasetTable:
     n_resamples: int
     test: str  # "bootstrap", "mcnemar" or "delong"
     notes: tuple[str, ...] = ()
+    standings: Standings | None = (
+        None  # None with fewer than two values, or values that are means over episodes
+    )
 
     def pair(self, first: str, second: str) -> Pair | None:
         """The comparison first - second, or None where it was not possible."""
@@ -125,6 +121,7 @@ class CompareSettings:
     n_bootstrap: int | None = None  # None: as many as the number of pairs asks for
     random_state: int = 42
     test: str = "auto"
+    rope: float = 0.01  # differences up to this are equivalent in practice (over datasets)
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
@@ -133,6 +130,8 @@ class CompareSettings:
         if self.n_bootstrap is not None and self.n_bootstrap < 2:
             raise HistobenchError(f"--n_bootstrap must be at least 2, not {self.n_bootstrap}")
         check_random_state(self.random_state)
+        if not 0 <= self.rope < 1:
+            raise HistobenchError(f"--rope must be at least 0 and below 1, not {self.rope:g}")
         if self.test not in TESTS:
             raise HistobenchError(f"unknown test {self.test!r}; known: {', '.join(TESTS)}")
 
@@ -151,7 +150,7 @@ def compare_runs(runs: Sequence[StoredRun], settings: CompareSettings) -> Compar
         alpha=settings.alpha,
         lower_is_better=lower,
         tables=tables,
-        ranking=rank_over_datasets(tables, alpha=settings.alpha, lower_is_better=lower),
+        ranking=rank_over_datasets(tables, alpha=settings.alpha, lower_is_better=lower, rope=settings.rope),
     )
 
 
@@ -186,7 +185,11 @@ def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -
     resampled = replicates_of_all(evaluate, design, n_resamples=n_resamples, seed=settings.random_state)
     entries = _entries(named, observed, resampled, settings.metric, level)
     test = chosen_test(settings.test, settings.metric, reference)
+    whole = not any(_is_mean_over_episodes(entry) for entry in entries)
+    standings = standings_of(predictions, settings.metric, design, alpha=settings.alpha) if whole else None
     pairs = _pairs(entries, predictions, resampled, design, test, settings.alpha)
+    if standings is not None:
+        pairs = tuple(_together(pair, standings, settings.test == "auto") for pair in pairs)
     return DatasetTable(
         dataset=dataset,
         entries=entries,
@@ -197,7 +200,23 @@ def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -
         n_resamples=n_resamples,
         test=test,
         notes=_notes(entries, pairs, design, test, n_resamples, settings.alpha),
+        standings=standings,
     )
+
+
+def _is_mean_over_episodes(entry: Entry) -> bool:
+    """Whether the run reports something else than the metric of its stored predictions."""
+    return entry.value is not None and entry.reported is not None and abs(entry.value - entry.reported) > 1e-6
+
+
+def _together(pair: Pair, standings: Standings, decides: bool) -> Pair:
+    """The pair with the interval that holds together with all others."""
+    interval = standings.interval(pair.first, pair.second)
+    holds = pair.holds
+    if decides and interval.low is not None:
+        holds = not interval.contains(0.0)
+    p_value = standings.p_value(pair.first, pair.second)
+    return replace(pair, simultaneous=interval, p_simultaneous=p_value, holds=holds)
 
 
 def _entries(
@@ -260,6 +279,8 @@ def _pairs(
             p,
             float(adjusted),
             bool(adjusted <= alpha),
+            Interval(None, None, 1 - alpha, "max-t", reason="the values are means over episodes"),
+            float("nan"),
         )
         for (a, b, difference, tests), p, adjusted in zip(compared, p_values, holm(p_values), strict=True)
     )
@@ -277,10 +298,7 @@ def _notes(
     missing = [entry.name for entry in entries if entry.value is None]
     if missing:
         notes.append(f"the metric has no value for {', '.join(missing)}")
-    if any(
-        entry.value is not None and entry.reported is not None and abs(entry.value - entry.reported) > 1e-6
-        for entry in entries
-    ):
+    if any(map(_is_mean_over_episodes, entries)):
         notes.append(
             "values are those of the stored per-image predictions (for few-shot: mean probabilities over "
             "episodes); the runs' files report means over episodes"

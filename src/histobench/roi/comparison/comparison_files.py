@@ -53,6 +53,12 @@ def encoders_csv(comparison: Comparison) -> str:
         "p_value",
         "p_holm",
         "differs_from_best",
+        "simultaneous_ci_lower",
+        "simultaneous_ci_upper",
+        "p_simultaneous",
+        "rank_lower",
+        "rank_upper",
+        "may_be_best",
     ]
     rows: list[list[object]] = []
     for table in comparison.tables:
@@ -75,7 +81,14 @@ def encoders_csv(comparison: Comparison) -> str:
                     pair.p_value,
                     pair.p_adjusted,
                     pair.holds,
+                    pair.simultaneous.low,
+                    pair.simultaneous.high,
+                    pair.p_simultaneous,
                 ]
+            row += [None] * (len(header) - 3 - len(row))
+            standings = table.standings
+            if standings is not None and entry.name in standings.ranks:
+                row += [*standings.ranks[entry.name], entry.name in standings.best.listed()]
             rows.append(row + [None] * (len(header) - len(row)))
     return _csv(header, rows)
 

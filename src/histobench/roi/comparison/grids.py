@@ -8,6 +8,9 @@ from histobench.core.statistics.intervals import Interval
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
 from histobench.roi.comparison.dataset_ranking import DatasetRanking
 
+#: Fewer datasets than this say nothing about others; the chances would be those assumed beforehand.
+LEAST_DATASETS = 3
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -30,42 +33,82 @@ def grids(comparison: Comparison, *, digits: int = 4) -> list[Grid]:
         found += [
             ranking_grid(comparison.ranking, comparison.alpha, digits=digits),
             win_grid(comparison.ranking),
+            chances_grid(comparison.ranking),
         ]
     return found
 
 
 def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:
-    """Encoders best first, with intervals and what the difference to the best is worth."""
+    """Encoders best first, with intervals, possible ranks and what the difference to the best is worth."""
     level = f"{100 * (1 - comparison.alpha):g}%"
     best = table.entries[0].name
+    standings = table.standings
     rows = []
-    caveats = list(dict.fromkeys(text for entry in table.entries for text in entry.caveats))
     for entry in table.entries:
         pair = None if entry.name == best else table.pair(entry.name, best)
         tail = ("best", "") if entry.name == best else ("-", "-")
-        if pair is not None:
+        if pair is not None and standings is not None:
+            tail = (
+                shown(pair.difference, pair.simultaneous, digits=digits),
+                shown_p(pair.p_simultaneous) + (" *" if pair.holds else ""),
+            )
+        elif pair is not None:
             tail = (
                 shown(pair.difference, pair.interval, digits=digits),
                 shown_p(pair.p_adjusted) + (" *" if pair.holds else ""),
             )
         rank = "-" if entry.rank is None else str(entry.rank)
-        marks = ",".join(str(1 + caveats.index(text)) for text in entry.caveats)
-        value = shown(entry.value, entry.interval, digits=digits) + (f" ({marks})" if marks else "")
-        rows.append((rank, entry.name, value, *tail))
+        ranks = () if standings is None else (_ranks(standings.ranks.get(entry.name)),)
+        rows.append((rank, entry.name, shown(entry.value, entry.interval, digits=digits), *ranks, *tail))
     starred = (
-        (f"* differs from the best after Holm correction at {comparison.alpha:g}",) if table.pairs else ()
+        (f"* differs from the best after Holm correction at {comparison.alpha:g}",)
+        if table.pairs and standings is None
+        else ()
     )
     return Grid(
         title=_title(comparison, table),
-        header=("#", "encoder", f"value [{level}]", f"difference to best [{level}]", "p (Holm)"),
-        rows=tuple(rows),
-        notes=(
-            *starred,
-            _how(comparison, table),
-            *table.notes,
-            *(f"({number}) {text}" for number, text in enumerate(caveats, start=1)),
+        header=(
+            "#",
+            "encoder",
+            f"value [{level}]",
+            *(() if standings is None else ("ranks",)),
+            f"difference to best [{level}]",
+            "p (Holm)" if standings is None else "p (max-t)",
         ),
+        rows=tuple(rows),
+        notes=(*starred, *_standing_words(comparison, table, digits), _how(comparison, table), *table.notes),
     )
+
+
+def _ranks(ranks: tuple[int, int] | None) -> str:
+    if ranks is None:
+        return "-"
+    return str(ranks[0]) if ranks[0] == ranks[1] else f"{ranks[0]}-{ranks[1]}"
+
+
+def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) -> list[str]:
+    """One sentence each on differences, ranks, the best, and the winner's value."""
+    standings = table.standings
+    if standings is None:
+        return []
+    level = f"{100 * (1 - comparison.alpha):g}%"
+    inside = standings.best.listed()
+    members = [entry.name for entry in table.entries if entry.name in inside]
+    among = f"the best is {members[0]}" if len(members) == 1 else f"the best is one of {', '.join(members)}"
+    if len(members) == len(standings.ranks) > 2:
+        among = f"any of the {len(members)} encoders may be the best"
+    winner = standings.winner
+    words = [
+        f"* differs from the best. Intervals of differences and ranks hold for all {len(standings.ranks)} "
+        f"encoders at once with {level} confidence (max-t)",
+        f"with {level} confidence {among}",
+    ]
+    if winner.interval.low is not None and len(standings.ranks) > 2:
+        words.append(
+            f"who comes first also had luck: corrected for having been picked, {winner.name} is worth "
+            f"{shown(winner.value, winner.interval, digits=digits)}"
+        )
+    return words
 
 
 def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:
@@ -83,7 +126,11 @@ def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -
         title=f"{table.dataset or 'results'}: row minus column",
         header=("", *names),
         rows=tuple(rows),
-        notes=(f"* holds after Holm correction at {comparison.alpha:g}",),
+        notes=(
+            f"* holds after Holm correction at {comparison.alpha:g}"
+            if table.standings is None
+            else f"* differ: the interval that holds with all others at {1 - comparison.alpha:g} excludes 0",
+        ),
     )
 
 
@@ -101,6 +148,13 @@ def ranking_grid(ranking: DatasetRanking, alpha: float, *, digits: int = 4) -> G
             zip(ranking.names, ranking.mean_ranks, ranking.mean_values, strict=True)
         )
     )
+    # Encoders without a mean rank are shown, with where they were run.
+    total = len(ranking.datasets) + len(ranking.left_out_datasets)
+    rows += tuple(
+        (name, "-", f"on {number} of {total}", "-")
+        for name, number in ranking.run_on
+        if name in ranking.left_out
+    )
     test = ranking.friedman
     notes = [
         f"Friedman chi2 = {test.statistic:.2f}, p = {shown_p(test.p_value)}; mean ranks that are "
@@ -108,7 +162,13 @@ def ranking_grid(ranking: DatasetRanking, alpha: float, *, digits: int = 4) -> G
     ]
     notes += [f"no difference between {', '.join(group)}" for group in ranking.groups]
     if ranking.left_out:
-        notes.append(f"not run on every dataset: {', '.join(ranking.left_out)}")
+        notes.append(
+            f"not run on all of these datasets, so without a mean rank: {', '.join(ranking.left_out)}"
+        )
+    if ranking.left_out_datasets:
+        notes.append(
+            f"left out, because too few encoders were run on them: {', '.join(ranking.left_out_datasets)}"
+        )
     return Grid(
         title=f"over {len(ranking.datasets)} datasets ({', '.join(ranking.datasets)})",
         header=("encoder", "mean rank", "mean value", "win/tie/loss"),
@@ -131,8 +191,41 @@ def win_grid(ranking: DatasetRanking) -> Grid:
         title="win/tie/loss of row against column",
         header=("", *ranking.names),
         rows=tuple(rows),
-        notes=("a tie is an interval of the difference that contains 0",),
+        notes=(
+            "a win or a loss is a difference whose interval excludes 0 and holds together with all others "
+            "of its dataset",
+        ),
     )
+
+
+def chances_grid(ranking: DatasetRanking) -> Grid:
+    """How likely each encoder is better than each other on datasets like these (Bayesian signed-rank)."""
+    names = [name for name, _ in ranking.run_on]
+    rows = []
+    for first, chances in zip(names, ranking.chances, strict=True):
+        cells = [
+            ""
+            if chance is None
+            else "-"
+            if chance.datasets < LEAST_DATASETS
+            else f"{_percent(chance.better)}/{_percent(chance.equivalent)}/{_percent(chance.worse)}"
+            for chance in chances
+        ]
+        rows.append((first, *cells))
+    return Grid(
+        title="chances in % that row is better than, equivalent to, worse than column on datasets like these",
+        header=("", *names),
+        rows=tuple(rows),
+        notes=(
+            f"Bayesian signed-rank test; equivalent: apart by at most {ranking.rope:g} (--rope); each pair "
+            f"on the datasets that both were run on (-: fewer than {LEAST_DATASETS}); "
+            "their values are taken as exact",
+        ),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}"
 
 
 def shown(value: float | None, interval: Interval, *, digits: int = 4) -> str:
@@ -180,6 +273,9 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
     direction = "lower is better; " if comparison.lower_is_better else ""
     pairs = "1 pair" if len(table.pairs) == 1 else f"{len(table.pairs)} pairs"
     tested = f"; p: {tests[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
+    if table.standings is not None:
+        unit = "image" if table.n_groups is None else "group"
+        tested = f"; differences: leaving out one {unit} at a time, Student's t for the largest of {pairs}"
     return (
         f"{direction}{table.n_images} test images{groups}; intervals: {table.n_resamples} resamples of "
         f"{table.resampled}{tested}"
