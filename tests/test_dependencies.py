@@ -50,6 +50,32 @@ def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
             assert parts[1] == room or parts[1] in ALLOWED[room], f"{relative} imports {name}"
 
 
+def _prints(path: Path) -> list[str]:
+    """Where a file prints by itself, opens a console, or takes brackets in a text for markup."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write", "traceback.print_exc"):
+            found.append(f"{node.lineno}: {ast.unparse(node.func)}")
+        if name in ("Console", "from_markup", "render_markup") or keywords.get("markup") == "True":
+            found.append(f"{node.lineno}: {ast.unparse(node)[:60]}")
+        if name == "TextColumn" and "{" in ast.unparse(node.args[0]) and keywords.get("markup") != "False":
+            found.append(f"{node.lineno}: {ast.unparse(node)[:60]} without markup=False")
+    return found
+
+
+def test_whatever_is_printed_passes_one_door() -> None:
+    """`say`, `open_terminal` and `labelled` of cli/terminal.py: foreign text is escaped there."""
+    door = SOURCE / "cli" / "terminal.py"
+    assert len(_prints(door)) == 1
+    rooms = [path for path in SOURCE.rglob("*.py") if path != door and path.parent.name != "guest"]
+    found = {path.relative_to(SOURCE).as_posix(): places for path in rooms if (places := _prints(path))}
+    assert not found
+
+
 @pytest.mark.parametrize(
     "statement", ["import histobench", "from histobench.cli.main import main; main(['--help'])"]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,3 +188,49 @@ def test_before_the_first_result_a_page_waits(tmp_path: Path) -> None:
     text = (tmp_path / "site" / "index.html").read_text()
     assert "&lt;b&gt;" in text
     assert 'http-equiv="refresh"' in text
+
+
+def raw(server: SiteServer, request: bytes) -> bytes:
+    """The first line of the answer to some bytes."""
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=10) as client:
+        client.sendall(request)
+        return client.recv(4096).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("target", ["http://[/", "http://[", "//[", "http://[::1", "/%", "/%00", "*"])
+def test_half_an_address_is_not_found(
+    server: SiteServer, target: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    request = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert raw(server, request.encode()).startswith(b"HTTP/1.1 404")
+    assert capfd.readouterr().err == ""
+
+
+def test_hanging_up_leaves_no_trace(server: SiteServer, capfd: pytest.CaptureFixture[str]) -> None:
+    (server.site / "large.txt").write_bytes(b"x" * (32 << 20))
+    large = b"GET /large.txt HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for request in (b"", b"GET", large, b"\x16\x03\x01\x00"):
+        client = socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=10)
+        client.sendall(request)
+        # A reset, not a polite end.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+        client.close()
+    assert ask(server, "/")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_more_connections_than_allowed_are_turned_away_and_room_comes_back(server: SiteServer) -> None:
+    place = ("127.0.0.1", server.server_address[1])
+    waiting = [socket.create_connection(place, timeout=10) for _ in range(server.max_connections)]
+    try:
+        assert raw(server, b"") == b"HTTP/1.1 503 Service Unavailable"
+    finally:
+        for client in waiting:
+            client.close()
+    for _ in range(2000):
+        try:
+            if ask(server, "/")[0] == 200:
+                return
+        except OSError:  # turned away before it had asked
+            continue
+    raise AssertionError("the places were not given back")

@@ -20,6 +20,7 @@ from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from histobench.roi.comparison.stored_intervals import StoredIntervals
 
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     found = list(steps)
     summary = write_summary(folder, found)
     _print(found, console)
-    console.print(f"summary: {summary}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"summary: {summary}", soft_wrap=True)
     failures = [item.failure for item in found if item.failure is not None]
     if failures:
         raise HistobenchError(f"{len(failures)} of {len(found)} runs have no intervals: {failures[0]}")
@@ -80,7 +81,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(found: list[StoredIntervals], console: Console) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -91,31 +91,33 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
     for item in found[:_LONGEST]:
         metrics = item.content["metrics"] if item.content else {}
         table.add_row(
-            escape(item.run.identity.dataset),
-            escape(item.run.identity.encoder),
-            escape(f"{item.run.task} {item.run.setting}".rstrip()),
+            item.run.identity.dataset,
+            item.run.identity.encoder,
+            f"{item.run.task} {item.run.setting}".rstrip(),
             *(_shown(metrics.get(name)) for name in _SHOWN),
         )
     console.print(table)
     if len(found) > _LONGEST:
-        console.print(f"... and {len(found) - _LONGEST} more in the summary", highlight=False)
+        console.print(f"... and {len(found) - _LONGEST} more in the summary")
     drawn = Counter(str(item.content["resampled"]) for item in found if item.content)
     what = ", ".join(f"{name} ({count} runs)" for name, count in drawn.items())
-    console.print(f"drawn again: {what}", soft_wrap=True, highlight=False)
+    console.print(f"drawn again: {what}", soft_wrap=True)
     skipped = Counter(item.skipped for item in found if item.skipped is not None)
     failed = sum(item.failure is not None for item in found)
     console.print(
         f"{len(found) - skipped.total() - failed} computed, {skipped.total()} skipped"
         + (f", {failed} failed" if failed else ""),
-        highlight=False,
     )
     for why, count in skipped.items():
-        console.print(f"  {count} skipped: {why}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"  {count} skipped: {why}", soft_wrap=True)
 
 
-def _shown(entry: dict[str, float | None] | None) -> str:
+def _shown(entry: dict[str, float | None] | None) -> str | Text:
+    from rich.text import Text
+
     if entry is None or entry["value"] is None:
         return "-"
     if entry["ci_lower"] is None or entry["ci_upper"] is None:
         return f"{entry['value']:.3f}"
-    return f"{entry['value']:.3f} [dim]{entry['ci_lower']:.3f}-{entry['ci_upper']:.3f}[/]"
+    interval = f"{entry['ci_lower']:.3f}-{entry['ci_upper']:.3f}"
+    return Text.assemble(f"{entry['value']:.3f} ", (interval, "dim"))

@@ -16,6 +16,7 @@ import argparse
 import sys
 import time
 
+from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 
 
@@ -32,11 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rm.add_argument("--yes", action="store_true", help="do not ask")
     verify = jobs.add_parser("verify", help="read everything and compare it with its checksum")
     verify.add_argument("--remove", action="store_true", help="remove what is damaged")
-    for job in jobs.choices.values():
-        # The verb's own parser has --debug too; here it may also follow the job.
-        job.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ls(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     from histobench.roi.encoders.file_hash import cache_dir
@@ -54,7 +49,7 @@ def _ls(args: argparse.Namespace) -> int:
     root = cache_dir()
     entries = cached_encoders(root)
     if not entries:
-        print(f"{root}: no cached features")
+        say(f"{root}: no cached features")
         return 0
     table = Table(box=None, pad_edge=False)
     for column, justify in (
@@ -79,8 +74,8 @@ def _ls(args: argparse.Namespace) -> int:
             item.fingerprint[:12],
             ", ".join(item.sets) or "-",
         )
-    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160).print(table)
-    print(f"{root}: {_bytes(sum(item.nbytes for item in entries))}")
+    open_terminal(width=None if sys.stdout.isatty() else 160).print(table)
+    say(f"{root}: {_bytes(sum(item.nbytes for item in entries))}")
     return 0
 
 
@@ -97,17 +92,17 @@ def _rm(args: argparse.Namespace) -> int:
         limit = time.time() - args.older_than * 86400
         chosen = [item for item in chosen if item.last_used < limit]
     if not chosen:
-        print("nothing to remove")
+        say("nothing to remove")
         return 0
     if not args.yes:
         for item in chosen:
-            print(f"  {item.encoder} ({item.images} images, {_bytes(item.nbytes)})")
+            say(f"  {item.encoder} ({item.images} images, {_bytes(item.nbytes)})")
         if not sys.stdin.isatty():
             raise HistobenchError("add --yes to remove these")
         if input("remove these? [y/N] ").strip().lower() not in ("y", "yes"):
-            print("nothing removed")
+            say("nothing removed")
             return 0
-    print(f"removed {len(chosen)} entries, {_bytes(remove(root, chosen))}")
+    say(f"removed {len(chosen)} entries, {_bytes(remove(root, chosen))}")
     return 0
 
 
@@ -118,12 +113,12 @@ def _verify(args: argparse.Namespace) -> int:
     entries = cached_encoders(cache_dir())
     damaged = damaged_shards(entries)
     for path in damaged:
-        print(f"damaged: {path}" + (" (removed)" if args.remove else ""))
+        say(f"damaged: {path}" + (" (removed)" if args.remove else ""))
         if args.remove:
             path.unlink(missing_ok=True)
     if damaged and not args.remove:
         raise HistobenchError(f"{len(damaged)} damaged files; histobench cache verify --remove removes them")
-    print(f"{sum(item.images for item in entries)} rows of {len(entries)} encoders are sound")
+    say(f"{sum(item.images for item in entries)} rows of {len(entries)} encoders are sound")
     return 0
 
 

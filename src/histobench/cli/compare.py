@@ -18,6 +18,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from histobench.cli.terminal import labelled, open_terminal
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print, write."""
-    from rich.console import Console
 
     from histobench.roi.comparison.comparison import CompareSettings, compare_runs
     from histobench.roi.comparison.comparison_files import write_comparison
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         dataset=args.dataset,
         encoders=names_in(args.encoders),
     )
-    console = Console()
+    console = open_terminal()
     with console.status(f"resampling {len(runs)} runs"):
         comparison = compare_runs(runs, settings)
     files = write_comparison(comparison, Path(args.output or Path(args.results) / "comparison"))
@@ -89,12 +89,10 @@ def run(args: argparse.Namespace) -> int:
         if len(grid.header) <= _WIDEST_MATRIX + 1:
             print_grid(grid, console)
     if all(len(table.entries) < 2 for table in comparison.tables):
-        console.print("[yellow]one encoder only[/]: there is nothing to compare it with")
+        console.print(labelled("one encoder only:", "yellow", "there is nothing to compare it with"))
     console.print(
         f"written: {files[0].parent}/{{{', '.join(path.name for path in files)}}}",
         soft_wrap=True,
-        highlight=False,
-        markup=False,
     )
     return 0
 
@@ -112,18 +110,17 @@ def names_in(text: str | None) -> list[str] | None:
 def print_grid(grid: Grid, console: Console) -> None:
     """Print one table with its notes below."""
     from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
     from rich.table import Table
 
-    console.print(grid.title, style="bold", soft_wrap=True, highlight=False, markup=False)
+    console.print(grid.title, style="bold", soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in grid.header:
         # Long names are folded first; on a narrow terminal the numbers are, or no name would be left.
         whole = (column == "encoder") == (console.width < _NARROW)
-        table.add_column(escape(column), no_wrap=whole, overflow="fold")
+        table.add_column(column, no_wrap=whole, overflow="fold")
     for row in grid.rows:
-        table.add_row(*map(escape, row), style="dim" if row[-1].endswith("*") else None)
+        table.add_row(*row, style="dim" if row[-1].endswith("*") else None)
     console.print(table)
     for note in grid.notes:
-        console.print(f"  {note}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"  {note}", soft_wrap=True)
     console.print()

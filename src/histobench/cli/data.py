@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli import data_registry
 from histobench.cli.flag_values import seed
+from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -69,11 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     demo.add_argument("--size", type=int, default=224, help="tile side in pixels (default: 224)")
     demo.add_argument("--seed", type=seed, default=0, help="seed (default: 0)")
     demo.add_argument("--layout", choices=("long", "wide"), default="long", help="CSV layout (default: long)")
-    for job in (check, split, demo, *data_registry.add_jobs(jobs)):
-        # The verb's own parser has --debug too; here it may also follow the job.
-        job.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-        )
+    data_registry.add_jobs(jobs)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -110,11 +107,10 @@ def _scan(args: argparse.Namespace) -> Reading:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from rich.console import Console
 
     from histobench.roi.data.check import drop_bad
 
-    console = Console(highlight=False, markup=False)
+    console = open_terminal()
     reading = _scan(args)
     findings = _checked(reading, args)
     dataset = reading.dataset
@@ -129,12 +125,11 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _checked(reading: Reading, args: argparse.Namespace) -> Findings:
-    from rich.console import Console
     from rich.progress import Progress
 
     from histobench.roi.data.check import check_dataset
 
-    console = Console(stderr=True)
+    console = open_terminal(error=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading images", total=None)
         return check_dataset(
@@ -222,7 +217,7 @@ def _split(args: argparse.Namespace) -> int:
     dataset = _scan(args).checked()
     class_map = write_csv(dataset, args.output)
     counts = ", ".join(f"{len(images):,} {split}" for split, images in dataset.splits.items())
-    print(f"{args.output}: {counts}\n{class_map}: {_count(len(dataset.classes), 'class')}")
+    say(f"{args.output}: {counts}\n{class_map}: {_count(len(dataset.classes), 'class')}")
     return 0
 
 
@@ -238,6 +233,6 @@ def _demo(args: argparse.Namespace) -> int:
         seed=args.seed,
         layout=args.layout,
     )
-    print(f"synthetic dataset: {table}")
-    print(f"check it with: histobench data check {table} --class2id_txt {table.with_suffix('.txt')}")
+    say(f"synthetic dataset: {table}")
+    say(f"check it with: histobench data check {table} --class2id_txt {table.with_suffix('.txt')}")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ def _list(args: argparse.Namespace) -> int:
             text.rjust(width) if column in (2, 3) else text.ljust(width)
             for column, (text, width) in enumerate(zip(line, widths, strict=True))
         )
-        print("  ".join(cells).rstrip())
+        say("  ".join(cells).rstrip())
     splits = [f"{entry.name}@{split}" for entry in found for split in entry.splits]
     if splits:
-        print(f"published splits: {', '.join(splits)}")
-    print("* is on this machine; more about one: histobench data show NAME")
+        say(f"published splits: {', '.join(splits)}")
+    say("* is on this machine; more about one: histobench data show NAME")
     return 0
 
 
@@ -81,34 +82,34 @@ def _show(args: argparse.Namespace) -> int:
     from histobench.roi.registry.install import data_folder, locate
 
     entry, split = find(args.name)
-    print(f"{entry.name}: {entry.title}")
+    say(f"{entry.name}: {entry.title}")
     for word, value in _facts(entry):
-        print(f"  {word:<10} {value}")
-    print("files")
+        say(f"  {word:<10} {value}")
+    say("files")
     for file in entry.files:
         known = f"{file.bytes:,} bytes" if file.bytes else file.size_text or "size not published"
         checksum = (
             f"md5 {file.md5}" if file.md5 else f"sha256 {file.sha256}" if file.sha256 else "no checksum"
         )
         sure = f" (confidence {file.confidence})" if file.confidence else ""
-        print(f"  {file.name}: {known}, {checksum}{sure}")
+        say(f"  {file.name}: {known}, {checksum}{sure}")
     for peer in entry.splits.values():
         if split is None or peer.name == split:
             counts = ", ".join(f"{count:,} {name}" for name, count in peer.counts.items())
             checked = f", checksum {peer.md5}" if peer.md5 else ""
-            print(f"{entry.name}@{peer.name}: {counts}{checked}{f'; {peer.note}' if peer.note else ''}")
+            say(f"{entry.name}@{peer.name}: {counts}{checked}{f'; {peer.note}' if peer.note else ''}")
     for word, lines in (("not confirmed", entry.unconfirmed), ("trap", entry.traps)):
         for line in lines:
-            print(f"{word}: {line}")
+            say(f"{word}: {line}")
     here = locate(args.name)
     if here:
-        print(f"here: {here.table}")
+        say(f"here: {here.table}")
     elif entry.access == "form":
         from histobench.roi.registry.install import by_hand
 
-        print(by_hand(entry, data_folder() / entry.name / "downloads"))
+        say(by_hand(entry, data_folder() / entry.name / "downloads"))
     else:
-        print(f"fetch it with: histobench data get {entry.name}   ({entry.size_text})")
+        say(f"fetch it with: histobench data get {entry.name}   ({entry.size_text})")
     return 0
 
 
@@ -136,21 +137,25 @@ def _grouped(entry: PublicDataset) -> bool:
 
 
 def _get(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from histobench.roi.registry.catalogue import find
     from histobench.roi.registry.install import get
 
     entry, _ = find(args.name)
-    console = Console(stderr=True, markup=False, highlight=False)
-    print(f"{entry.name}: {entry.title} ({entry.size_text}, {entry.licence})")
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = open_terminal(error=True)
+    say(f"{entry.name}: {entry.title} ({entry.size_text}, {entry.licence})")
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         found = get(args.name, to=args.to, progress=_bars(bars))
     for note in found.notes:
-        print(f"note: {note}")
-    print(f"ready: {found.table}\nuse it by its name: histobench data check {found.name}")
+        say(f"note: {note}")
+    say(f"ready: {found.table}\nuse it by its name: histobench data check {found.name}")
     return 0
 
 
@@ -173,7 +178,7 @@ def _pin(args: argparse.Namespace) -> int:
     from histobench.roi.registry.pin import as_yaml, pinned
 
     entry, _ = find(args.name)
-    print(as_yaml(entry, pinned(entry)), end="")
+    say(as_yaml(entry, pinned(entry)), end="")
     return 0
 
 
@@ -181,5 +186,5 @@ def _remove(args: argparse.Namespace) -> int:
     from histobench.roi.registry.install import remove
 
     folder, size = remove(args.name)
-    print(f"removed {folder} ({size / 1e9:.2f} GB)")
+    say(f"removed {folder} ({size / 1e9:.2f} GB)")
     return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flag_values import seed
+from histobench.cli.terminal import open_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,14 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the tiles, run the plan, print the tables."""
-    from rich.console import Console
 
     from histobench.cli.demo_agents import play_agents
     from histobench.cli.run import carry_out
     from histobench.roi.data.demo import write_demo_dataset
     from histobench.roi.plan.schema import DatasetEntry, Plan
 
-    console = Console()
+    console = open_terminal()
     output = Path(args.output)
     with console.status("drawing synthetic tiles"):
         table = write_demo_dataset(
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
         )
     name = table.stem
-    console.print(f"synthetic tiles: {table.parent / 'tiles'}", soft_wrap=True, highlight=False)
+    console.print(f"synthetic tiles: {table.parent / 'tiles'}", soft_wrap=True)
     plan = Plan(
         datasets=(
             DatasetEntry(
@@ -75,4 +75,4 @@ def build_pages(output: Path, console: Console) -> None:
         return  # everything failed, and has been told
     with console.status("building the web pages"):
         page = build_site(output, output / "site", title="histobench demo")
-    console.print(f"open in a browser: {page}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"open in a browser: {page}", soft_wrap=True)

@@ -20,16 +20,15 @@ def play_agents(output: Path, console: Console) -> None:
     """Play, print the table; where the model or the sandbox is missing, say so and go on."""
     from histobench.cli import mint_run
 
-    console.print("\n[bold]Language-model agents: a very small model, to show how a run goes[/]")
+    console.print("\nLanguage-model agents: a very small model, to show how a run goes", style="bold")
     parser = argparse.ArgumentParser()
     mint_run.add_arguments(parser)
     try:
         mint_run.run(parser.parse_args([*SIZE, "--output", str(output / FOLDER)]))
     except HistobenchError as error:
-        console.print(f"left out: {error}", soft_wrap=True, highlight=False)
+        console.print(f"left out: {error}", soft_wrap=True)
         return
     console.print(
         "So small a model solves next to nothing. Yours: histobench mint run --agent openai:MODEL",
         soft_wrap=True,
-        highlight=False,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 
+from histobench.cli.terminal import open_terminal
 from histobench.mint.checkup import check_mint
 from histobench.roi.encoders.checkup import Finding, check_encoders, check_machine
 
@@ -29,10 +30,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(soft_wrap=True)
+    console = open_terminal(soft_wrap=True)
     colours = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:

@@ -11,7 +11,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
+from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
+from histobench.core.redaction import redact
+from histobench.core.terminal_text import shown
 
 USER_ERROR = 2
 DEFECT = 1
@@ -24,8 +27,27 @@ def run_verb(module: ModuleType, argv: Sequence[str], *, prog: str) -> int:
         prog=prog, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     module.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    _accept_debug(parser, default=False)
     return printing(lambda: _run(module, parser, argv, prog=prog))
+
+
+def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
+    """`--debug` may stand after the verb and after its job: messages advise it without saying where."""
+    parser.add_argument(
+        "--debug", action="store_true", default=default, help="show the traceback of an error"
+    )
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for job in dict.fromkeys(action.choices.values()):
+                _accept_debug(job, default=argparse.SUPPRESS)  # silence here takes nothing back
+
+
+class _PlainLines(logging.Formatter):
+    """Warnings may quote files and servers."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line with control characters written out and keys hidden."""
+        return shown(redact(super().format(record)))
 
 
 def printing(command: Callable[[], int]) -> int:
@@ -50,27 +72,29 @@ def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
         return int(stop.code or 0)
     # Libraries may log at import; only what they call a warning is for the user's eyes.
-    logging.basicConfig(level=logging.WARNING, format=f"{prog}: %(levelname)s: %(message)s", force=True)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PlainLines(f"{prog}: %(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.addLevelName(logging.WARNING, "warning")
     logging.getLogger("huggingface_hub").propagate = False  # it prints its warnings itself
     try:
         return int(module.run(args) or 0)
     except HistobenchError as error:
         if args.debug:
-            traceback.print_exc()
-        print(f"{prog}: error: {error}", file=sys.stderr)
+            say(redact(traceback.format_exc()), error=True)
+        say(f"{prog}: error: {redact(str(error))}", error=True)
         return USER_ERROR
     except KeyboardInterrupt:
-        print(f"{prog}: interrupted; what was finished is kept", file=sys.stderr)
+        say(f"{prog}: interrupted; what was finished is kept", error=True)
         return INTERRUPTED
     except BrokenPipeError:
         raise
     except Exception as error:
         if args.debug:
-            traceback.print_exc()
-        print(
-            f"{prog}: unexpected {type(error).__name__}: {error}\n"
+            say(redact(traceback.format_exc()), error=True)
+        say(
+            f"{prog}: unexpected {type(error).__name__}: {redact(str(error))}\n"
             "This is a defect of histobench; --debug shows where it happened.",
-            file=sys.stderr,
+            error=True,
         )
         return DEFECT

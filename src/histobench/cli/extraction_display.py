@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from histobench.cli.terminal import open_terminal, say
+
 if TYPE_CHECKING:
     from histobench.roi.features.extract import Extraction
     from histobench.roi.features.progress import Progress
@@ -24,9 +26,8 @@ class Bar:
     """A rich progress bar with images per second and the time left."""
 
     def __init__(self) -> None:
-        from rich.console import Console
 
-        self._console = Console(stderr=True, highlight=False, markup=False)
+        self._console = open_terminal(error=True)
 
     def begin(self, what: str, total: int) -> None:
         """Show the bar."""
@@ -36,7 +37,7 @@ class Bar:
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self._console,
@@ -90,13 +91,13 @@ class Lines:
 
     def say(self, text: str) -> None:
         """A line."""
-        print(text, file=sys.stderr, flush=True)
+        say(text, error=True)
 
 
 def print_extractions(extractions: Sequence[Extraction]) -> None:
     """The files that were written, one per line, and what was left out."""
     for item in extractions:
         source = "all from the cache" if not item.computed else f"{item.computed} computed"
-        print(f"{item.path}  ({item.images} images, {source})")
+        say(f"{item.path}  ({item.images} images, {source})")
     for name, reason in dict.fromkeys(pair for item in extractions for pair in item.skipped):
-        print(f"left out: {name}: {reason}")
+        say(f"left out: {name}: {reason}")

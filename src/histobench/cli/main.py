@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from histobench import __version__
 from histobench.cli.entry import printing, run_verb
+from histobench.cli.terminal import say
 from histobench.core.errors import did_you_mean
 
 #: verb -> (module, what it does). The module has `add_arguments(parser)` and `run(args) -> int | None`.
@@ -38,13 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return printing(lambda: _say(f"histobench {__version__}"))
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
-        print(f"histobench: error: unknown verb {verb!r}; {did_you_mean(verb, VERBS)}", file=sys.stderr)
+        say(f"histobench: error: unknown verb {verb!r}; {did_you_mean(verb, VERBS)}", error=True)
         return 2
     return run_verb(importlib.import_module(VERBS[verb][0]), rest, prog=f"histobench {verb}")
 
 
 def _say(text: str) -> int:
-    print(text)
+    say(text)
     return 0
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 
+from histobench.cli.terminal import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to, and for which models."""
@@ -27,4 +29,4 @@ def run(args: argparse.Namespace) -> None:
         first = config_variables.EVALUATED_MODEL_LIST[0]
         agents = [{**first, "config": {**first["config"], "model_name": name}} for name in args.model]
     written = write_configs(args.folder, agents=agents, datasets=select_datasets(names))
-    print(f"{len(written)} configurations written to {args.folder}")
+    say(f"{len(written)} configurations written to {args.folder}")

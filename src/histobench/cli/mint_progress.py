@@ -23,11 +23,16 @@ def progress_display(console: Console, tally: Tally) -> Iterator[Callable[[Stand
 
     first = tally.standing()
     if first.earlier:
-        console.print(f"{first.earlier} of {first.total} episodes are on disk already", highlight=False)
+        console.print(f"{first.earlier} of {first.total} episodes are on disk already")
     if not console.is_terminal:
         yield _line_printer(console)
         return
-    columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    columns = (
+        TextColumn("episodes"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(described(first), total=first.total, completed=first.done)
 
@@ -76,6 +81,6 @@ def _line_printer(console: Console) -> Callable[[Standing], None]:
         if time.monotonic() - last >= PRINT_EVERY_S:
             last = time.monotonic()
             text = f"{standing.done} of {standing.total} · {described(standing)}"
-            console.print(text, highlight=False, soft_wrap=True)
+            console.print(text, soft_wrap=True)
 
     return show

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from histobench.cli.terminal import open_terminal
 from histobench.cli.whole_lines import whole_lines
 from histobench.core.errors import HistobenchError, did_you_mean
 
@@ -59,14 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; 1 if a gate fails."""
-    from rich.console import Console
 
     from histobench.mint.configs.dataset import select_datasets
     from histobench.mint.replay import proof, scoring
     from histobench.mint.replay.recording import read_recordings
     from histobench.mint.sandbox import Limits, open_sandbox
 
-    console = Console()
+    console = open_terminal()
     folder = Path(args.folder)
     datasets = select_datasets(_names(args.tasks))
     names = [dataset.name for dataset in datasets]
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     recordings = _of_models(recordings, _names(args.models))
     wanted = _wanted_gates(args)
     tasks = _load_tasks(folder, args.data, names, need_games=bool(wanted & {"episodes", "experts"}))
-    gates = _Gates(Console(stderr=True))
+    gates = _Gates(open_terminal(error=True))
     if "books" in wanted:
         gates.add(proof.books_gate(recordings))
     if "answers" in wanted and (folder / scoring.REASONING).is_file():
@@ -109,7 +109,7 @@ class _Gates:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         for gate in gates:
             told = f"{minutes:3}:{seconds:02}  {gate.subject.strip()}: {gate.agreeing} of {gate.total}"
-            self._console.print(f"{told}  {gate.verdict}".rstrip(), highlight=False)
+            self._console.print(f"{told}  {gate.verdict}".rstrip())
 
 
 def _wanted_gates(args: argparse.Namespace) -> set[str]:
@@ -245,7 +245,7 @@ def _progress(console: Console) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -257,6 +257,7 @@ def _progress(console: Console) -> Any:
 
 def _print(gates: Sequence[Gate]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     table.add_column("gate")
@@ -272,7 +273,7 @@ def _print(gates: Sequence[Gate]) -> None:
             str(gate.total),
             "-" if gate.rate is None else f"{100 * gate.rate:.2f} %",
             "" if gate.required is None else f"{100 * gate.required:g} %",
-            f"[{colours[gate.verdict]}]{gate.verdict}[/]" if gate.verdict else "",
+            Text(gate.verdict, style=colours[gate.verdict]),
             gate.note,
         )
     whole_lines().print(table)

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from histobench.cli.terminal import open_terminal
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -120,7 +121,6 @@ def _add_provider_arguments(how: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play the missing episodes and say how it went."""
-    from rich.console import Console
 
     from histobench.cli.mint_progress import progress_display
     from histobench.cli.mint_summary import print_summary
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
         raise HistobenchError(f"--top-p must be more than 0 and at most 1, not {args.top_p}")
     if args.calls == "native" and args.prompts != "own":
         raise HistobenchError("--calls native has words of its own; leave out --prompts official")
-    console = Console(stderr=True)
+    console = open_terminal(error=True)
     wording = choose_wording(args.prompts, args.prompts_dir)
     cells, output = _cells(args)
     cells = [replace(cell, wikipedia=args.wikipedia) if searches(cell.dataset) else cell for cell in cells]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.mint_progress import cost_text, duration
+from histobench.cli.terminal import labelled
 from histobench.cli.whole_lines import whole_lines
 
 if TYPE_CHECKING:
@@ -53,13 +54,13 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: Outcome) -> None
         line += f"; {new} new in {duration(standing.seconds)}, {standing.tokens:,} tokens"
     if standing.spent or standing.unpriced:
         line += f", {cost_text(standing)}"
-    console.print(line, soft_wrap=True, highlight=False)
+    console.print(line, soft_wrap=True)
     if outcome.repaired:
-        console.print(f"{outcome.repaired} torn lines of a killed run were removed", highlight=False)
+        console.print(f"{outcome.repaired} torn lines of a killed run were removed")
     for problem in outcome.problems:
-        console.print(f"[yellow]not the model's failure:[/] {problem}", soft_wrap=True, highlight=False)
+        console.print(labelled("not the model's failure:", "yellow", problem), soft_wrap=True)
     if outcome.stopped:
-        console.print(f"[yellow]stopped:[/] {outcome.stopped}", soft_wrap=True, highlight=False)
+        console.print(labelled("stopped:", "yellow", outcome.stopped), soft_wrap=True)
     if not outcome.complete:
         missing = standing.total - standing.done
-        console.print(f"{missing} episodes are missing; run the same command to go on", highlight=False)
+        console.print(f"{missing} episodes are missing; run the same command to go on")

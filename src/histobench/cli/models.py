@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 
+from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.catalogue import describe, markdown_table, rows
 from histobench.roi.encoders.registry import get_spec, list_encoders
@@ -38,28 +39,27 @@ def run(args: argparse.Namespace) -> int:
         if not args.name:
             raise HistobenchError("which encoder? e.g. histobench models show uni_v2")
         spec = get_spec(args.name)
-        print(json.dumps(describe(spec, args.weights), indent=2) if args.json else _page(spec, args.weights))
+        say(json.dumps(describe(spec, args.weights), indent=2) if args.json else _page(spec, args.weights))
         return 0
     specs = [spec for spec in list_encoders() if spec.text is not None or not args.zero_shot]
     if args.markdown:
-        print(markdown_table(specs))
+        say(markdown_table(specs))
         return 0
     table = rows(specs, args.weights)
     if args.present:
         table = [row for row in table if row["weights"] == "yes"]
     if args.json:
-        print(json.dumps(table, indent=2))
+        say(json.dumps(table, indent=2))
     else:
         _print_table(table)
     return 0
 
 
 def _print_table(table: list[dict[str, str]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     # A pipe has no width of its own; a table cut at 80 columns would lose what the reader came for.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = open_terminal(width=None if sys.stdout.isatty() else 160)
     view = Table(box=None, pad_edge=False, header_style="bold")
     numbers = {"dim", "params", "GFLOPs", "px"}
     for column in table[0] if table else ():
@@ -71,7 +71,6 @@ def _print_table(table: list[dict[str, str]]) -> None:
     console.print(
         f"\n{len(table)} encoders, weights of {present} on this machine. "
         "histobench models show NAME tells everything about one.",
-        highlight=False,
     )
 
 

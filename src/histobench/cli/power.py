@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 
+from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
 
 
@@ -61,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
         import json
         from dataclasses import asdict
 
-        print(json.dumps([asdict(plan) for plan in plans], indent=2))
+        say(json.dumps([asdict(plan) for plan in plans], indent=2))
         return 0
     from histobench.roi.comparison.planning import in_words
 
-    print("\n\n".join(in_words(plan) for plan in plans))
+    say("\n\n".join(in_words(plan) for plan in plans))
     return 0

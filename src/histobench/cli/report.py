@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from histobench.cli.terminal import open_terminal
 from histobench.core.errors import HistobenchError
 
 
@@ -49,13 +50,17 @@ def add_site_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build the site and say where it is."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from histobench.report.site import build_site
 
-    console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = open_terminal()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, object] = {}
 
@@ -73,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             workers=args.num_workers,
             on_progress=show,
         )
-    console.print(f"site: {page}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"site: {page}", soft_wrap=True)
     return 0
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from histobench.cli.terminal import labelled, open_terminal
 
 if TYPE_CHECKING:
     from histobench.roi.evaluation.run import EvaluationOutcome
@@ -21,9 +21,9 @@ _SHOWN = (
 
 def print_outcome(outcome: EvaluationOutcome) -> None:
     """Print what one evaluation gave, a line per task, and where the files are."""
-    console = Console()
+    console = open_terminal()
     table = Table(
-        title=escape(f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})"),
+        title=f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})",
         title_justify="left",
     )
     table.add_column("task")
@@ -44,9 +44,9 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
     if outcome.rows:
         console.print(table)
     for number, text in enumerate(caveats, start=1):
-        console.print(f"({number}) {text}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"({number}) {text}", soft_wrap=True)
     for task, reason in outcome.skipped.items():
-        console.print(f"[yellow]skipped[/] {task}: {escape(reason)}", soft_wrap=True)
+        console.print(labelled("skipped", "yellow", f"{task}: {reason}"), soft_wrap=True)
     for task, reason in outcome.failed.items():
-        console.print(f"[red]failed[/] {task}: {escape(reason)}", soft_wrap=True)
-    console.print(f"results: {outcome.results_dir}", soft_wrap=True, highlight=False, markup=False)
+        console.print(labelled("failed", "red", f"{task}: {reason}"), soft_wrap=True)
+    console.print(f"results: {outcome.results_dir}", soft_wrap=True)

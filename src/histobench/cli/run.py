@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_values import seed
+from histobench.cli.terminal import open_terminal
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -103,10 +104,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the plan, run it, compare, print the summary."""
-    from rich.console import Console
 
     plan = _plan(args)
-    console = Console()
+    console = open_terminal()
     if args.dry_run:
         _print_dry_run(plan, console)
         return 0
@@ -115,6 +115,8 @@ def run(args: argparse.Namespace) -> int:
 
 def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
     """Run a plan, compute intervals, print ranked tables and failures; the exit code."""
+    from rich.text import Text
+
     from histobench.cli.compare import print_grid
     from histobench.cli.extraction_display import display
     from histobench.roi.comparison.grids import ranked_grid
@@ -129,7 +131,7 @@ def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
         outcome = run_plan(
             plan,
             progress=display(),
-            say=lambda text: status.update(text),
+            say=lambda text: status.update(Text(text)),
             before_extraction=status.stop,
             after_extraction=status.start,
         )
@@ -142,10 +144,10 @@ def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
             for table in comparison.tables:
                 print_grid(ranked_grid(comparison, table, digits=3), console)
         for problem in problems:
-            console.print(f"not compared: {problem}", soft_wrap=True, highlight=False, markup=False)
+            console.print(f"not compared: {problem}", soft_wrap=True)
         summary = write_summary(plan.results, comparisons, heading=heading)
         _print_failures(outcome, console)
-        console.print(f"summary: {summary}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"summary: {summary}", soft_wrap=True)
     else:
         _print_failures(outcome, console)
     return USER_ERROR if outcome.failures else 0
@@ -187,18 +189,15 @@ def _dataset(args: argparse.Namespace, source: str) -> dict[str, Any]:
 
 def _print_failures(outcome: PlanOutcome, console: Console) -> None:
     for skip in outcome.skipped:
-        console.print(f"skipped: {skip.job}: {skip.reason}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"skipped: {skip.job}: {skip.reason}", soft_wrap=True)
     for failure in outcome.failures:
-        console.print(
-            f"FAILED: {failure.job}: {failure.reason}", soft_wrap=True, highlight=False, markup=False
-        )
+        console.print(f"FAILED: {failure.job}: {failure.reason}", soft_wrap=True)
     console.print(
         f"{outcome.evaluated} tasks done, {outcome.unchanged} done before, {len(outcome.failures)} failed"
     )
 
 
 def _print_dry_run(plan: Plan, console: Console) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
     from histobench.core.device import resolve_device
@@ -214,8 +213,8 @@ def _print_dry_run(plan: Plan, console: Console) -> None:
     jobs = extraction_jobs(plan, load_datasets(plan), device)
     for job in jobs:
         table.add_row(
-            escape(job.dataset.name),
-            escape(job.encoder),
+            job.dataset.name,
+            job.encoder,
             str(job.images),
             "?" if job.megabytes is None else f"{job.megabytes:.1f} MB",
             "?" if job.seconds is None else _duration(job.seconds),
@@ -227,8 +226,6 @@ def _print_dry_run(plan: Plan, console: Console) -> None:
     console.print(
         f"then {', '.join(plan.tasks)} under {', '.join(plan.presets)} for each; results in {plan.results}",
         soft_wrap=True,
-        highlight=False,
-        markup=False,
     )
 
 

@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 
 from histobench.cli.report import add_site_arguments, image_sources
+from histobench.cli.terminal import open_terminal
 from histobench.core.errors import HistobenchError
 
 
@@ -30,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build, serve and follow until interrupted."""
-    from rich.console import Console
 
     from histobench.report.site import check_results_folder
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     check_results_folder(results)
     if not 0 <= args.port <= 65535:
         raise HistobenchError(f"--port {args.port}: a port is a number from 0 (any free one) to 65535")
-    console = Console()
+    console = open_terminal()
     with tempfile.TemporaryDirectory(prefix="histobench-serve-") as temporary:
         site = Path(args.output) if args.output else Path(temporary) / "site"
         _serve(args, results.resolve(), site.resolve(), console)
@@ -56,7 +56,7 @@ def _serve(args: argparse.Namespace, results: Path, site: Path, console: object)
     cache: Cache = {}
 
     def say(text: str) -> None:
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        console.print(text, soft_wrap=True)
 
     def build() -> None:
         build_site(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from histobench.cli.terminal import open_terminal
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -12,7 +14,6 @@ WIDTH = 140
 
 def whole_lines() -> Console:
     """Standard output; in a file or a pipe, which have no width, lines are not broken at 80 characters."""
-    from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
+    console = open_terminal()
+    return console if console.is_terminal else open_terminal(width=WIDTH)

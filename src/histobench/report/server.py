@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import ipaddress
+import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from histobench.core.errors import HistobenchError
@@ -36,6 +40,7 @@ _WAITING = """<!doctype html><html lang="en"><meta charset="utf-8"><meta http-eq
 <body style="font:16px system-ui;max-width:40rem;margin:20vh auto;padding:0 1rem;text-align:center">
 <h1>No results yet</h1><p>{text}</p><p>This page looks again every few seconds.</p></body></html>
 """
+_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 Snapshot = dict[str, tuple[int, int]]
 
@@ -46,7 +51,10 @@ def file_of(root: Path, address: str) -> Path | None:
     >>> file_of(Path("/site"), "/../etc/passwd") is None
     True
     """
-    path = unquote(urlsplit(address).path)
+    try:
+        path = unquote(urlsplit(address).path)
+    except ValueError:  # half a bracket, as in http://[/
+        return None
     if "\\" in path or "\0" in path or not path.startswith("/"):
         return None
     parts = [part for part in path.split("/") if part]
@@ -65,9 +73,12 @@ class SiteServer(ThreadingHTTPServer):
     """Serves the files of one site and nothing else."""
 
     daemon_threads = True
+    #: A browser opens half a dozen.
+    max_connections = 64
 
     def __init__(self, site: Path, *, host: str = "127.0.0.1", port: int = 8000) -> None:
         self.site = site
+        self._free = threading.BoundedSemaphore(self.max_connections)
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
@@ -75,6 +86,33 @@ class SiteServer(ThreadingHTTPServer):
                 f"cannot listen on {host}:{port}: {error.strerror or error}; "
                 "choose another --port (0: any free one), or leave --host out"
             ) from error
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for the connection; one too many is told so and closed."""
+        if self._free.acquire(blocking=False):
+            try:
+                super().process_request(request, client_address)
+            except BaseException:  # no thread to be had: it made no room
+                self._free.release()
+                raise
+            return
+        with contextlib.suppress(OSError):
+            request.setblocking(False)  # who does not listen is not waited for
+            request.sendall(_TOO_MANY)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve the connection, then make room for the next."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever hangs up is left alone; the next one is served."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            logging.getLogger(__name__).warning("a request failed: %s: %s", type(error).__name__, error)
 
     @property
     def address(self) -> str:
@@ -96,6 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "histobench"
     sys_version = ""
     protocol_version = "HTTP/1.1"
+    #: Seconds of silence after which a connection makes room for another.
+    timeout = 30
 
     def do_GET(self) -> None:
         self._answer(with_body=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from histobench.core.terminal_text import shown
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Usage
 from histobench.mint.envs.native_calls import as_native
@@ -138,7 +139,7 @@ class _HumanAgent(EpisodeAgent):
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         for message in history[self._shown :]:
             if message.role == "user":
-                self._writer.write(f"\n{message.content}\n")
+                self._writer.write(f"\n{shown(message.content)}\n")
         self._shown = len(history)
         self._writer.write(f"Your message (end with a line {END!r}):\n")
         self._writer.flush()
