@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="memory of one episode (default: what the machine can spare; the recordings had no limit)",
     )
-    parser.add_argument("--sandbox", default="auto", help="auto, bubblewrap, landlock or unsafe")
+    parser.add_argument(
+        "--sandbox", default="auto", help="auto, bubblewrap, landlock, gvisor, podman, docker or unsafe"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

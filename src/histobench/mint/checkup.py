@@ -8,7 +8,7 @@ from pathlib import Path
 from histobench.mint.agents.local_model import MODEL, PACKAGE, present_model
 from histobench.mint.alfworld import installation
 from histobench.mint.configs import config_variables
-from histobench.mint.sandbox import active_backend, who_limits
+from histobench.mint.sandbox import STRENGTH, active_backend, installed_engines, who_limits
 
 Line = tuple[str, str, str, str]  # verdict, subject, message, fix
 
@@ -22,7 +22,10 @@ def _sandbox() -> Line:
     name, why = active_backend()
     if name == "none":
         return "WARN", "sandbox", f"agents cannot run code here: {why}", "install bubblewrap"
-    return "PASS", "sandbox", f"{name}: {why}; {who_limits()}", ""
+    message = f"{name} ({STRENGTH[name]}): {why}; {who_limits()}"
+    if engines := installed_engines():
+        message += f"; installed and used when named (--sandbox): {', '.join(engines)}"
+    return "PASS", "sandbox", message, ""
 
 
 def _packages() -> Line:

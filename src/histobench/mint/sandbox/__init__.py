@@ -1,6 +1,13 @@
 """The sandbox: model code runs here and never in the host process."""
 
-from histobench.mint.sandbox.backend import active_backend, backend_works, shared_pool, who_limits
+from histobench.mint.sandbox.backend import (
+    STRENGTH,
+    active_backend,
+    backend_works,
+    installed_engines,
+    shared_pool,
+    who_limits,
+)
 from histobench.mint.sandbox.episode import CellResult, Episode
 from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.pool import SandboxPool, open_sandbox
@@ -9,6 +16,7 @@ from histobench.mint.sandbox.zygote_process import SandboxError
 
 __all__ = [
     "SCIENCE",
+    "STRENGTH",
     "CellResult",
     "Episode",
     "Limits",
@@ -17,6 +25,7 @@ __all__ = [
     "Verdict",
     "active_backend",
     "backend_works",
+    "installed_engines",
     "open_sandbox",
     "run_unit_tests",
     "shared_pool",

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import shutil
 import threading
 from functools import cache
 
 from histobench.mint.sandbox.control_groups import group_for_episodes
 from histobench.mint.sandbox.pool import ISOLATING, SandboxPool, open_sandbox
 from histobench.mint.sandbox.zygote_process import SandboxError
+
+# How strong each is, in a line. All but gVisor share the host's kernel.
+STRENGTH = {
+    "bubblewrap": "own namespaces, no capabilities, a filter on system calls; shares the host's kernel",
+    "landlock": "file rules and a filter on system calls; shares the host's kernel and sees file names and "
+    "process numbers",
+    "gvisor": "a kernel of its own in user space: the strongest; slow to start",
+    "podman": "a container and a filter on system calls; shares the host's kernel, slow to start",
+    "docker": "a container and a filter on system calls; shares the host's kernel, slow to start",
+    "unsafe": "isolates nothing",
+}
+_PROGRAMS = {"gvisor": "runsc", "podman": "podman", "docker": "docker"}
 
 _shared: SandboxPool | None = None
 _lock = threading.Lock()
@@ -30,9 +43,14 @@ def active_backend() -> tuple[str, str]:
     for name in ISOLATING:
         refusal = backend_works(name)
         if not refusal:
-            return name, "; ".join(reasons) or "the strongest backend works here"
+            return name, "; ".join(reasons) or "the first choice works here"
         reasons.append(refusal)
     return "none", "; ".join(reasons)
+
+
+def installed_engines() -> list[str]:
+    """The backends whose container engine is installed; whether it works is seen when it is named."""
+    return [name for name, program in _PROGRAMS.items() if shutil.which(program)]
 
 
 def who_limits() -> str:

@@ -40,7 +40,7 @@ def plan_launch(
     packages = [*SYSTEM_FOLDERS, *interpreter_folders()]
     scratch = scratch or scratch_folder()
     config: dict[str, Any] = {"scratch_root": scratch, "packages": packages}
-    environment = _guest_environment(scratch, hash_seed)
+    environment = guest_environment(scratch, hash_seed)
     if backend == "bubblewrap":
         config["isolation"] = "namespaces"
         command = bubblewrap_command(
@@ -66,7 +66,7 @@ def _zygote_command(parent: str, descriptor: int) -> list[str]:
     return [sys.executable, "-s", "-P", "-c", _BOOT.format(parent=parent), str(descriptor)]
 
 
-def _guest_environment(scratch: str, hash_seed: int) -> dict[str, str]:
+def guest_environment(scratch: str, hash_seed: int) -> dict[str, str]:
     """The whole environment of model code; nothing of the user's own."""
     return {
         # `!python` and `!pip` are those of the session.

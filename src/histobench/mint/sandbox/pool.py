@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from histobench.mint.sandbox.bytecode import ensure_compiled
+from histobench.mint.sandbox.container_fleet import CONTAINERS, ContainerFleet
 from histobench.mint.sandbox.episode import Episode
 from histobench.mint.sandbox.guest.frames import BrokenFrameError, Channel
 from histobench.mint.sandbox.limits import SCIENCE, Limits
@@ -24,7 +25,7 @@ _CONFINE_SECONDS = 60.0
 class Session:
     """One forked, confined process and the host's end of its socket."""
 
-    def __init__(self, zygote: ZygoteProcess) -> None:
+    def __init__(self, zygote: ZygoteProcess | ContainerFleet) -> None:
         self._zygote = zygote
         self.number, self.channel = zygote.spawn()
         self._ready = False
@@ -38,8 +39,9 @@ class Session:
                 self.channel.wait(deadline)
                 self.pid = sender_pid(self.channel.socket)
                 greeting = self.channel.receive(deadline)
-            except (EOFError, BrokenFrameError, TimeoutError) as error:
-                raise SandboxError(f"a sandboxed process did not start: {error}") from error
+            except (EOFError, OSError, BrokenFrameError) as error:
+                why = self._zygote.complaint(self.number) or error
+                raise SandboxError(f"a sandboxed process did not start: {why}") from error
             if greeting.get("op") != "ready":
                 raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
             self._zygote.enclose(self.number, self.pid)
@@ -72,7 +74,8 @@ class SandboxPool:
     ) -> None:
         self.backend = backend
         self.limits = limits
-        self._start = lambda: ZygoteProcess(
+        source = ContainerFleet if backend in CONTAINERS else ZygoteProcess
+        self._start: Callable[[], ZygoteProcess | ContainerFleet] = lambda: source(
             backend, preload=preload, shell=shell, limits=limits, hash_seed=hash_seed, withheld=withheld
         )
         self._lock = threading.Lock()
@@ -194,8 +197,8 @@ def open_sandbox(
         )
 
     if backend != "auto":
-        if backend not in (*ISOLATING, "unsafe"):
-            raise SandboxError(f"unknown sandbox {backend!r}; known: auto, {', '.join(ISOLATING)}, unsafe")
+        if backend not in (known := (*ISOLATING, *CONTAINERS, "unsafe")):
+            raise SandboxError(f"unknown sandbox {backend!r}; known: auto, {', '.join(known)}")
         return attempt(backend)
     refusals = []
     for name in ISOLATING:

@@ -111,6 +111,10 @@ class ZygoteProcess:
             except OSError as error:
                 raise SandboxError(f"an episode could not be put into a control group: {error}") from error
 
+    def complaint(self, number: int) -> str:
+        """Nothing: a process that cannot be confined says so itself."""
+        return ""
+
     def kill(self, number: int) -> None:
         """End an episode and everything it started; harmless when it has ended already."""
         with self._lock:

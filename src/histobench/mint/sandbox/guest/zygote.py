@@ -87,6 +87,9 @@ class Zygote:
             for removing in self.removals:
                 for _ in removing:
                     pass
+            if self.isolation != "namespaces":
+                with contextlib.suppress(OSError):  # the host does it too, unless it was killed
+                    os.rmdir(self.config["scratch_root"])
 
     def _loop(self) -> None:
         poller = select.poll()
