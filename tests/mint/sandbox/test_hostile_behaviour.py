@@ -94,6 +94,18 @@ def test_an_episode_sees_no_other_processes(bare_pool: SandboxPool) -> None:
     assert text in ("['1']\n", "[]\n")
 
 
+def test_no_socket_leads_from_one_episode_to_another(bare_pool: SandboxPool) -> None:
+    with bare_pool.episode() as listener, bare_pool.episode() as caller:
+        listener.run_cell(
+            "import socket\ns = socket.socket(socket.AF_UNIX)\ns.bind('\\0between-episodes')\ns.listen()"
+        )
+        called = caller.run_cell(
+            "import socket\nsocket.socket(socket.AF_UNIX).connect('\\0between-episodes')\nprint('reached')"
+        )
+    assert called.kind == "error"
+    assert "reached" not in called.text
+
+
 def test_files_of_one_episode_are_not_seen_by_another(bare_pool: SandboxPool) -> None:
     with bare_pool.episode() as writer, bare_pool.episode() as reader:
         where = writer.run_cell(
