@@ -75,6 +75,8 @@ def test_what_was_put_into_a_site_is_not_lost_with_it(
     assert main(["report", str(tmp_path / "results"), "-o", str(site)]) == 0
     shutil.copytree(tmp_path / "results", site / added)
     assert main(["report", str(site / added), "-o", str(site)]) == 2
+    assert f"holds the results ({site / added})" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "results"), "-o", str(site)]) == 2
     assert f"holds files besides the site, such as {added}" in capsys.readouterr().err
     assert any((site / added).rglob("*_complete_results.json"))
 

@@ -112,6 +112,10 @@ def test_stored_intervals_are_used_where_they_belong_to_the_predictions(
     # Other predictions under the same name: the file no longer speaks for them.
     detailed = folder / "KNN" / "KNN_detailed_results.csv"
     detailed.write_text(detailed.read_text().replace("\n", "\n", 1).rstrip("\n") + "\n\n")
+    complete = folder / "KNN" / "KNN_complete_results.json"
+    content = json.loads(complete.read_text())
+    del content["additional_info"]["predictions_file"]  # as other tools write it
+    complete.write_text(json.dumps(content))
     again = build_site(folder, tmp_path / "site")
     assert not data_of(again, "run/0")["boundsFrom"].startswith("77")
 
@@ -169,6 +173,47 @@ def test_only_a_site_is_ever_replaced(results: Path, tmp_path: Path) -> None:
     build_site(folder, tmp_path / "site")
     assert not (site.parent / "data" / "stale.js").exists()
     assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name or "old" in path.name] == []
+
+
+@pytest.mark.parametrize("place", ["site/data/results", "site", "site/a/b/c"])
+def test_results_inside_of_the_sites_folder_are_not_deleted(
+    results: Path, tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_site(one_run(results, tmp_path / "r"), tmp_path / "site")
+    folder = one_run(results, tmp_path / place)
+    before = sorted(path for path in folder.rglob("*") if path.is_file())
+    (tmp_path / "link").symlink_to(tmp_path / "site")
+    (tmp_path / "other").symlink_to(folder)
+    for given, out in ((folder, tmp_path / "site"), (tmp_path / "other", tmp_path / "link")):
+        assert main(["report", str(given), "-o", str(out)]) == 2
+        assert "holds the results" in capsys.readouterr().err
+    assert sorted(path for path in folder.rglob("*") if path.is_file()) == before
+
+
+def test_a_site_among_its_results_is_refused(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = one_run(results, tmp_path / "r")
+    assert main(["report", str(folder), "-o", str(folder / "deep" / "site")]) == 2
+    assert "lies in the results" in capsys.readouterr().err
+    assert main(["serve", str(folder), "-o", str(folder / "site")]) == 2
+    assert not (folder / "deep").exists()
+
+
+def test_images_inside_of_the_sites_folder_are_not_deleted(results: Path, tmp_path: Path) -> None:
+    folder = one_run(results, tmp_path / "r")
+    (tmp_path / "site" / "tiles").mkdir(parents=True)
+    with pytest.raises(HistobenchError, match="holds the images"):
+        build_site(folder, tmp_path / "site", images=tmp_path / "site" / "tiles")
+
+
+def test_somebodys_files_below_a_sites_folders_are_not_deleted(results: Path, tmp_path: Path) -> None:
+    folder = one_run(results, tmp_path / "r")
+    site = build_site(folder, tmp_path / "site").parent
+    theirs = one_run(results, site / "data" / "results")
+    with pytest.raises(HistobenchError, match="holds files besides the site, such as data/results/"):
+        build_site(folder, site)
+    assert any(theirs.rglob("*_complete_results.json"))
 
 
 def test_a_failed_build_leaves_the_old_site(

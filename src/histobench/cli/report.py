@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 from histobench.cli.terminal import open_terminal
 from histobench.core.errors import HistobenchError
@@ -52,8 +53,9 @@ def run(args: argparse.Namespace) -> int:
     """Build the site and say where it is."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from histobench.report.site import build_site
+    from histobench.report.site import build_site, check_apart
 
+    check_apart(Path(args.output), Path(args.results))
     console = open_terminal()
     columns = (
         TextColumn("{task.description}", markup=False),

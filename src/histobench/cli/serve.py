@@ -32,10 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build, serve and follow until interrupted."""
 
-    from histobench.report.site import check_results_folder
+    from histobench.report.site import check_apart, check_results_folder
 
     results = Path(args.results)
     check_results_folder(results)
+    if args.output:
+        check_apart(Path(args.output), results)
     if not 0 <= args.port <= 65535:
         raise HistobenchError(f"--port {args.port}: a port is a number from 0 (any free one) to 65535")
     console = open_terminal()

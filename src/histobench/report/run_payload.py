@@ -119,7 +119,7 @@ def episode_summary(run: StoredRun) -> dict[str, list[float | None]] | None:
         defined = values[np.isfinite(values)]
         if len(defined):
             low, high = np.quantile(defined, [0.025, 0.975])
-            spread = float(defined.std(ddof=1)) if len(defined) > 1 else 0.0
+            spread = float(defined.std()) if len(defined) else 0.0
             summary[name] = [rounded(x) for x in (float(defined.mean()), spread, float(low), float(high))]
     return summary
 

@@ -61,6 +61,7 @@ def build_site(
     """
     results_dir, out = Path(results_dir).resolve(), Path(out).resolve()
     check_results_folder(results_dir)
+    check_not_replaced(out, results_dir, images)
     inventory = take_inventory(results_dir)
     agents, problems = find_agent_runs(results_dir)
     unreadable = [*inventory.unreadable, *problems]
@@ -110,6 +111,29 @@ def check_results_folder(results_dir: Path) -> None:
         raise HistobenchError(f"{results_dir} is a file; give the folder that the results are in")
     if not results_dir.is_dir():
         raise HistobenchError(f"no results folder at {results_dir}; {HOW_TO_GET_RESULTS}")
+
+
+def check_not_replaced(
+    out: Path, results_dir: Path, images: str | Path | Mapping[str, str | Path] | None = None
+) -> None:
+    """Refuse a site's folder in which its own results or images lie: replacing it would delete them."""
+    sources = images.values() if isinstance(images, Mapping) else [] if images is None else [images]
+    for what, path in [("results", results_dir), *(("images", Path(source)) for source in sources)]:
+        if path.resolve().is_relative_to(out.resolve()):
+            raise HistobenchError(
+                f"the site's folder {out} holds the {what} ({path}), which building it would delete; "
+                "choose a folder outside"
+            )
+
+
+def check_apart(out: Path, results_dir: Path) -> None:
+    """As `check_not_replaced`, and the other way round: no site among the results."""
+    check_not_replaced(out, results_dir)
+    if out.resolve().is_relative_to(results_dir.resolve()):
+        raise HistobenchError(
+            f"the site's folder {out} lies in the results ({results_dir}); choose a folder outside, "
+            "so that what is written is never taken for a result"
+        )
 
 
 def _names(results: list[TableResult], dataset: int) -> set[str]:

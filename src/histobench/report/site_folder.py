@@ -15,6 +15,8 @@ from histobench.core.errors import HistobenchError
 MARK = ".histobench-site"
 #: What a site consists of; whatever else lies in its folder is somebody's and is not to be lost.
 _PARTS = {MARK, "index.html", "built.txt", "assets", "data", "thumbs"}
+#: Kinds of files in the folders of a site.
+_KINDS = {"data": {".js"}, "thumbs": {".webp"}, "assets": {".js", ".css", ".svg", ".txt", ""}}
 
 
 @contextmanager
@@ -28,7 +30,7 @@ def site_folder(out: Path) -> Iterator[Path]:
         raise HistobenchError(f"{out} is a file; choose a folder for the site")
     if out.is_dir() and any(out.iterdir()) and not (out / MARK).exists():
         raise HistobenchError(f"{out} holds other files; choose a new or empty folder for the site")
-    others = sorted({path.name for path in out.iterdir()} - _PARTS) if out.is_dir() else []
+    others = _foreign(out) if out.is_dir() else []
     if others:
         raise HistobenchError(
             f"{out} holds files besides the site, such as {others[0]}, which replacing it would delete; "
@@ -48,6 +50,15 @@ def site_folder(out: Path) -> Iterator[Path]:
         raise HistobenchError(f"cannot write the site {out}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _foreign(site: Path) -> list[str]:
+    """What lies in the folder of a site and cannot be of it, as paths relative to it."""
+    others = [path for path in site.iterdir() if path.name not in _PARTS]
+    for part, kinds in _KINDS.items():
+        below = (path for path in (site / part).rglob("*") if path.is_symlink() or not path.is_dir())
+        others += [path for path in below if path.is_symlink() or path.suffix not in kinds]
+    return sorted(path.relative_to(site).as_posix() for path in others)
 
 
 def _replace(out: Path, building: Path) -> None:
