@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from multiprocessing import get_context
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,12 @@ def _row(seed: int) -> dict[str, object]:
     return {"dataset": "d", "encoder": "e", "task": "KNN", "metric": "accuracy", "value": 0.5, "seed": seed}
 
 
-def _append_ten(path: str, start: int) -> None:
-    for seed in range(start, start + 10):
-        append_rows(path, [_row(seed)])
+_APPEND = """
+import json, sys
+from histobench.core.tidy_store import append_rows
+for row in json.loads(sys.argv[2]):
+    append_rows(sys.argv[1], [row])
+"""
 
 
 def test_rows_are_appended_in_order_with_every_column(tmp_path: Path) -> None:
@@ -30,14 +35,22 @@ def test_rows_are_appended_in_order_with_every_column(tmp_path: Path) -> None:
     assert rows[2]["value"] is None
 
 
-def test_two_processes_do_not_drop_each_others_rows(tmp_path: Path) -> None:
+def test_a_number_measured_again_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "results.parquet"
-    context = get_context("spawn")
-    workers = [context.Process(target=_append_ten, args=(str(path), start)) for start in (0, 100)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    append_rows(path, [_row(0), _row(1)])
+    append_rows(path, [_row(0) | {"value": 0.6, "date": "later"}])
+    assert [(row["seed"], row["value"]) for row in read_rows(path)] == [(1, 0.5), (0, 0.6)]
+    append_rows(path, [_row(0) | {"fingerprint": "other features"}])
+    assert len(read_rows(path)) == 3
+
+
+def test_processes_neither_drop_nor_double_rows(tmp_path: Path) -> None:
+    path = tmp_path / "results.parquet"
+    everybody = [[_row(seed) for seed in range(start, start + 10)] for start in (0, 100, 0)]
+    workers = [
+        subprocess.Popen([sys.executable, "-c", _APPEND, str(path), json.dumps(rows)]) for rows in everybody
+    ]
+    assert [worker.wait() for worker in workers] == [0, 0, 0]
     assert sorted(row["seed"] for row in read_rows(path)) == [*range(10), *range(100, 110)]
 
 

@@ -159,3 +159,16 @@ def test_own_transforms_are_known_by_their_text() -> None:
 
     assert describe_transform(one) == describe_transform(one)
     assert describe_transform(one) != describe_transform(other)
+
+
+def test_rows_computed_twice_are_the_same_for_every_reader(tmp_path: Path) -> None:
+    first, second = (RowCache(tmp_path, {"encoder": "a"}) for _ in range(2))
+    first.add(keys_of(1, 2), rows_of(1, 2), {})
+    second.add(keys_of(1, 2), rows_of(1, 2) + np.float32(1e-6), {})
+    out = np.empty((3, 2, rows_of(1).shape[1]), np.float32)
+    for cache in (first, second):
+        cache.refresh()
+    for cache, into in zip((first, second, RowCache(tmp_path, {"encoder": "a"})), out, strict=True):
+        cache.gather(keys_of(1, 2), into)
+    np.testing.assert_array_equal(out[0], out[1])
+    np.testing.assert_array_equal(out[0], out[2])

@@ -44,7 +44,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
 
 def test_any_torch_can_read_the_file_without_code(tmp_path: Path) -> None:
     content = torch.load(save(make(encoder="e"), tmp_path / "f.pt"), weights_only=True)
-    assert list(content) == ["embeddings", "labels", "img_names", "groups", "metadata"]
+    assert list(content) == ["embeddings", "labels", "img_names", "groups", "metadata", "checksum"]
     assert content["metadata"] == {"encoder": "e"}
 
 
@@ -52,6 +52,51 @@ def test_equal_sets_are_equal_files_whatever_their_names(tmp_path: Path) -> None
     one = save(make(encoder="e"), tmp_path / "one.pt")
     other = save(load(one), tmp_path / "other_name.pt")
     assert one.read_bytes() == other.read_bytes()
+
+
+def test_no_flipped_bit_changes_what_is_read(tmp_path: Path) -> None:
+    path = save(make(40, 6, encoder="e", classes=["a", "b"]), tmp_path / "f.pt")
+    whole = path.read_bytes()
+    before = load(path)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for position, bit in zip(rng.integers(0, len(whole), 400), rng.integers(0, 8, 400), strict=True):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << bit
+        path.write_bytes(damaged)
+        try:
+            found = load(path)
+        except HistobenchError:
+            refused += 1
+            continue
+        # Bytes that carry nothing (padding, dates) may change without harm.
+        assert torch.equal(found.embeddings, before.embeddings)
+        assert torch.equal(found.labels, before.labels)
+        assert (found.img_names, found.groups) == (before.img_names, before.groups)
+        assert found.metadata == before.metadata
+    assert refused > 100
+
+
+def test_one_bit_in_one_feature_is_named_as_damage(tmp_path: Path) -> None:
+    path = save(make(encoder="e"), tmp_path / "f.pt")
+    content = torch.load(path, weights_only=True)
+    content["embeddings"].view(torch.int32)[3, 1] ^= 1
+    torch.save(content, path)
+    with pytest.raises(HistobenchError, match="is damaged: it is not what was written"):
+        load(path)
+
+
+def test_a_file_without_a_checksum_is_read_with_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save(make(encoder="e"), tmp_path / "f.pt")
+    load(path)
+    assert not caplog.records
+    content = torch.load(path, weights_only=True)
+    del content["checksum"]
+    torch.save(content, path)
+    assert len(load(path)) == 5
+    assert "has no checksum" in caplog.text
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])

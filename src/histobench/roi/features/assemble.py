@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_name import check_plain_name
 from histobench.roi.data.dataset import RoiImage
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
@@ -33,7 +34,10 @@ def file_name(dataset: str, model: str, size: int | str, split: str) -> str:
     >>> file_name("CRC-100K", "conch_v1", 448, "train")
     'Dataset_[CRC-100K]_Model_[conch_v1]_Size_[448]_train.pt'
     """
-    safe = (str(part).replace("/", "_").replace("\\", "_") for part in (dataset, model, size))
+    parts = (("dataset", dataset), ("model", model), ("size", size))
+    safe = (
+        check_plain_name(str(part).replace("/", "_").replace("\\", "_"), what=what) for what, part in parts
+    )
     return "Dataset_[{}]_Model_[{}]_Size_[{}]_{}.pt".format(*safe, split)
 
 

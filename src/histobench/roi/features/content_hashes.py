@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from histobench.roi.data.image_ref import ImageRef
 
@@ -25,7 +26,7 @@ State = tuple[str, int, Stamp | None]
 
 
 class ContentHashes:
-    """A table (file, offset) -> (stamp, sha256) on disk; without a writable folder it remembers nothing."""
+    """A table (file, offset) -> (stamp, sha256) on disk; in a folder without write access it only reads."""
 
     def __init__(self, folder: Path) -> None:
         self._base: sqlite3.Connection | None = None
@@ -39,7 +40,8 @@ class ContentHashes:
                 "ctime INTEGER, inode INTEGER, sha256 BLOB, PRIMARY KEY (file, offset)) WITHOUT ROWID"
             )
         except (OSError, sqlite3.Error):
-            self.close()  # costs time, not correctness
+            self.close()
+            self._base = _for_reading(folder / "content-hashes.sqlite")
 
     def known(self, refs: Sequence[ImageRef]) -> tuple[list[State], list[bytes | None]]:
         """The state of every file now, and the hash of each that is still what it was."""
@@ -102,6 +104,17 @@ class ContentHashes:
         except sqlite3.Error:
             return {}
         return rows
+
+
+def _for_reading(path: Path) -> sqlite3.Connection | None:
+    """What somebody remembered in a folder that cannot be written to; without it, it costs time only."""
+    try:
+        if not path.is_file():
+            return None
+        address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+        return sqlite3.connect(address, uri=True, check_same_thread=False)
+    except (OSError, sqlite3.Error):
+        return None
 
 
 def _full_name(file: str) -> str:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
+from histobench.core.file_lock import exclusive
+from histobench.core.plain_name import check_plain_name
 from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.problem import listing
 from histobench.roi.encoders.base import BasePatchEncoder
@@ -92,6 +96,7 @@ def extract(
     given = [encoders] if isinstance(encoders, BasePatchEncoder | EncoderRecipe) else list(encoders)
     if not given:
         raise HistobenchError("no encoder is given")
+    check_plain_name(dataset.name.replace("/", "_").replace("\\", "_"), what="dataset")
     if not any(dataset.splits.values()):
         raise HistobenchError(f"{dataset.name} has no images")
     if len(settings.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
@@ -164,8 +169,9 @@ class _Run:
             tracks = [self._track(encoder, inventory) for encoder in built]
             self._check_files(tracks)
             tracks = [self._trusted(track, inventory) for track in tracks]
-            missing = [self._missing(track.cache, inventory) for track in tracks]
-            bad = self._compute(tracks, missing, inventory, pool)
+            with self._alone(tracks, inventory):
+                missing = [self._missing(track.cache, inventory) for track in tracks]
+                bad = self._compute(tracks, missing, inventory, pool)
         finally:
             pool.close()
             if inventory is not None:
@@ -193,6 +199,23 @@ class _Run:
         job = fingerprint([images, kind, str(self.settings.batch_size), self.settings.compile])
         name = f"jobs/{job}"
         return Track(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
+
+    @contextmanager
+    def _alone(self, tracks: Sequence[Track], inventory: Inventory) -> Iterator[None]:
+        """Wait for other runs that compute with the same encoders: what they make need not be made twice.
+
+        Two that computed the same images at once would also differ in the last bits, as batches do.
+        """
+        lacking = [track for track in tracks if self._missing(track.cache, inventory)]
+        with ExitStack() as stack:
+            for track in sorted(lacking, key=lambda track: track.cache.fingerprint):
+                told = f"{track.encoder.name}: another run is computing features with it; waiting for it"
+                lock = track.cache.folder / ".computing.lock"
+                stack.enter_context(exclusive(lock, on_wait=partial(self.progress.say, told)))
+            for track in lacking:
+                track.cache.refresh()
+                track.record.update(track.cache.decision(PRECISION) | track.cache.decision(track.job))
+            yield
 
     def _check_files(self, tracks: Sequence[Track]) -> None:
         """No feature file may be of two encoders, in this call or from an earlier one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -32,12 +33,13 @@ class CachedEncoder:
 
 
 def record_set(root: Path, name: str, metadata: Mapping[str, Any], path: Path, images: int) -> None:
-    """Note that a feature set was written, and where to."""
+    """Note that a feature set was written, and where to; a cache that cannot be written to has no note."""
     keys = ("dataset", "split", "encoder", "size", "precision", "encoder_fingerprint")
-    write_json(
-        root / "sets" / f"{name}.json",
-        {**{key: metadata[key] for key in keys}, "images": images, "file": str(path.resolve())},
-    )
+    with contextlib.suppress(HistobenchError):
+        write_json(
+            root / "sets" / f"{name}.json",
+            {**{key: metadata[key] for key in keys}, "images": images, "file": str(path.resolve())},
+        )
 
 
 def cached_encoders(root: Path) -> list[CachedEncoder]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,8 @@ class RowCache:
         if not (self.folder / "encoder.json").is_file():
             write_json(self.folder / "encoder.json", self.description)
         else:
-            os.utime(self.folder / "encoder.json")  # when it was last used
+            with contextlib.suppress(OSError):  # somebody else's cache, or one that is mounted read-only
+                os.utime(self.folder / "encoder.json")  # when it was last used
         remove_leftovers(self.folder)
         self.refresh()
 
@@ -55,7 +57,8 @@ class RowCache:
                 try:
                     shard = read_keys(path)
                 except HistobenchError:
-                    path.unlink(missing_ok=True)  # its rows will be computed again
+                    with contextlib.suppress(OSError):
+                        path.unlink(missing_ok=True)  # its rows will be computed again
                     continue
                 self._remember(path, shard.keys, shard.bad)
 
@@ -113,5 +116,8 @@ class RowCache:
         shard = len(self._shards)
         self._shards.append(path)
         for row, key in enumerate(keys):
-            self.rows.setdefault(key, (shard, row))
+            known = self.rows.get(key)
+            # Two runs at once may both have computed an image: all readers take the same of the two.
+            if known is None or path.name < self._shards[known[0]].name:
+                self.rows[key] = (shard, row)
         self.bad.update(bad)

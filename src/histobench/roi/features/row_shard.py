@@ -59,7 +59,13 @@ def read_keys(path: Path) -> RowShard:
 def read_shard(path: Path) -> RowShard:
     """A whole shard; damage is found, the file removed, and an error raised."""
     if not is_intact(path):
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise HistobenchError(
+                f"the cache file {path} is damaged and cannot be removed ({error.strerror}); remove it, or "
+                "set HISTOBENCH_CACHE to another folder"
+            ) from error
         raise HistobenchError(f"the cache file {path} was damaged and has been removed; run again")
     return _read(path, with_rows=True)
 

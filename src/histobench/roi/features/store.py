@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import pickle
 import re
 import warnings
@@ -17,6 +20,9 @@ from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.features.feature_set import FeatureSet
 
+log = logging.getLogger(__name__)
+#: Under this key a file keeps the checksum of everything else in it.
+CHECKSUM = "checksum"
 #: Where `load` notes the file a set was read from; it is never written back.
 SOURCE = "source"
 
@@ -24,15 +30,17 @@ SOURCE = "source"
 def save(features: FeatureSet, path: str | Path) -> Path:
     """Write a feature set as `.pt`; `torch.load(path, weights_only=True)` gives back the same values.
 
-    The bytes depend on the content alone, so equal feature sets are equal files.
+    The bytes depend on the content alone, so equal feature sets are equal files. A checksum of the content
+    is in the file, which `load` compares.
     """
-    content = {
+    content: dict[str, Any] = {
         "embeddings": features.embeddings,
         "labels": features.labels,
         "img_names": list(features.img_names),
         "groups": None if features.groups is None else list(features.groups),
         "metadata": {key: value for key, value in features.metadata.items() if key != SOURCE},
     }
+    content[CHECKSUM] = _checksum(content)
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         # Through a handle, because torch writes the file's own (temporary) name into the archive otherwise.
         watched = _WatchedFile(handle)
@@ -45,7 +53,11 @@ def save(features: FeatureSet, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> FeatureSet:
-    """Read a feature file of this tool or of HistoROIBench (NumPy arrays and lists inside)."""
+    """Read a feature file of this tool or of HistoROIBench (NumPy arrays and lists inside).
+
+    A file that is no longer what was written is refused. Files of other tools, and of versions before the
+    checksum, are read with a note that this could not be found out.
+    """
     path = Path(path)
     content = _plain_content(path)
     if not isinstance(content, dict):
@@ -54,6 +66,10 @@ def load(path: str | Path) -> FeatureSet:
         if key not in content:
             known = [str(name) for name in content]
             raise _bad(path, f"has no {key!r}; {did_you_mean(key, known) if known else 'it is empty'}")
+    if CHECKSUM not in content:
+        log.warning("feature file %s has no checksum: whether it is damaged cannot be found out", path)
+    elif content[CHECKSUM] != _checksum(content):
+        raise _bad(path, "is damaged: it is not what was written (checksum); extract the features again")
     embeddings = _embeddings(content["embeddings"], path)
     labels = _labels(content["labels"], path)
     count = len(embeddings)
@@ -108,6 +124,20 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> None:
             f"{second} has label {', '.join(map(str, unknown))}, which {first} never shows: "
             "every class of the test set needs training images"
         )
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """A digest of the arrays, names, groups and metadata of a feature file."""
+    digest = hashlib.sha256()
+    for key in sorted(str(name) for name in content if name != CHECKSUM):
+        value = content.get(key)
+        if isinstance(value, Tensor):
+            digest.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        else:
+            plain = json.dumps(value, sort_keys=True, default=repr)
+            digest.update(f"{key} {plain}\n".encode("utf-8", "surrogatepass"))
+    return f"sha256:{digest.hexdigest()}"
 
 
 class _WatchedFile:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_name import check_plain_name
 
 DEFAULT_TASKS = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
 #: Shots of the default plan; the script's longer list is there for whoever asks for it.
@@ -162,7 +163,11 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
     if not source.exists():
         raise HistobenchError(f"{where}: source {source} does not exist")
     given: dict[str, Any] = {
-        "name": re.sub(r"[\[\]/\\]", "_", str(values.get("name") or source.stem)),
+        "name": check_plain_name(
+            # A folder may be given as `.` or `..`, which are no names.
+            re.sub(r"[\[\]/\\]", "_", str(values.get("name") or source.resolve().stem)),
+            what=f"{where}: dataset",
+        ),
         "source": source,
     }
     for name in ("class2id", "prompts"):
