@@ -18,6 +18,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from histobench.cli.flag_values import seed
 from histobench.cli.terminal import labelled, open_terminal
 from histobench.core.errors import HistobenchError
 
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
     parser.add_argument("--preset", help="only runs of this preset")
     parser.add_argument("--dataset", help="only this dataset")
+    parser.add_argument("--seed", type=seed, help="only runs of this seed")
     parser.add_argument("--encoders", help="only these encoders, comma-separated")
     parser.add_argument("--alpha", type=float, default=0.05, help="error rate of the table (default: 0.05)")
     parser.add_argument(
@@ -79,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         setting=args.setting,
         preset=args.preset,
         dataset=args.dataset,
+        seed=args.seed,
         encoders=names_in(args.encoders),
     )
     console = open_terminal()

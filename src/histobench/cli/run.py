@@ -150,7 +150,7 @@ def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
         console.print(f"summary: {summary}", soft_wrap=True)
     else:
         _print_failures(outcome, console)
-    return USER_ERROR if outcome.failures else 0
+    return 0 if outcome.has_results and not outcome.failures else USER_ERROR
 
 
 def _plan(args: argparse.Namespace) -> Plan:

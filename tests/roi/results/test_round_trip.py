@@ -153,8 +153,47 @@ def test_a_label_that_is_none_is_a_clear_error(tmp_path: Path, label: str) -> No
         _ = run.predictions
 
 
-def test_a_file_with_a_header_alone_holds_no_predictions(tmp_path: Path) -> None:
+def test_a_file_with_a_header_alone_was_cut_short(tmp_path: Path) -> None:
     files = _write(tmp_path, _predictions())
     files.detailed.write_text("img_name,true_label,predicted_label,probabilities\n")
+    with pytest.raises(HistobenchError, match="has 0 rows"):
+        _ = load_runs(tmp_path)[0].predictions
+
+
+def test_predictions_that_were_cut_at_a_line_end_are_refused(tmp_path: Path) -> None:
+    files = _write(tmp_path, _predictions())
+    lines = files.detailed.read_text().splitlines(keepends=True)
+    files.detailed.write_text("".join(lines[:-2]))
     (run,) = load_runs(tmp_path)
-    assert len(run.predictions) == 0
+    with pytest.raises(
+        HistobenchError, match=r"has 3 rows, but KNN_complete_results\.json was computed from 5"
+    ):
+        _ = run.predictions
+
+
+def test_predictions_that_were_changed_are_refused(tmp_path: Path) -> None:
+    files = _write(tmp_path, _predictions())
+    text = files.detailed.read_text()
+    files.detailed.write_text(text.replace(",0,", ",1,", 1))
+    assert files.detailed.read_text() != text
+    (run,) = load_runs(tmp_path)
+    with pytest.raises(HistobenchError, match=r"is not the file that KNN_complete_results\.json"):
+        _ = run.predictions
+
+
+def test_results_from_before_the_checksum_are_read_and_their_rows_counted(tmp_path: Path) -> None:
+    files = _write(tmp_path, _predictions())
+    content = json.loads(files.complete.read_text())
+    del content["additional_info"]["predictions_file"]
+    files.complete.write_text(json.dumps(content))
+    assert len(load_runs(tmp_path)[0].predictions) == 5
+    lines = files.detailed.read_text().splitlines(keepends=True)
+    files.detailed.write_text("".join(lines[:-1]))
+    with pytest.raises(HistobenchError, match="has 4 rows"):
+        _ = load_runs(tmp_path)[0].predictions
+
+
+def test_other_line_ends_are_no_damage(tmp_path: Path) -> None:
+    files = _write(tmp_path, _predictions())
+    files.detailed.write_bytes(files.detailed.read_bytes().replace(b"\n", b"\r\n"))
+    assert len(load_runs(tmp_path)[0].predictions) == 5

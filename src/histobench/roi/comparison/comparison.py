@@ -110,6 +110,7 @@ class Comparison:
     lower_is_better: bool
     tables: tuple[DatasetTable, ...]
     ranking: DatasetRanking | None
+    seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ def compare_runs(runs: Sequence[StoredRun], settings: CompareSettings) -> Compar
         lower_is_better=lower,
         tables=tables,
         ranking=rank_over_datasets(tables, alpha=settings.alpha, lower_is_better=lower, rope=settings.rope),
+        seeds=tuple(sorted({run.identity.seed for run in runs})),
     )
 
 

@@ -263,7 +263,10 @@ def shown_p(p_value: float) -> str:
 def _title(comparison: Comparison, table: DatasetTable) -> str:
     setting = f" {comparison.setting}" if comparison.setting else ""
     presets = ", ".join(preset for preset in comparison.presets if preset)
-    suffix = f" (preset {presets})" if presets else ""
+    # The seed is worth a word where it is not the usual one; of several, the encoders' names tell which.
+    seed = f"seed {comparison.seeds[0]}" if len(comparison.seeds) == 1 and comparison.seeds[0] else ""
+    told = ", ".join(filter(None, (f"preset {presets}" if presets else "", seed)))
+    suffix = f" ({told})" if told else ""
     return f"{table.dataset or 'results'}: {comparison.task}{setting}, {comparison.metric}{suffix}"
 
 

@@ -21,6 +21,7 @@ def select_runs(
     preset: str | None = None,
     encoders: Sequence[str] | None = None,
     dataset: str | None = None,
+    seed: int | None = None,
 ) -> list[StoredRun]:
     """The runs of one task at one setting; an ambiguous or unknown choice is refused with the choices.
 
@@ -34,6 +35,8 @@ def select_runs(
         chosen = _having(chosen, "dataset", dataset, [run.identity.dataset for run in chosen])
     if preset is not None:
         chosen = _having(chosen, "preset", preset, [run.identity.preset for run in chosen])
+    if seed is not None:
+        chosen = _having(chosen, "seed", str(seed), [str(run.identity.seed) for run in chosen])
     settings = sorted({run.setting for run in chosen}, key=_natural)
     if setting is not None:
         chosen = _having(chosen, "setting", setting, [run.setting for run in chosen])
@@ -74,7 +77,7 @@ def by_dataset(runs: Iterable[StoredRun]) -> dict[str, list[StoredRun]]:
 def distinct_names(runs: Sequence[StoredRun]) -> dict[str, StoredRun]:
     """A name for each run: its encoder, and what sets it apart where an encoder has several runs."""
     names = [run.identity.encoder or _folder(run) for run in runs]
-    for what in (_preset, _seed, _folder, _file):
+    for what in (_preset, _size, _seed, _folder, _file):
         seen = Counter(names)
         names = [
             f"{name} [{what(run)}]" if seen[name] > 1 and _differs(name, names, runs, what) else name
@@ -85,6 +88,10 @@ def distinct_names(runs: Sequence[StoredRun]) -> dict[str, StoredRun]:
 
 def _preset(run: StoredRun) -> str:
     return run.identity.preset
+
+
+def _size(run: StoredRun) -> str:
+    return f"size {run.identity.size}"
 
 
 def _seed(run: StoredRun) -> str:

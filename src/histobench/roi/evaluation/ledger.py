@@ -22,22 +22,24 @@ class Ledger:
     def __init__(self, results_dir: Path) -> None:
         self._folder = results_dir
         self._path = results_dir / FILE
+
+    def _done(self) -> dict[str, str]:
+        # Read anew each time: another run may be at work on other tasks of the same folder.
         try:
-            self._done: dict[str, str] = dict(json.loads(self._path.read_text(encoding="utf-8")))
+            return dict(json.loads(self._path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
-            self._done = {}
+            return {}
 
     def has(self, task: str, digest: str) -> bool:
         """Whether the task was finished with the same input, and its results are still there."""
-        if self._done.get(task) != digest:
+        if self._done().get(task) != digest:
             return False
         stored = list((self._folder / task).rglob(f"*{COMPLETE}"))
         return bool(stored) and all(TaskFiles.beside(path).detailed.is_file() for path in stored)
 
     def record(self, task: str, digest: str) -> None:
         """Remember that the task is finished."""
-        self._done[task] = digest
-        write_json(self._path, self._done)
+        write_json(self._path, {**self._done(), task: digest})
 
 
 def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.file_lock import exclusive
 from histobench.roi.evaluation.context import Context, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -19,6 +20,7 @@ from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.store import check_pair
 from histobench.roi.protocols.presets import check_choice, check_preset
+from histobench.roi.results.placement import claim_place, place_of
 from histobench.roi.results.stored_run import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
@@ -58,6 +60,7 @@ def evaluate(
     Names and feature files are checked before the first task runs, so a typing error costs nothing. A task
     that cannot be run on these features is skipped with its reason, one that goes wrong is reported at the
     end, and the others still run. With `resume`, a task that was finished with the same input is left alone.
+    Results of another run (another seed, image size, encoder, ...) are never replaced: see `placement`.
     """
     from histobench.roi.evaluation.tasks import LEFT_OUT, TASK_RUNNERS
 
@@ -69,45 +72,69 @@ def evaluate(
         check_pair(request.train, request.val)
     identity = _identity(request)
     context = Context(request, _classes(request), resolve_device(request.device))
-    ledger = Ledger(request.results_dir)
-    rows: list[Row] = []
-    skipped: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    unchanged: list[str] = []
+    known_by = _known_by(request, identity)
+    done = _Done(request.results_dir)
     told = False
     for task in tasks:
-        digest = task_digest(request, task, identity.fingerprint)
-        if resume and ledger.has(task, digest):
-            unchanged.append(task)
-            continue
         if task in LEFT_OUT.get(request.preset, ()):
-            skipped[task] = f"the preset {request.preset} has no recipe for it"
+            done.skipped[task] = f"the preset {request.preset} has no recipe for it"
             continue
-        on_task(task)
-        if not told:
-            for caveat in context.caveats:
-                log.warning("%s: %s", identity.dataset, caveat)
-            told = True
-        try:
-            rows += [
-                _write(request.results_dir, task, result, identity, context)
-                for result in TASK_RUNNERS[task](context)
-            ]
-            ledger.record(task, digest)
-        except TaskSkippedError as reason:
-            skipped[task] = str(reason)
-        except HistobenchError as error:
-            failed[task] = str(error)
+        digest = task_digest(request, task, identity.fingerprint)
+        # Of two evaluations at once into one folder, the second finds the task done.
+        with exclusive(request.results_dir / f".{task}.lock"):
+            folder = place_of(request.results_dir, task, known_by)
+            if resume and Ledger(folder).has(task, digest):
+                done.unchanged.append(task)
+                continue
+            on_task(task)
+            if not told:
+                for caveat in context.caveats:
+                    log.warning("%s: %s", identity.dataset, caveat)
+                told = True
+            try:
+                for result in TASK_RUNNERS[task](context):
+                    folder = claim_place(request.results_dir, task, known_by)
+                    done.rows.append(_write(folder, task, result, identity, context))
+                Ledger(folder).record(task, digest)
+                done.folders.append(folder)
+            except TaskSkippedError as reason:
+                done.skipped[task] = str(reason)
+            except HistobenchError as error:
+                done.failed[task] = str(error)
+    done.tell(request.results_dir)
     return EvaluationOutcome(
         identity.dataset,
         identity.encoder,
         identity.preset,
-        request.results_dir,
-        tuple(rows),
-        skipped,
-        failed,
-        tuple(unchanged),
+        done.folder,
+        tuple(done.rows),
+        done.skipped,
+        done.failed,
+        tuple(done.unchanged),
     )
+
+
+class _Done:
+    """What an evaluation has done so far."""
+
+    def __init__(self, results_dir: Path) -> None:
+        self.asked = results_dir
+        self.rows: list[Row] = []
+        self.skipped: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+        self.unchanged: list[str] = []
+        self.folders: list[Path] = []
+
+    @property
+    def folder(self) -> Path:
+        """Where all results went, if they went to one place."""
+        return self.folders[0] if len(set(self.folders)) == 1 else self.asked
+
+    def tell(self, results_dir: Path) -> None:
+        """Say which results are not where they were asked to go."""
+        for folder in dict.fromkeys(self.folders):
+            if folder != results_dir:
+                log.warning("%s holds the results of another run; these are in %s", results_dir, folder)
 
 
 def _write(results_dir: Path, task: str, result: TaskResult, identity: RunIdentity, context: Context) -> Row:
@@ -181,7 +208,24 @@ def _identity(request: EvaluationRequest) -> RunIdentity:
         seed=request.seed,
         fingerprint=fingerprint_of(*filter(None, (request.train, request.val, request.test))),
         description=request.description,
+        size=str(metadata.get("size") or ""),
     )
+
+
+def _known_by(request: EvaluationRequest, identity: RunIdentity) -> dict[str, str]:
+    """What sets this run apart from others that may be put into the same folder."""
+    metadata = request.test.metadata
+    return {
+        "dataset": identity.dataset,
+        "encoder": identity.encoder,
+        "preset": identity.preset,
+        "size": identity.size,
+        "seed": str(identity.seed),
+        # `uni` chooses nothing.
+        "choose_by": "" if request.preset == "uni" else request.options.choose_by,
+        # Files of other tools do not say which encoder they are of.
+        "features": "" if request.encoder or metadata.get("encoder") else identity.fingerprint[:8],
+    }
 
 
 def fingerprint_of(*sets: FeatureSet) -> str:

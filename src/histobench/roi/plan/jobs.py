@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from histobench.core.plain_name import check_plain_name
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.plan.schema import DatasetEntry, Plan
@@ -32,12 +33,20 @@ def results_folder(plan: Plan, dataset: str, encoder: str, preset: str) -> Path:
     >>> results_folder(Plan((), (), Path("r")), "crc", "virchow2@cls", "uni").as_posix()
     'r/crc/virchow2@cls/uni'
     """
-    return plan.results / dataset / label_of(encoder).replace("/", "_").replace(":", "_") / preset
+    safe = label_of(encoder).replace("/", "_").replace("\\", "_").replace(":", "_")
+    return plan.results / dataset / check_plain_name(safe, what="encoder") / preset
 
 
-def features_folder(plan: Plan) -> Path:
-    """Where the feature files of a plan go."""
-    return plan.results / "features"
+def features_folder(plan: Plan, entry: DatasetEntry) -> Path:
+    """Where the feature files of a dataset go; each division by another seed has files of its own.
+
+    >>> from histobench.roi.plan.schema import DatasetEntry, Plan
+    >>> divided = DatasetEntry("d", Path("d"), split="0.8/0.2")
+    >>> features_folder(Plan((divided,), (), Path("r"), seed=3), divided).as_posix()
+    'r/features/seed-3'
+    """
+    folder = plan.results / "features"
+    return folder / f"seed-{plan.seed}" if entry.split and plan.seed else folder
 
 
 def extraction_jobs(plan: Plan, datasets: dict[str, RoiDataset], device: str) -> list[ExtractionJob]:

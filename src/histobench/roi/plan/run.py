@@ -15,6 +15,7 @@ from histobench.roi.encoders.registry import check_distinct_weights
 from histobench.roi.evaluation.request import EvaluationRequest, Options
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.extract import Extraction, extract
+from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.progress import Progress
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.features.store import load
@@ -94,11 +95,11 @@ def run_plan(
     write_dataset_notes(plan)
     for entry in plan.datasets:
         before_extraction()
-        extractions = _extract(plan, datasets[entry.name], outcome, progress)
+        extractions = _extract(plan, entry, datasets[entry.name], outcome, progress)
         after_extraction()
         _note_speeds(plan, extractions)
         for encoder in plan.encoders:
-            files = {e.split: e.path for e in extractions if e.asked == encoder}
+            files = {e.split: e for e in extractions if e.asked == encoder}
             if not files:
                 continue  # its failure is on the list
             for preset in plan.presets:
@@ -106,10 +107,13 @@ def run_plan(
     return outcome
 
 
-def _extract(plan: Plan, dataset: RoiDataset, outcome: PlanOutcome, progress: Progress) -> list[Extraction]:
+def _extract(
+    plan: Plan, entry: DatasetEntry, dataset: RoiDataset, outcome: PlanOutcome, progress: Progress
+) -> list[Extraction]:
     """All encoders in one pass over the images; if one of them is at fault, each alone."""
+    folder = features_folder(plan, entry)
     try:
-        return _extract_with(plan, dataset, plan.encoders, progress)
+        return _extract_with(plan, dataset, plan.encoders, folder, progress)
     except HistobenchError as error:
         if len(plan.encoders) == 1:
             outcome.failures.append(Failure(f"{dataset.name} x {plan.encoders[0]}: features", str(error)))
@@ -117,7 +121,7 @@ def _extract(plan: Plan, dataset: RoiDataset, outcome: PlanOutcome, progress: Pr
     done: list[Extraction] = []
     for encoder in plan.encoders:
         try:
-            done += _extract_with(plan, dataset, (encoder,), progress)
+            done += _extract_with(plan, dataset, (encoder,), folder, progress)
         except HistobenchError as error:
             outcome.failures.append(Failure(f"{dataset.name} x {encoder}: features", str(error)))
     return done
@@ -130,12 +134,12 @@ def _note_speeds(plan: Plan, extractions: list[Extraction]) -> None:
 
 
 def _extract_with(
-    plan: Plan, dataset: RoiDataset, encoders: tuple[str, ...], progress: Progress
+    plan: Plan, dataset: RoiDataset, encoders: tuple[str, ...], folder: Path, progress: Progress
 ) -> list[Extraction]:
     return extract(
         dataset,
         [EncoderRecipe(name, plan.size, plan.weights, plan.allow_revision) for name in encoders],
-        features_folder(plan),
+        folder,
         device=plan.device,
         batch_size=plan.images_per_step,
         num_workers=plan.num_workers,
@@ -153,7 +157,7 @@ def _evaluate(
     entry: DatasetEntry,
     encoder: str,
     preset: str,
-    files: dict[str, Path],
+    files: dict[str, Extraction],
     outcome: PlanOutcome,
     say: Say,
 ) -> None:
@@ -161,9 +165,9 @@ def _evaluate(
     try:
         request = EvaluationRequest(
             tasks=plan.tasks,
-            train=load(_file(files, "train")),
-            test=load(_file(files, "test")),
-            val=load(files["val"]) if "val" in files else None,
+            train=_features(files, "train"),
+            test=_features(files, "test"),
+            val=_features(files, "val") if "val" in files else None,
             results_dir=results_folder(plan, entry.name, encoder, preset),
             dataset=entry.name,
             encoder=label_of(encoder),
@@ -190,7 +194,13 @@ def _evaluate(
     outcome.skipped += [Failure(f"{job}: {task}", reason) for task, reason in done.skipped.items()]
 
 
-def _file(files: dict[str, Path], split: str) -> Path:
+def _features(files: dict[str, Extraction], split: str) -> FeatureSet:
     if split not in files:
         raise HistobenchError(f"none of the {split} images could be read; `histobench data check` says why")
-    return files[split]
+    features = load(files[split].path)
+    if features.metadata.get("fingerprint") != files[split].fingerprint:
+        raise HistobenchError(
+            f"{files[split].path} was replaced while this run was at work, by another one with other images "
+            "of the same name; run again, or give each its own --results"
+        )
+    return features

@@ -23,14 +23,15 @@ def compare_tasks(results_dir: Path, *, metric: str = METRIC) -> tuple[list[Comp
     """The comparison of every task and preset in a results folder, and why some could not be made."""
     comparisons: list[Comparison] = []
     problems: list[str] = []
-    for (task, preset, _), runs in _by_task(load_runs(results_dir)).items():
+    for (task, preset, _, seed), runs in _by_task(load_runs(results_dir)).items():
         try:
             comparison = compare_runs(runs, CompareSettings(metric))
         except HistobenchError as error:
             problems.append(f"{task} ({preset}): {error}")
             continue
         comparisons.append(comparison)
-        write_comparison(comparison, results_dir / "comparison" / preset)
+        folder = results_dir / "comparison" / preset
+        write_comparison(comparison, folder / f"seed-{seed}" if seed else folder)
     return comparisons, problems
 
 
@@ -50,19 +51,24 @@ def write_summary(results_dir: Path, comparisons: Sequence[Comparison], *, headi
     return path
 
 
-def _by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str], list[StoredRun]]:
-    """The runs that stand in one table: one task, preset and setting.
+def _by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[StoredRun]]:
+    """The runs that stand in one table: one task, preset, setting and seed (which may divide the images).
 
     Of several settings each dataset shows one: for few-shot all its classes and, where there are, 16 shots.
     """
-    settings: dict[tuple[str, str, str], set[str]] = {}
+
+    def alike(run: StoredRun) -> tuple[str, str, str, int]:
+        return run.task, run.identity.preset, run.identity.dataset, run.identity.seed
+
+    settings: dict[tuple[str, str, str, int], set[str]] = {}
     for run in runs:
-        settings.setdefault((run.task, run.identity.preset, run.identity.dataset), set()).add(run.setting)
-    groups: dict[tuple[str, str, str], list[StoredRun]] = {}
+        settings.setdefault(alike(run), set()).add(run.setting)
+    groups: dict[tuple[str, str, str, int], list[StoredRun]] = {}
     for run in runs:
-        shown = max(settings[run.task, run.identity.preset, run.identity.dataset], key=_preference)
+        shown = max(settings[alike(run)], key=_preference)
         if run.setting == shown:
-            groups.setdefault((run.task, run.identity.preset, shown), []).append(run)
+            key = (run.task, run.identity.preset, shown, run.identity.seed)
+            groups.setdefault(key, []).append(run)
     return groups
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.layout import COMPLETE, TaskFiles
 from histobench.roi.results.stored_run import RunIdentity, StoredRun
+from histobench.roi.results.writer import PREDICTIONS, digest_of
 
 
 def load_runs(results_dir: str | Path) -> list[StoredRun]:
@@ -61,12 +63,14 @@ def read_run(path: Path) -> StoredRun:
                 seed=int(info.get("seed") or 0),
                 fingerprint=text("fingerprint"),
                 description=text("description"),
+                size=text("size"),
             ),
             task=str(content["task_name"]),
             setting=text("setting"),
             metrics={name: value for name, value in content["metrics"].items() if _is_number(value)},
             classes=tuple(map(str, info.get("classes") or range(content["num_classes"]))),
             info=info,
+            num_samples=samples if isinstance(samples := content.get("num_samples"), int) else None,
         )
     except OSError as error:
         raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
@@ -82,9 +86,13 @@ def _is_number(value: object) -> bool:
 
 
 def read_predictions(run: StoredRun) -> Predictions:
-    """The predictions of a stored run; images that took part in no episode are left out."""
+    """The predictions of a stored run; images that took part in no episode are left out.
+
+    A file that is not the one its results were computed from is an error: see `_check_whole`.
+    """
     path = TaskFiles.beside(run.path).detailed
-    rows, column = _rows_with_probabilities(path)
+    text, table, column = _table(path)
+    rows = [row for row in table if row[column["probabilities"]]]
     try:
         # One parser call for the whole column: folders hold thousands of these files.
         parsed = json.loads(f"[{','.join(row[column['probabilities']] for row in rows)}]")
@@ -102,6 +110,7 @@ def read_predictions(run: StoredRun) -> Predictions:
         counted = np.array(list(map(int, episodes)), dtype=np.int64) if episodes and all(episodes) else None
     except (ValueError, TypeError, OverflowError) as error:
         raise _first_problem(path, column) from error
+    _check_whole(path, text, len(table), run)
     groups = _column(rows, column, "group")
     return Predictions(
         probabilities=probabilities,
@@ -115,13 +124,14 @@ def read_predictions(run: StoredRun) -> Predictions:
     )
 
 
-def _rows_with_probabilities(path: Path) -> tuple[list[list[str]], dict[str, int]]:
+def _table(path: Path) -> tuple[str, list[list[str]], dict[str, int]]:
+    """The text of a file of predictions, its rows, and the place of each column."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
-        with path.open(newline="", encoding="utf-8-sig") as handle:
-            reader = csv.reader(handle)
-            column = {name: k for k, name in enumerate(next(reader, []))}
-            rows = [row for row in reader if row]
+        text = path.read_bytes().decode("utf-8-sig")
+        reader = csv.reader(io.StringIO(text, newline=""))
+        column = {name: k for k, name in enumerate(next(reader, []))}
+        rows = [row for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise HistobenchError(f"cannot read the predictions {path}: {why}") from error
@@ -130,7 +140,28 @@ def _rows_with_probabilities(path: Path) -> tuple[list[list[str]], dict[str, int
             raise HistobenchError(f"{path}: the column {name!r} is missing")
     if min(map(len, rows), default=len(column)) < len(column):
         raise _first_problem(path, column)
-    return [row for row in rows if row[column["probabilities"]]], column
+    return text, rows, column
+
+
+def _check_whole(path: Path, text: str, rows: int, run: StoredRun) -> None:
+    """Numbers from a file that was cut short or changed would stand beside those of the whole one.
+
+    Results of other tools, and of versions before the checksum, say only how many images there were; what
+    other tools count in few-shot files is not known.
+    """
+    noted = run.info.get(PREDICTIONS)
+    known = noted if isinstance(noted, dict) else {}
+    expected = known.get("rows", None if run.task == "Few-shot" else run.num_samples)
+    if expected is not None and rows != expected:
+        raise HistobenchError(
+            f"{path} has {rows} rows, but {run.path.name} was computed from {expected}: it was cut short or "
+            "changed; restore it, or run the task again"
+        )
+    if "sha256" in known and digest_of(text) != known["sha256"]:
+        raise HistobenchError(
+            f"{path} is not the file that {run.path.name} was computed from (checksum): it was changed; "
+            "restore it, or run the task again"
+        )
 
 
 def _whole_numbers(texts: list[str]) -> list[int]:

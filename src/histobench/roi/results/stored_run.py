@@ -20,6 +20,7 @@ class RunIdentity:
     seed: int = 0
     fingerprint: str = ""
     description: str = ""
+    size: str = ""  # of the images, as the encoder sees them
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class StoredRun:
     metrics: dict[str, float | None]
     classes: tuple[str, ...]
     info: dict[str, Any] = field(default_factory=dict)
+    num_samples: int | None = None  # test images, as far as the file says
 
     @property
     def undefined_metrics(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import RunIdentity
 
 TIDY_FILE = "results.parquet"
+#: Key of `additional_info` under which the rows and the checksum of the detailed CSV stand.
+PREDICTIONS = "predictions_file"
 
 
 def write_task(
@@ -45,7 +48,8 @@ def write_task(
     missing = {name: score.reason for name, score in scores.items() if score.value is None}
     for name, values in per_class.items():
         missing |= {f"{name}/{key}": score.reason for key, score in values.items() if score.value is None}
-    write_text(files.detailed, _detailed_csv(predictions))
+    text = _detailed_csv(predictions)
+    write_text(files.detailed, text)
     write_json(
         files.complete,
         {
@@ -68,12 +72,14 @@ def write_task(
                 "seed": identity.seed,
                 "fingerprint": identity.fingerprint,
                 "description": identity.description,
+                "size": identity.size,
                 "classes": list(predictions.classes),
                 "undefined_metrics": missing,
                 "date": date,
                 "version": __version__,
                 **predictions.info,
                 **(info or {}),
+                PREDICTIONS: {"rows": len(predictions), "sha256": digest_of(text)},
             },
         },
     )
@@ -98,6 +104,11 @@ def write_task(
         ],
     )
     return files
+
+
+def digest_of(text: str) -> str:
+    """The checksum of the text of a predictions file, whichever system's line ends it has."""
+    return hashlib.sha256(text.replace("\r\n", "\n").encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def write_episodes(

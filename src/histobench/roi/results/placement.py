@@ -1,0 +1,94 @@
+"""Which folder a task's results go to: the one asked for, unless it holds those of another run.
+
+The documented place belongs to the run that was first there. Another seed, image size, encoder or dataset is
+another run: it gets a folder of its own beside, named after what sets it apart, and both are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from histobench.core.atomic import write_json
+from histobench.roi.results.layout import COMPLETE
+
+#: Beside the files of a task: whose they are, written before the first of them.
+CLAIM = ".run.json"
+#: What one run is known by; in this order in the names of folders.
+FIELDS = ("dataset", "encoder", "preset", "size", "seed", "choose_by", "features")
+#: A claim without results that is older than this was left by a run that was killed.
+_ABANDONED_SECONDS = 60.0
+
+Identity = Mapping[str, str]  # field -> value; "" where it is not known
+
+
+def place_of(results_dir: Path, task: str, identity: Identity) -> Path:
+    """The results folder in which `task` is, or would be, that of this run."""
+    occupant = _occupant(results_dir / task)
+    apart = [] if occupant is None else _differing(identity, occupant)
+    if not apart:
+        return results_dir
+    return results_dir / "_".join(f"{name}-{_safe(identity[name])}" for name in apart)
+
+
+def claim_place(results_dir: Path, task: str, identity: Identity) -> Path:
+    """As `place_of`, for good: whoever comes next finds the place taken."""
+    folder = results_dir / task
+    folder.mkdir(parents=True, exist_ok=True)
+    abandoned = (folder / CLAIM).exists()
+    if _occupant(folder) is None:
+        if abandoned:
+            (folder / CLAIM).unlink(missing_ok=True)
+        mine = folder / f"{CLAIM}.{os.getpid()}.tmp"
+        write_json(mine, dict(identity))
+        try:
+            os.link(mine, folder / CLAIM)  # one of two that come at once gets it
+        except FileExistsError:
+            pass
+        except OSError:  # no hard links here
+            write_json(folder / CLAIM, dict(identity))
+        finally:
+            mine.unlink(missing_ok=True)
+    return place_of(results_dir, task, identity)
+
+
+def _occupant(folder: Path) -> Identity | None:
+    """Whose results are in a task's folder; None where there are none."""
+    stored = next(iter(sorted(folder.rglob(f"*{COMPLETE}"))), None)
+    claim = folder / CLAIM
+    with contextlib.suppress(OSError, ValueError):
+        if stored is not None or time.time() - claim.stat().st_mtime < _ABANDONED_SECONDS:
+            content = json.loads(claim.read_text(encoding="utf-8"))
+            if isinstance(content, dict):
+                return {name: str(content.get(name, "")) for name in FIELDS}
+    return None if stored is None else _identity_in(stored)
+
+
+def _identity_in(path: Path) -> Identity | None:
+    """The identity that a results file tells, as far as it does."""
+    try:
+        info: Any = json.loads(path.read_text(encoding="utf-8"))["additional_info"]
+        size = re.search(r"_Size_\[([^\]]+)\]", str(info.get("test_features") or ""))
+        found = {name: str(info.get(name, "") or "") for name in FIELDS}
+        return found | {"seed": str(info.get("seed", "")), "size": found["size"] or (size[1] if size else "")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _differing(identity: Identity, other: Identity) -> list[str]:
+    """The fields in which two runs differ; what either does not tell is no difference."""
+    return [
+        name
+        for name in FIELDS
+        if identity.get(name) and other.get(name) and str(identity[name]) != str(other[name])
+    ]
+
+
+def _safe(value: str) -> str:
+    return re.sub(r"[^\w.@+-]", "_", str(value)).strip(".")[:60] or "_"
