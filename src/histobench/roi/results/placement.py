@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def claim_place(results_dir: Path, task: str, identity: Identity) -> Path:
     if _occupant(folder) is None:
         if abandoned:
             (folder / CLAIM).unlink(missing_ok=True)
-        mine = folder / f"{CLAIM}.{os.getpid()}.tmp"
+        mine = folder / f"{CLAIM}.{uuid.uuid4().hex}.tmp"
         write_json(mine, dict(identity))
         try:
             os.link(mine, folder / CLAIM)  # one of two that come at once gets it
