@@ -26,8 +26,8 @@ def test_a_warm_cache_that_cannot_be_written_to_gives_the_same_files(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = make_dataset(6)
-    encoder = f"{encoder_file}:Tiny"
-    before = extract(dataset, create_encoder(encoder), tmp_path / "before", device="cpu", num_workers=0)
+    encoder = create_encoder(f"{encoder_file}:Tiny")
+    before = extract(dataset, encoder, tmp_path / "before", device="cpu", num_workers=0)
 
     def refuse(path: Any) -> None:
         if path is not None and str(path).startswith(str(own_cache)):
@@ -46,7 +46,7 @@ def test_a_warm_cache_that_cannot_be_written_to_gives_the_same_files(
     for name in ("utime", "unlink", "replace", "mkdir"):
         monkeypatch.setattr(os, name, guarded(getattr(os, name)))
     monkeypatch.setattr(tempfile, "mkstemp", guarded(tempfile.mkstemp, "dir"))
-    after = extract(dataset, create_encoder(encoder), tmp_path / "after", device="cpu", num_workers=0)
+    after = extract(dataset, encoder, tmp_path / "after", device="cpu", num_workers=0)
     assert [item.computed for item in after] == [0] * len(after)
     for one, other in zip(before, after, strict=True):
         assert one.path.read_bytes() == other.path.read_bytes()
