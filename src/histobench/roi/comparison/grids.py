@@ -44,6 +44,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
     best = table.entries[0].name
     standings = table.standings
     rows = []
+    caveats = list(dict.fromkeys(text for entry in table.entries for text in entry.caveats))
     for entry in table.entries:
         pair = None if entry.name == best else table.pair(entry.name, best)
         tail = ("best", "") if entry.name == best else ("-", "-")
@@ -59,7 +60,9 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
             )
         rank = "-" if entry.rank is None else str(entry.rank)
         ranks = () if standings is None else (_ranks(standings.ranks.get(entry.name)),)
-        rows.append((rank, entry.name, shown(entry.value, entry.interval, digits=digits), *ranks, *tail))
+        marks = ",".join(str(1 + caveats.index(text)) for text in entry.caveats)
+        value = shown(entry.value, entry.interval, digits=digits) + (f" ({marks})" if marks else "")
+        rows.append((rank, entry.name, value, *ranks, *tail))
     starred = (
         (f"* differs from the best after Holm correction at {comparison.alpha:g}",)
         if table.pairs and standings is None
@@ -76,7 +79,13 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
             "p (Holm)" if standings is None else "p (max-t)",
         ),
         rows=tuple(rows),
-        notes=(*starred, *_standing_words(comparison, table, digits), _how(comparison, table), *table.notes),
+        notes=(
+            *starred,
+            *_standing_words(comparison, table, digits),
+            _how(comparison, table),
+            *table.notes,
+            *(f"({number}) {text}" for number, text in enumerate(caveats, start=1)),
+        ),
     )
 
 
