@@ -67,3 +67,38 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(
 def test_no_models_is_a_clear_error(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--data", str(data)]) == 2
     assert "--models is missing" in capsys.readouterr().err
+
+
+OWN = """
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+class ColourHist(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=16, crop=16)
+        self.embed_dim = 3
+
+    def forward(self, images):
+        return images.{what}(dim=(2, 3))
+"""
+
+
+def test_two_encoder_classes_of_one_name_are_refused_or_have_one_spelling_each_everywhere(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    for name, what in (("one", "mean"), ("other", "amax")):
+        (tmp_path / f"{name}.py").write_text(OWN.format(what=what))
+    first, second = (f"{tmp_path}/{name}.py:ColourHist" for name in ("one", "other"))
+    command = ["run", "--data", str(data / "tiles.csv"), "--results", str(tmp_path / "r"), "--tasks", "Proto"]
+    command += ["--compile", "off", "--num_workers", "0", "--no-cache"]
+    assert main([*command, "--models", f"{first},{second}"]) == 2
+    assert "would both be called ColourHist" in capsys.readouterr().err
+    assert main([*command, "--models", f"{first},largest={second}"]) == 0
+    assert {path.name for path in (tmp_path / "r" / "tiles").iterdir()} == {"ColourHist", "largest"}
+    for name in ("ColourHist", "largest"):
+        rows = read_rows(tmp_path / "r" / "tiles" / name / "uni" / "results.parquet")
+        assert {row["encoder"] for row in rows} == {name}
+        assert list((tmp_path / "r" / "features").glob(f"*Model_[[]{name}[]]*_test.pt"))
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
