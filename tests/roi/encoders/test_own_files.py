@@ -138,8 +138,9 @@ def test_arrays_outside_the_state_dict_are_weights(tmp_path: Path, monkeypatch: 
     assert identity(name)["weights"] != before
 
 
-def test_files_of_the_machine_are_no_part_of_an_encoder(tmp_path: Path) -> None:
-    name = write(tmp_path / "a", imports="import json, wave", init="open('/etc/hostname', 'rb').close()")
+def test_files_of_the_machine_and_of_the_caller_are_no_part_of_an_encoder(tmp_path: Path) -> None:
+    opens = f"[open(name, 'rb').close() for name in ('/etc/hostname', {__file__[:-2]!r} + 'py')]"
+    name = write(tmp_path / "a", imports="import json, wave", init=opens)
     assert identity(name)["files"] == {}
 
 

@@ -85,7 +85,8 @@ def own_files(path: Path, encoder: nn.Module, opened: Iterable[str]) -> dict[str
     folder = path.parent
     texts = imported_siblings(path)
     named = {name for file in (path, *texts) for name in _names_in(file)} | set(_attributes(encoder))
-    found = {*texts, *(Path(name) for name in opened)}
+    # Libraries open the text of whoever calls them, once, to show it; what is imported is known already.
+    found = {*texts, *(Path(name) for name in opened if not name.endswith((".py", ".pyc")))}
     for name in named:
         found |= {Path.cwd() / name, folder / name}
     files: dict[str, str] = {}
