@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from histobench.core.statistics.assurance import Pilot, planned_units
+from histobench.core.statistics.effective_units import effective_freedom
+from histobench.core.statistics.jackknife import t_quantile
 from histobench.core.statistics.resampling import Metric, SamplingDesign, replicates
 
 Floats = NDArray[np.float64]
@@ -22,11 +25,20 @@ MOST_DRAWS = 40_000_000
 
 @dataclass(frozen=True)
 class PowerEstimate:
-    """Units (images, or clusters such as patients) needed, and what the present test set can do."""
+    """Units (images, or clusters such as patients) needed, and what the present test set can do.
+
+    The present test set is a pilot: it knows its own noise only roughly. `units_needed` has the wanted power
+    on average over what the true noise may be (its assurance); `units_low` to `units_high` is what would be
+    needed over the middle 80% of that, and `units_at_pilot` if the pilot's noise were exactly the true one.
+    """
 
     units_needed: int
-    simulated: bool  # whether `units_needed` was decided by simulated test sets
+    simulated: bool  # whether simulated test sets went into the numbers of units
     units_needed_normal: int  # by the normal formula, from the standard error alone
+    units_at_pilot: int
+    assurance_at_pilot: float  # the power that `units_at_pilot` really has, on average
+    units_low: int
+    units_high: int
     samples_needed: int  # images; with clusters: at the present mean cluster size
     present_units: int
     present_power: float  # chance that the present test set shows a difference of delta
@@ -87,8 +99,8 @@ def simulated_power(
     """The share of simulated test sets of `n_units` units on which a true difference `delta` shows.
 
     Test sets are drawn from the stored predictions; the observed difference is taken out and `delta` put
-    in, so only the noise comes from the data. A difference shows when it exceeds the normal quantile times
-    its standard error.
+    in, so only the noise comes from the data. A difference shows when it exceeds Student's quantile times
+    its standard error, which varies from one test set to the next as the degrees of freedom make it.
     """
     _check(delta, alpha, 0.5)
     observed = _difference(first, second, np.ones((1, design.n_samples), dtype=np.int32))[0]
@@ -102,8 +114,22 @@ def simulated_power(
     noise = noise[np.isfinite(noise)]
     if len(noise) < 2:
         return 0.0
-    shown = np.abs(noise - observed + delta) > special.ndtri(1 - alpha / 2) * noise.std(ddof=1)
+    pilot = _pilot(1.0, design)
+    noise = (noise - observed) * _small_sample(pilot.freedom)
+    freedom = pilot.freedom_at(n_units)
+    varies = np.sqrt(np.random.default_rng([seed, 1]).chisquare(freedom, len(noise)) / freedom)
+    shown = np.abs(noise + delta) > t_quantile(freedom, 1 - alpha) * noise.std(ddof=1) * varies
     return float(shown.mean())
+
+
+def _pilot(standard_error: float, design: SamplingDesign) -> Pilot:
+    freedom = min(design.degrees_of_freedom, effective_freedom(design))
+    return Pilot(standard_error, design.n_units, freedom)
+
+
+def _small_sample(freedom: float) -> float:
+    """Resamples of few units spread too little, by this factor."""
+    return math.sqrt((freedom + 1) / freedom)
 
 
 def power_from_predictions(
@@ -120,7 +146,8 @@ def power_from_predictions(
     """Units needed to see `delta`, from two models' stored predictions on the same samples.
 
     The normal formula gives the first guess; simulated test sets of growing size then decide, unless the
-    guess is more than ten times the present size. Models that never differ leave no noise to learn from.
+    guess is more than ten times the present size; what the pilot does not know of its own noise comes on top.
+    Models that never differ leave no noise to learn from.
     """
     _check(delta, alpha, power)
     ones = np.ones((1, design.n_samples), dtype=np.int32)
@@ -133,6 +160,12 @@ def power_from_predictions(
     error = float(np.nanstd(noise, ddof=1))
     if not error > 0:
         raise ValueError("the two models never differ on these samples: there is no noise to plan with")
+    pilot = _pilot(error, design)
+    if not pilot.freedom > 0:
+        raise ValueError("one unit does not show how much others vary: there is no noise to plan with")
+    error *= _small_sample(pilot.freedom)
+    pilot = _pilot(error, design)
+    plan = planned_units(pilot, delta, alpha=alpha, power=power)
     guess = units_for_error(error, design.n_units, delta, alpha=alpha, power=power)
 
     # Large test sets need fewer simulations: the noise is closer to normal, and time is what they cost.
@@ -151,12 +184,19 @@ def power_from_predictions(
         )
 
     simulate = guess <= SIMULATE_UP_TO * design.n_units
-    needed = _smallest(power_at, power, guess) if simulate else guess
-    reach = float(special.ndtri(1 - alpha / 2) + special.ndtri(power))
+    at_pilot = _smallest(power_at, power, guess) if simulate else plan.at_pilot
+    # What the shape of the noise changes for the pilot's spread it changes for other spreads alike.
+    shape = at_pilot / plan.at_pilot
+    needed = max(2, math.ceil(plan.assured * shape))
+    reach = t_quantile(pilot.freedom, 1 - alpha) + t_quantile(pilot.freedom, 2 * power - 1)
     return PowerEstimate(
         units_needed=needed,
         simulated=simulate,
         units_needed_normal=guess,
+        units_at_pilot=at_pilot,
+        assurance_at_pilot=plan.assurance_at_pilot,
+        units_low=max(2, math.ceil(plan.low * shape)),
+        units_high=max(2, math.ceil(plan.high * shape)),
         samples_needed=math.ceil(needed * design.n_samples / design.n_units),
         present_units=design.n_units,
         present_power=power_at(design.n_units),

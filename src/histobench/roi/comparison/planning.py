@@ -139,6 +139,10 @@ def in_words(plan: Plan) -> str:
         f"alpha {plan.alpha:g}):",
         f"  {estimate.units_needed:,} test {plan.unit}{per_group}, by {how}; "
         f"the normal formula says {estimate.units_needed_normal:,}",
+        f"  the noise is known from {estimate.present_units:,} {plan.unit} only: it may take "
+        f"{estimate.units_low:,} to {estimate.units_high:,} (80% range). "
+        f"{estimate.units_at_pilot:,} would do if it were known exactly; as it is, they show the "
+        f"difference with power {estimate.assurance_at_pilot:.2f} on average",
     ]
     if plan.mcnemar_images is not None:
         lines.append(f"  McNemar's test in closed form: {plan.mcnemar_images:,} images")
