@@ -120,36 +120,26 @@ def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
     from histobench.cli.compare import print_grid
     from histobench.cli.extraction_display import display
     from histobench.roi.comparison.grids import ranked_grid
-    from histobench.roi.comparison.run_intervals import BootstrapSettings
-    from histobench.roi.comparison.stored_intervals import bootstrap_runs
-    from histobench.roi.comparison.stored_intervals import write_summary as write_intervals
-    from histobench.roi.plan.run import run_plan
-    from histobench.roi.plan.summary import compare_tasks, write_summary
-    from histobench.roi.results.reader import load_runs
+    from histobench.roi.plan.benchmark import run_benchmark
 
     with console.status("reading datasets") as status:
-        outcome = run_plan(
+        done = run_benchmark(
             plan,
             progress=display(),
             say=lambda text: status.update(Text(text)),
             before_extraction=status.stop,
             after_extraction=status.start,
+            heading=heading,
         )
-    if outcome.has_results:
-        with console.status("confidence intervals"):
-            intervals = list(bootstrap_runs(load_runs(plan.results), BootstrapSettings(plan.n_bootstrap)))
-            write_intervals(plan.results, intervals)
-            comparisons, problems = compare_tasks(plan.results)
-        for comparison in comparisons:
-            for table in comparison.tables:
-                print_grid(ranked_grid(comparison, table, digits=3), console)
-        for problem in problems:
-            console.print(f"not compared: {problem}", soft_wrap=True)
-        summary = write_summary(plan.results, comparisons, heading=heading)
-        _print_failures(outcome, console)
-        console.print(f"summary: {summary}", soft_wrap=True)
-    else:
-        _print_failures(outcome, console)
+    for comparison in done.comparisons:
+        for table in comparison.tables:
+            print_grid(ranked_grid(comparison, table, digits=3), console)
+    for problem in done.not_compared:
+        console.print(f"not compared: {problem}", soft_wrap=True)
+    outcome = done.outcome
+    _print_failures(outcome, console)
+    if done.summary is not None:
+        console.print(f"summary: {done.summary}", soft_wrap=True)
     return 0 if outcome.has_results and not outcome.failures else USER_ERROR
 
 

@@ -1,0 +1,1 @@
+"""What notebook users call; `import histobench as hb` gives its names."""

@@ -1,0 +1,281 @@
+"""A benchmark for Python users: run it, or open its folder; then tables, comparisons, figures, the report."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from histobench.core.errors import HistobenchError, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from histobench.api.dataset import Dataset
+    from histobench.api.plots import Plots
+    from histobench.roi.comparison.comparison import Comparison
+    from histobench.roi.results.stored_run import StoredRun
+
+Source = "Dataset | str | Path"
+
+
+def run(
+    data: Dataset | str | Path | Sequence[Dataset | str | Path],
+    encoders: str | Sequence[str],
+    *,
+    tasks: str | Sequence[str] | None = None,
+    results: str | Path = "results",
+    **settings: Any,
+) -> Benchmark:
+    """Datasets x encoders x tasks, from images to ranked tables; what was done before is not done again.
+
+    The same files as `histobench run` writes. `settings` are those of a plan file: `presets`, `seed`, `size`,
+    `device`, `weights`, `precision`, `n_shot`, `n_iter`, `n_neighbors`, `n_bootstrap`, ...
+    """
+    from histobench.api.dataset import Dataset
+    from histobench.api.progress_bar import ProgressBar, log
+    from histobench.roi.plan.benchmark import run_benchmark
+    from histobench.roi.plan.schema import plan_from
+
+    several = [data] if isinstance(data, str | Path | Dataset) else list(data)
+    values: dict[str, Any] = {
+        "datasets": [dict(item.source) if isinstance(item, Dataset) else str(item) for item in several],
+        "encoders": [encoders] if isinstance(encoders, str) else list(encoders),
+        "results": str(Path(results).absolute()),
+        **settings,
+    }
+    if tasks is not None:
+        values["tasks"] = [tasks] if isinstance(tasks, str) else list(tasks)
+    plan = plan_from(values, where="histobench.run", base=Path("."))
+    done = run_benchmark(plan, progress=ProgressBar(), say=lambda text: None)
+    for failure in done.outcome.failures:
+        log.warning("FAILED: %s: %s", failure.job, failure.reason)
+    if not done.outcome.has_results:
+        reasons = [*done.outcome.failures, *done.outcome.skipped]
+        raise HistobenchError(
+            f"{reasons[0].job}: {reasons[0].reason}" if reasons else "there was nothing to do"
+        )
+    return open_results(plan.results)
+
+
+def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:
+    """The benchmark in an existing results folder, however it was made.
+
+    `keeper` is held as long as the benchmark is (a temporary folder, for results that were not asked for).
+    """
+    from histobench.roi.results.reader import load_runs
+
+    return Benchmark(Path(folder), tuple(load_runs(folder)), keeper)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Benchmark:
+    """Stored runs and what can be made of them."""
+
+    folder: Path
+    runs: tuple[StoredRun, ...]
+    keeper: object = None
+
+    @cached_property
+    def encoders(self) -> tuple[str, ...]:
+        """The encoders, in the order of the folder."""
+        return tuple(dict.fromkeys(run.identity.encoder for run in self.runs))
+
+    @cached_property
+    def datasets(self) -> tuple[str, ...]:
+        """The datasets."""
+        return tuple(dict.fromkeys(run.identity.dataset for run in self.runs))
+
+    def table(self) -> pd.DataFrame:
+        """One row per number: dataset, encoder, preset, task, setting, metric, value, low, high, n.
+
+        `low` and `high` are the stored 95 % interval, missing where none was computed.
+        """
+        import pandas as pd
+
+        from histobench.roi.comparison.stored_intervals import stored_intervals
+
+        rows = []
+        for run in self.runs:
+            intervals = stored_intervals(run) or {}
+            stored = intervals.get("metrics", {})
+            count = intervals.get("num_samples") or len(run.predictions)
+            for metric, value in run.metrics.items():
+                bounds = stored.get(metric, {})
+                rows.append(
+                    (
+                        run.identity.dataset,
+                        run.identity.encoder,
+                        run.identity.preset,
+                        run.task,
+                        run.setting,
+                        metric,
+                        value,
+                        bounds.get("ci_lower"),
+                        bounds.get("ci_upper"),
+                        count,
+                    )
+                )
+        columns = ["dataset", "encoder", "preset", "task", "setting", "metric", "value", "low", "high", "n"]
+        frame = pd.DataFrame(rows, columns=columns)
+        return frame.astype({"value": float, "low": float, "high": float})
+
+    def compare(
+        self,
+        *,
+        metric: str = "balanced_accuracy",
+        task: str | None = None,
+        dataset: str | None = None,
+        setting: str | None = None,
+        preset: str | None = None,
+        encoders: Sequence[str] | None = None,
+        alpha: float = 0.05,
+    ) -> ComparisonTable:
+        """All pairs of encoders on the same images: difference, interval, p, p after Holm."""
+        from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+        from histobench.roi.comparison.selection import select_runs
+
+        chosen = select_runs(
+            self.runs, task=task, dataset=dataset, setting=setting, preset=preset, encoders=encoders
+        )
+        return ComparisonTable(compare_runs(chosen, CompareSettings(metric, alpha)))
+
+    def predictions(
+        self,
+        encoder: str,
+        task: str,
+        *,
+        dataset: str | None = None,
+        setting: str | None = None,
+        preset: str | None = None,
+    ) -> pd.DataFrame:
+        """One row per test image: image, label, group, predicted, and a column of probabilities per class."""
+        import pandas as pd
+
+        found = self.one(encoder, task, dataset=dataset, setting=setting, preset=preset)
+        stored = found.predictions
+        frame = pd.DataFrame(
+            {
+                "image": stored.img_names,
+                "label": [stored.classes[label] for label in stored.labels],
+                "group": stored.groups if stored.groups is not None else [None] * len(stored),
+                "predicted": [stored.classes[label] for label in stored.predicted],
+            }
+        )
+        for column, name in enumerate(stored.classes):
+            frame[name] = stored.probabilities[:, column]
+        return frame
+
+    def one(
+        self,
+        encoder: str,
+        task: str,
+        *,
+        dataset: str | None = None,
+        setting: str | None = None,
+        preset: str | None = None,
+    ) -> StoredRun:
+        """The one run that fits; an ambiguous or unknown choice is refused with the choices."""
+        if encoder not in self.encoders:
+            raise HistobenchError(
+                f"encoder: no results of {encoder!r}; {did_you_mean(encoder, self.encoders)}"
+            )
+        fitting = [
+            run
+            for run in self.runs
+            if run.identity.encoder == encoder
+            and run.task.lower() == task.lower()
+            and dataset in (None, run.identity.dataset)
+            and setting in (None, run.setting)
+            and preset in (None, run.identity.preset)
+        ]
+        if not fitting:
+            tasks = {run.task for run in self.runs if run.identity.encoder == encoder}
+            raise HistobenchError(f"task: {encoder} has no {task!r}; {did_you_mean(task, tasks)}")
+        if len(fitting) > 1:
+            for what, values in (
+                ("dataset", {run.identity.dataset for run in fitting}),
+                ("preset", {run.identity.preset for run in fitting}),
+                ("setting", {run.setting for run in fitting}),
+            ):
+                if len(values) > 1:
+                    raise HistobenchError(f"{what}: choose one of {', '.join(sorted(values))}")
+            raise HistobenchError(f"{len(fitting)} runs of {encoder} fit; open the folder of one of them")
+        return fitting[0]
+
+    @property
+    def plot(self) -> Plots:
+        """Figures: `leaderboard`, `confusion`, `few_shot`, `embedding`; each gives matplotlib axes."""
+        from histobench.api.plots import Plots
+
+        return Plots(self)
+
+    def report(self, folder: str | Path, **options: Any) -> Path:
+        """Write the web report and return the path of its first page."""
+        from histobench.report.site import build_site
+
+        return build_site(self.folder, folder, **options)
+
+    def __repr__(self) -> str:
+        tasks = ", ".join(dict.fromkeys(run.task for run in self.runs))
+        return (
+            f"Benchmark in {self.folder}: {len(self.datasets)} datasets, {len(self.encoders)} encoders"
+            f" ({', '.join(self.encoders)}), {tasks}"
+        )
+
+    def _repr_html_(self) -> str:
+        table = self.table().query("metric == 'balanced_accuracy'")
+        return f"<p>{html.escape(repr(self))}</p>{table.to_html(index=False, float_format='%.3f')}"
+
+
+@dataclass(frozen=True, repr=False)
+class ComparisonTable:
+    """A comparison that prints itself; `.frame()` has all pairs, `.ranked()` the encoders."""
+
+    comparison: Comparison
+
+    def frame(self) -> pd.DataFrame:
+        """All pairs: dataset, first, second, difference, low, high, p, p (Holm), holds."""
+        import pandas as pd
+
+        rows = [
+            (
+                table.dataset,
+                pair.first,
+                pair.second,
+                pair.difference,
+                pair.interval.low,
+                pair.interval.high,
+                pair.p_value,
+                pair.p_adjusted,
+                pair.holds,
+            )
+            for table in self.comparison.tables
+            for pair in table.pairs
+        ]
+        columns = ["dataset", "first", "second", "difference", "low", "high", "p", "p (Holm)", "holds"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def ranked(self) -> pd.DataFrame:
+        """The encoders, best first: dataset, encoder, rank, value, low, high."""
+        import pandas as pd
+
+        rows = [
+            (table.dataset, entry.name, entry.rank, entry.value, entry.interval.low, entry.interval.high)
+            for table in self.comparison.tables
+            for entry in table.entries
+        ]
+        return pd.DataFrame(rows, columns=["dataset", "encoder", "rank", "value", "low", "high"])
+
+    def __repr__(self) -> str:
+        from histobench.roi.comparison.comparison_files import markdown
+
+        return markdown(self.comparison)
+
+    def _repr_html_(self) -> str:
+        heading = f"{self.comparison.metric}, {self.comparison.task} {self.comparison.setting}".strip()
+        tables = (frame.to_html(index=False, float_format="%.4f") for frame in (self.ranked(), self.frame()))
+        return f"<p>{html.escape(heading)}</p>{''.join(tables)}"

@@ -1,0 +1,146 @@
+"""Figures of a benchmark as matplotlib axes; matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from histobench.api.benchmark import Benchmark
+
+
+class Plots:
+    """`bench.plot`: every method takes `ax=` and gives the axes back."""
+
+    def __init__(self, bench: Benchmark) -> None:
+        self._bench = bench
+
+    def leaderboard(
+        self,
+        *,
+        metric: str = "balanced_accuracy",
+        task: str | None = None,
+        dataset: str | None = None,
+        setting: str | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """Encoders by a metric, best on top, with their intervals."""
+        ranked = self._bench.compare(metric=metric, task=task, dataset=dataset, setting=setting).ranked()
+        if dataset is None and ranked["dataset"].nunique() > 1:
+            raise HistobenchError(f"dataset: choose one of {', '.join(ranked['dataset'].unique())}")
+        axes = _axes(ax)
+        shown = ranked.dropna(subset=["value"]).iloc[::-1]
+        places = np.arange(len(shown))
+        for low, high, place in zip(shown["low"], shown["high"], places, strict=True):
+            if low is not None and high is not None:
+                axes.plot([low, high], [place, place], color="0.6", linewidth=2, zorder=1)
+        axes.scatter(shown["value"], places, zorder=2)
+        axes.set_yticks(places, shown["encoder"])
+        axes.set_xlabel(metric.replace("_", " "))
+        axes.set_title(str(shown["dataset"].iloc[0]) if len(shown) else "")
+        return axes
+
+    def confusion(
+        self,
+        encoder: str,
+        task: str,
+        *,
+        dataset: str | None = None,
+        setting: str | None = None,
+        normalise: bool = True,
+        ax: Any = None,
+    ) -> Any:
+        """True classes against predicted ones, as shares of the true class (or counts)."""
+        stored = self._bench.one(encoder, task, dataset=dataset, setting=setting).predictions
+        count = len(stored.classes)
+        matrix = np.zeros((count, count))
+        np.add.at(matrix, (stored.labels, stored.predicted), 1)
+        if normalise:
+            matrix = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+        axes = _axes(ax)
+        axes.imshow(matrix, cmap="Blues", vmin=0)
+        for row in range(count):
+            for column in range(count):
+                dark = matrix[row, column] > matrix.max() / 2
+                text = f"{matrix[row, column]:.2f}" if normalise else f"{int(matrix[row, column])}"
+                axes.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
+        axes.set_xticks(range(count), stored.classes, rotation=45, ha="right")
+        axes.set_yticks(range(count), stored.classes)
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("true")
+        axes.set_title(f"{encoder}, {task}")
+        return axes
+
+    def few_shot(
+        self, *, metric: str = "balanced_accuracy", dataset: str | None = None, ax: Any = None
+    ) -> Any:
+        """A metric over the number of shots, one line per encoder, at the largest number of classes."""
+        table = self._bench.table()
+        table = table[(table["task"] == "Few-shot") & (table["metric"] == metric)]
+        if dataset is not None:
+            table = table[table["dataset"] == dataset]
+        if table.empty:
+            raise HistobenchError("there are no few-shot results; run with tasks=['Few-shot']")
+        if table["dataset"].nunique() > 1:
+            raise HistobenchError(f"dataset: choose one of {', '.join(table['dataset'].unique())}")
+        parts = table["setting"].map(lambda text: tuple(map(int, re.findall(r"\d+", text))))
+        table = table.assign(way=[part[0] for part in parts], shot=[part[1] for part in parts])
+        table = table[table["way"] == table["way"].max()].sort_values("shot")
+        axes = _axes(ax)
+        for encoder, lines in table.groupby("encoder", sort=False):
+            (line,) = axes.plot(lines["shot"], lines["value"], marker="o", label=encoder)
+            axes.fill_between(lines["shot"], lines["low"], lines["high"], color=line.get_color(), alpha=0.15)
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("shots per class")
+        axes.set_ylabel(metric.replace("_", " "))
+        axes.set_title(f"{table['dataset'].iloc[0]}, {table['way'].iloc[0]} classes")
+        axes.legend()
+        return axes
+
+    def embedding(
+        self, encoder: str, *, dataset: str | None = None, split: str = "test", ax: Any = None
+    ) -> Any:
+        """The first two principal components of the features that lie in the results folder."""
+        from sklearn.decomposition import PCA
+
+        from histobench.roi.features.store import load
+
+        found = [
+            path
+            for path in sorted(self._bench.folder.rglob(f"*_{split}.pt"))
+            if f"Model_[{encoder.replace('/', '_')}]" in path.name
+            and (dataset is None or f"Dataset_[{dataset}]" in path.name)
+        ]
+        if len(found) != 1:
+            what = "no feature file" if not found else f"{len(found)} feature files"
+            raise HistobenchError(
+                f"{what} of {encoder} in {self._bench.folder} (split {split}); name a dataset"
+            )
+        features = load(found[0])
+        points = PCA(2, random_state=0).fit_transform(features.embeddings.numpy())
+        labels = features.labels.numpy()
+        names = list(features.metadata.get("classes") or range(labels.max() + 1))
+        axes = _axes(ax)
+        for label, name in enumerate(names):
+            rows = labels == label
+            if rows.any():
+                axes.scatter(points[rows, 0], points[rows, 1], s=12, label=str(name))
+        axes.set_xlabel("first component")
+        axes.set_ylabel("second component")
+        axes.set_title(encoder)
+        axes.legend(fontsize="small")
+        return axes
+
+
+def _axes(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise HistobenchError("figures need matplotlib: pip install 'histobench[plot]'") from None
+    return plt.subplots(layout="constrained")[1]

@@ -1,0 +1,216 @@
+"""The Python face: what a notebook user writes works as written, and gives what the command line gives."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import histobench as hb
+from histobench.cli.main import main
+from histobench.roi.data.demo import write_demo_dataset
+
+DATE = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.+Z]*")
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiles")
+    table = write_demo_dataset(folder, name="demo", train_per_class=6, test_per_class=4, size=64, seed=0)
+    # The few tiles of the demo come from one patient each side; without patients, images are the units.
+    pd.read_csv(table).drop(columns="group").to_csv(table, index=False)
+    return table
+
+
+@pytest.fixture(scope="module")
+def bench(tiles: Path, tmp_path_factory: pytest.TempPathFactory) -> hb.Benchmark:
+    results = tmp_path_factory.mktemp("results") / "r"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HISTOBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return hb.run(
+            hb.load_dataset(tiles),
+            ["efficientnet-lite0", "tiny-vl"],
+            tasks=["KNN", "Proto", "Few-shot"],
+            results=results,
+            n_shot=[1, 2],
+            n_iter=5,
+            n_neighbors=3,
+            n_bootstrap=50,
+        )
+
+
+def test_importing_is_light_and_names_are_lazy() -> None:
+    code = (
+        "import sys, histobench as hb; assert 'run' in dir(hb);"
+        "print(sorted(set(sys.modules) & {'torch', 'pandas', 'numpy', 'sklearn', 'rich'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = hb.nothing  # type: ignore[attr-defined]
+
+
+def test_a_dataset_shows_and_checks_itself(tiles: Path) -> None:
+    data = hb.load_dataset(tiles)
+    assert "9 classes" in repr(data)
+    assert "<table>" in data._repr_html_()
+    assert data.check().errors == ()
+    assert list(data.frame().columns) == ["image", "label", "class", "split", "group"]
+    assert len(data.frame()) == len(data)
+
+
+def test_a_dataframe_is_a_dataset(tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path))
+    frame = hb.load_dataset(tiles).frame()
+    table = pd.DataFrame({"path": frame["image"], "label": frame["class"], "split": frame["split"]})
+    again = hb.load_dataset(table, name="mine")
+    assert again.name == "mine"
+    assert again.frame()["class"].tolist() == frame["class"].tolist()
+    with pytest.raises(hb.HistobenchError, match="no column 'label'"):
+        hb.load_dataset(table[["path"]])
+
+
+def test_the_table_has_a_row_per_number(bench: hb.Benchmark) -> None:
+    table = bench.table()
+    assert set(table["encoder"]) == {"efficientnet-lite0", "tiny-vl"}
+    value = table.query("metric == 'balanced_accuracy' and task == 'KNN'")
+    assert len(value) == 2
+    assert (value["low"] <= value["value"]).all()
+    assert (value["value"] <= value["high"]).all()
+    assert (value["n"] == 36).all()
+    assert "efficientnet-lite0" in bench._repr_html_()
+
+
+def test_pairs_are_compared_and_printed(bench: hb.Benchmark) -> None:
+    compared = bench.compare(metric="balanced_accuracy", task="KNN")
+    frame = compared.frame()
+    assert list(frame.columns[-2:]) == ["p (Holm)", "holds"]
+    assert len(frame) == 1
+    ranked = compared.ranked()
+    assert frame["difference"].item() == pytest.approx(ranked["value"].iloc[0] - ranked["value"].iloc[1])
+    assert "tiny-vl" in repr(compared)
+    assert "<table" in compared._repr_html_()
+
+
+def test_predictions_are_a_frame_of_probabilities(bench: hb.Benchmark) -> None:
+    frame = bench.predictions("tiny-vl", task="KNN")
+    classes = frame.columns[4:]
+    assert np.allclose(frame[classes].sum(axis=1), 1)
+    assert (frame["label"].isin(classes)).all()
+    with pytest.raises(hb.HistobenchError, match="did you mean tiny-vl"):
+        bench.predictions("tiny-v", task="KNN")
+    with pytest.raises(hb.HistobenchError, match="setting: choose one of"):
+        bench.predictions("tiny-vl", task="Few-shot")
+
+
+def test_figures_are_drawn(bench: hb.Benchmark) -> None:
+    for axes in (
+        bench.plot.leaderboard(task="KNN"),
+        bench.plot.confusion("tiny-vl", "KNN"),
+        bench.plot.few_shot(),
+        bench.plot.embedding("tiny-vl"),
+    ):
+        assert axes.has_data()
+        matplotlib.pyplot.close(axes.figure)
+
+
+def test_the_command_line_writes_the_same_bytes(
+    bench: hb.Benchmark, tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    other = tmp_path / "r"
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        f"datasets: [{tiles}]\nencoders: [efficientnet-lite0, tiny-vl]\ntasks: [KNN, Proto, Few-shot]\n"
+        f"results: {other}\nn_shot: [1, 2]\nn_iter: 5\nn_neighbors: 3\nn_bootstrap: 50\n",
+        encoding="utf-8",
+    )
+    assert main(["run", str(plan)]) == 0
+    ours, theirs = (
+        {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        for folder in (bench.folder, other)
+    )
+    assert ours.keys() == theirs.keys()
+    for name, path in ours.items():
+        if name.name not in ("speeds.json", "results.parquet"):  # both hold times
+            one, two = (DATE.sub(b"", item.read_bytes()) for item in (path, theirs[name]))
+            assert one.replace(str(bench.folder).encode(), b"") == two.replace(str(other).encode(), b""), name
+
+
+def test_features_are_arrays_and_are_evaluated_without_a_trace(
+    tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: hb.Benchmark
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    features = hb.extract(hb.load_dataset(tiles), "tiny-vl")
+    assert features.train.X.shape == (54, hb.create_encoder("tiny-vl").dim)
+    assert len(features.test.y) == len(features.test.names) == 36
+    before = sorted(tmp_path.rglob("*"))
+    result = hb.evaluate(features.train, features.test, tasks=["KNN"], n_neighbors=3)
+    assert sorted(tmp_path.rglob("*")) == before
+    mine = result.table().query("metric == 'balanced_accuracy'")["value"].item()
+    stored = (
+        bench.table()
+        .query("metric == 'balanced_accuracy' and task == 'KNN' and encoder == 'tiny-vl'")["value"]
+        .item()
+    )
+    assert mine == stored
+    arrays = hb.evaluate(
+        features.train.X, features.test.X, features.train.y, features.test.y, tasks=["KNN"], n_neighbors=3
+    )
+    assert arrays.table().query("metric == 'balanced_accuracy'")["value"].item() == stored
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": np.full((4, 2), np.nan)}, "train: 4 rows have NaN"),
+        ({"train": np.zeros((4, 2, 2))}, r"expected numbers of shape \[images, dimension\]"),
+        ({"train_labels": np.zeros(3, int)}, "expected 4 labels"),
+        ({"train_labels": np.array([0.5, 1, 0, 1])}, "expected class ids"),
+        ({"train_labels": None}, "train_labels is missing"),
+        ({"n_neighbours": 3}, "unknown option 'n_neighbours'"),
+        ({"tasks": ["KN"]}, "unknown task 'KN'"),
+    ],
+)
+def test_wrong_arrays_are_refused_by_the_name_of_the_parameter(change: dict, message: str) -> None:  # type: ignore[type-arg]
+    given = {
+        "train": np.zeros((4, 2)),
+        "test": np.zeros((4, 2)),
+        "train_labels": np.array([0, 1, 0, 1]),
+        "test_labels": np.array([0, 1, 0, 1]),
+        "tasks": ["KNN"],
+    }
+    with pytest.raises(hb.HistobenchError, match=message):
+        hb.evaluate(**{**given, **change})  # type: ignore[arg-type]
+
+
+def test_an_encoder_embeds_pictures_arrays_and_paths(
+    tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = hb.create_encoder("tiny-vl", device="cpu")
+    paths = hb.load_dataset(tiles).frame()["image"].tolist()[:5]
+    from_paths = encoder.embed(paths, batch_size=2)
+    from_pictures = encoder.embed([Image.open(path) for path in paths])
+    from_arrays = encoder.embed(np.stack([np.asarray(Image.open(path).convert("RGB")) for path in paths]))
+    assert from_paths.shape == (5, encoder.dim)
+    assert np.allclose(from_paths, from_pictures, atol=1e-5)
+    assert np.allclose(from_paths, from_arrays, atol=1e-5)
+    assert encoder.embed(paths[0]).shape == (1, encoder.dim)
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    stored = hb.extract(tiles, "tiny-vl", folder=tmp_path / "f", precision="fp32").train
+    assert np.allclose(stored.X[:5], from_paths, atol=1e-4)
+
+
+def test_the_zoo_is_listed() -> None:
+    everyone = hb.list_encoders()
+    assert {spec.name for spec in hb.list_encoders(zero_shot=True)} < {spec.name for spec in everyone}
+    assert all(not spec.source.gated for spec in hb.list_encoders(open=True))
