@@ -49,8 +49,8 @@ def trend(rates: Mapping[int, float]) -> Trend | None:
 def _slope(x: Sequence[float], y: Sequence[float]) -> float:
     """The least-squares slope by one Householder reflection with fused sums.
 
-    Published slopes lie on rounding ties (5.965 became 5.97, 5.665 became 5.66): this is the arithmetic of the
-    published solver, written out so that every processor falls on its side of them.
+    Published slopes lie on rounding ties (5.965 became 5.97, 5.665 became 5.66): this is the arithmetic of
+    the published solver, written out so that every processor falls on its side of them.
     """
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     x, y = [value - mean_x for value in x], [value - mean_y for value in y]
