@@ -45,14 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--encoders", help="only these encoders, comma-separated")
     parser.add_argument("--alpha", type=float, default=0.05, help="error rate of the table (default: 0.05)")
     parser.add_argument(
-        "--n_bootstrap", type=int, help="resamples (default: 2000 or more, by the number of pairs)"
+        "--n_bootstrap",
+        type=int,
+        help="resamples of --test bootstrap (default: 2000 or more, by the number of pairs)",
     )
-    parser.add_argument("--random_state", type=int, default=42, help="seed of the resamples (default: 42)")
+    parser.add_argument("--random_state", type=int, default=42, help="seed of what is drawn (default: 42)")
     parser.add_argument(
         "--test",
-        choices=("auto", "bootstrap", "mcnemar", "delong"),
+        choices=("auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"),
         default="auto",
         help="auto (default): the simultaneous intervals decide; a named test does, with Holm's correction",
+    )
+    parser.add_argument(
+        "--interval",
+        choices=("logit-t", "percentile"),
+        default="logit-t",
+        help="of each value: logit-t (default), or percentile: the middle of resamples",
     )
     parser.add_argument(
         "--rope",
@@ -73,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.roi.results.reader import load_runs
 
     settings = CompareSettings(
-        args.metric, args.alpha, args.n_bootstrap, args.random_state, args.test, args.rope
+        args.metric, args.alpha, args.n_bootstrap, args.random_state, args.test, args.rope, args.interval
     )
     runs = select_runs(
         load_runs(args.results),

@@ -69,16 +69,51 @@ def test_a_pair_seen_from_the_other_side_has_the_opposite_difference(three: Path
     assert back is not None
     assert there.difference == -back.difference
     assert (there.interval.low, there.interval.high) == (-back.interval.high, -back.interval.low)
-    assert there.tests.mcnemar.only_first == back.tests.mcnemar.only_second
     assert there.tests.delong.difference == pytest.approx(-back.tests.delong.difference)
     assert there.p_value == back.p_value
 
 
-def test_auroc_goes_by_delong_and_other_metrics_by_the_paired_bootstrap(three: Path) -> None:
-    assert compare(three, metric="auroc").tables[0].test == "delong"
-    assert compare(three, metric="macro_auprc").tables[0].test == "bootstrap"
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "auroc", "log_loss"])
+@pytest.mark.parametrize("groups", [True, False])
+def test_an_interval_excludes_zero_exactly_where_its_p_value_is_below_alpha(
+    metric: str, groups: bool, write_run: Write
+) -> None:
+    for name, signal in {"a": 1.5, "b": 1.3, "c": 1.1, "d": 0.2}.items():
+        results = write_run(name, signal=signal, groups=groups)
+    (table,) = compare(results, metric=metric).tables
+    assert table.test == "jackknife"
+    assert table.n_resamples == 0
+    assert {pair.p_value < 0.05 for pair in table.pairs} == {True, False}
+    for pair in table.pairs:
+        assert pair.interval.contains(0.0) == (pair.p_value >= 0.05)
+
+
+def test_named_tests_are_about_the_metric_or_refused(three: Path) -> None:
     forced = compare(three, metric="accuracy", test="mcnemar").tables[0]
     assert [pair.p_value for pair in forced.pairs] == [pair.tests.mcnemar.p_value for pair in forced.pairs]
+    with pytest.raises(HistobenchError, match="about accuracy and not about balanced_accuracy"):
+        compare(three, test="mcnemar")
+    with pytest.raises(HistobenchError, match="about the AUROC and not about accuracy"):
+        compare(three, metric="accuracy", test="delong")
+    by_area = compare(three, metric="auroc", test="delong").tables[0]
+    assert [pair.p_value for pair in by_area.pairs] == [pair.tests.delong.p_value for pair in by_area.pairs]
+    assert compare(three).tables[0].pairs[0].tests.mcnemar is None
+
+
+def test_all_tests_agree_roughly_on_independent_images(three: Path) -> None:
+    tables = [
+        compare(three, metric="accuracy", test=test).tables[0].pairs
+        for test in ("jackknife", "bootstrap", "permutation", "mcnemar")
+    ]
+    for pairs in zip(*tables, strict=True):
+        p_values = np.array([pair.p_value for pair in pairs])
+        assert np.ptp(p_values) < (0.05 if p_values.min() < 0.3 else 0.2)  # counts make large ones coarse
+
+
+def test_mcnemar_of_groups_counts_patients_and_not_images(write_run: Write) -> None:
+    write_run("a", signal=1.5, groups=True)
+    (table,) = compare(write_run("b", signal=1.0, groups=True), metric="accuracy").tables
+    assert table.pairs[0].tests.mcnemar.method == "clustered"
 
 
 def test_delong_differs_by_the_stored_auroc(three: Path) -> None:
@@ -102,23 +137,27 @@ def test_equal_encoders_share_a_rank_and_do_not_differ(write_run: Write, simulat
     assert table.pairs[0].p_adjusted == 1
 
 
-def test_an_interval_without_width_is_not_taken_for_certainty(write_run: Write, simulate: Simulate) -> None:
+def test_a_perfect_score_and_equal_encoders_leave_room_for_what_was_not_seen(
+    write_run: Write, simulate: Simulate
+) -> None:
     good = simulate(signal=1.5)
     perfect = replace(good, probabilities=np.eye(3)[good.labels], predicted=good.labels)
     write_run("perfect", predictions=perfect, groups=False)
-    (table,) = compare(write_run("good", predictions=good, groups=False)).tables
-    assert table.entries[0].interval.has_no_width
-    bound = 100 * stats.binomtest(0, 150).proportion_ci(method="exact").high
-    (note,) = (note for note in table.notes if "no width" in note)
-    assert note.startswith("perfect: ")
-    assert f"150 images do not show may still be up to {bound:.1f} % of images" in note
+    write_run("again", predictions=perfect, groups=False)
+    (table,) = compare(write_run("good", predictions=good, groups=False), metric="accuracy").tables
+    assert table.entries[0].interval.high == 1
+    assert table.entries[0].interval.low == pytest.approx(150 / (150 + 1.96**2), abs=1e-4)
+    bound = stats.binomtest(0, 150).proportion_ci(method="exact").high
+    same = table.pair("perfect", "again")
+    assert same is not None
+    assert (same.interval.low, same.interval.high) == pytest.approx((-bound, bound))
 
 
 def test_images_in_another_order_are_matched_by_name(write_run: Write, simulate: Simulate) -> None:
     predictions = simulate(signal=1.5)
     shuffled = taken(predictions, np.random.default_rng(0).permutation(150))
     write_run("a", predictions=predictions)
-    (table,) = compare(write_run("b", predictions=shuffled)).tables
+    (table,) = compare(write_run("b", predictions=shuffled), metric="accuracy").tables
     assert table.pairs[0].difference == 0
     assert table.pairs[0].tests.mcnemar.n_discordant == 0
 
@@ -171,8 +210,16 @@ def test_repeated_names_in_another_order_cannot_be_matched(write_run: Write, sim
 
 
 def test_too_few_resamples_for_the_number_of_pairs_are_noted(three: Path) -> None:
-    assert "too few" in " ".join(compare(three, n_bootstrap=50).tables[0].notes)
-    assert not compare(three, n_bootstrap=2000).tables[0].notes
+    few, enough = (
+        " ".join(compare(three, n_bootstrap=number, test="bootstrap").tables[0].notes)
+        for number in (50, 2000)
+    )
+    assert "too few" in few
+    assert "too few" not in enough
+
+
+def test_the_family_of_the_correction_is_said(three: Path) -> None:
+    assert any("nothing is corrected" in note for note in compare(three).tables[0].notes)
 
 
 def test_a_metric_that_one_run_lacks_leaves_it_at_the_end(write_run: Write, simulate: Simulate) -> None:
@@ -253,7 +300,7 @@ def test_latex_and_markdown_escape_what_they_must(write_run: Write) -> None:
 
 
 def test_what_is_said_of_the_table_holds_for_all_encoders_at_once(three: Path) -> None:
-    """Against plain loops: leave out an image at a time, add up squares within classes, take Student's t."""
+    """Against plain loops: leave out an image at a time, add up squares, take Student's t."""
     (table,) = compare(three).tables
     standings = table.standings
     assert standings is not None
@@ -266,14 +313,11 @@ def test_what_is_said_of_the_table_holds_for_all_encoders_at_once(three: Path) -
         for name, run in runs.items()
     }
     differences = right[best].astype(float) - right[last]
-    sizes = np.bincount(labels)
-    variance = (
-        sum(
-            differences[labels == k].var(ddof=1) / sizes[k] * (sizes[k] / (sizes[k] - 1)) ** 0
-            for k in range(3)
-        )
-        / 9
-    )
+    without = []
+    for image in range(len(labels)):
+        kept = np.arange(len(labels)) != image
+        without.append(np.mean([differences[kept & (labels == k)].mean() for k in range(3)]))
+    variance = (len(labels) - 1) * np.var(without)
     pair = table.pair(best, last)
     assert pair is not None
     half = (pair.simultaneous.high - pair.simultaneous.low) / 2
@@ -288,7 +332,7 @@ def test_what_is_said_of_the_table_holds_for_all_encoders_at_once(three: Path) -
 
 
 def test_a_named_test_decides_instead(three: Path) -> None:
-    (table,) = compare(three, test="mcnemar").tables
+    (table,) = compare(three, metric="accuracy", test="mcnemar").tables
     assert [pair.holds for pair in table.pairs] == [pair.p_adjusted <= 0.05 for pair in table.pairs]
 
 

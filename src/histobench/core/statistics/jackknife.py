@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from histobench.core.statistics.intervals import most_unseen
 from histobench.core.statistics.resampling import (
     Evaluate,
     SamplingDesign,
@@ -193,8 +194,9 @@ def t_p_value(t: ArrayLike, freedom: float) -> Floats:
 def differences(found: LeaveOneOut, *, level: float = 0.95) -> PairedDifferences:
     """Every pair of columns by the untransformed jackknife-t.
 
-    Columns that never differ have the difference 0, no spread and the p-value 1. A difference without
-    spread (every unit shows the same) is as sure as the units allow: see `intervals`.
+    Columns that never differ have the difference 0 and the p-value 1; what the units did not show may still
+    be as much as `most_unseen` allows, so their interval has that width. A difference that is the same
+    without any of the units has the p-value of a sign test, 2 / 2^units.
     """
     first, second = np.triu_indices(len(found.values), 1)
     difference = found.values[first] - found.values[second]
@@ -207,8 +209,13 @@ def differences(found: LeaveOneOut, *, level: float = 0.95) -> PairedDifferences
     if found.freedom <= 0:
         nothing = np.full_like(difference, np.nan)
         return PairedDifferences(first, second, difference, nothing, nothing, nothing, nothing)
-    half = t_quantile(found.freedom, level) * error
+    units = len(found.left_out)
+    still = error == 0
+    by_sign = 2.0 ** (1 - units)
+    same = np.abs(difference) * (0.5 if by_sign < 1 - level else 2.0)
+    unseen = np.where(np.abs(difference) < 1e-12, most_unseen(units, level=level), same)
+    half = np.where(still, unseen, t_quantile(found.freedom, level) * error)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where((np.abs(difference) < 1e-12) & (error == 0), 0.0, difference / error)
-    p_value = t_p_value(t, found.freedom)
+        p_value = t_p_value(difference / error, found.freedom)
+    p_value = np.where(still, np.where(np.abs(difference) < 1e-12, 1.0, by_sign), p_value)
     return PairedDifferences(first, second, difference, error, difference - half, difference + half, p_value)

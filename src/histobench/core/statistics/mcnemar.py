@@ -1,7 +1,13 @@
-"""McNemar's test: do two classifiers err on the same samples equally often?"""
+"""McNemar's test: do two classifiers err on the same samples equally often?
+
+Samples in clusters (images of one patient) are not independent. Their clustered form adds up, within each
+cluster, the samples that only the first gets right less those that only the second does, and takes the
+variance of these sums D over clusters (Obuchowski 1998): z^2 = (sum of D)^2 / (sum of D^2).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +25,7 @@ class McNemar:
     only_first: int  # samples that only the first classifier gets right
     only_second: int
     p_value: float
-    method: str  # "exact", "chi2" (with continuity correction) or "mid-p"
+    method: str  # "exact", "chi2" (with continuity correction), "mid-p" or "clustered"
 
     @property
     def n_discordant(self) -> int:
@@ -73,3 +79,31 @@ def mcnemar_p_values(
     if method == "mid-p":
         p_values[some] -= stats.binom.pmf(fewer[some], discordant[some], 0.5)
     return np.minimum(p_values, 1.0)
+
+
+def clustered_mcnemar(
+    first_correct: ArrayLike, second_correct: ArrayLike, clusters: Sequence[object]
+) -> McNemar:
+    """The test for samples in clusters.
+
+    >>> first, second = [1, 1, 1, 1, 0, 1], [0, 0, 1, 0, 0, 1]
+    >>> round(clustered_mcnemar(first, second, ["p", "p", "p", "q", "q", "r"]).p_value, 3)
+    0.18
+    """
+    right = np.stack([np.asarray(first_correct, dtype=bool), np.asarray(second_correct, dtype=bool)])
+    only_first, only_second = (int((right[k] & ~right[1 - k]).sum()) for k in (0, 1))
+    p_value = clustered_mcnemar_p_values(right, clusters)[0, 1]
+    return McNemar(only_first, only_second, float(p_value), "clustered")
+
+
+def clustered_mcnemar_p_values(correct: ArrayLike, clusters: Sequence[object]) -> NDArray[np.float64]:
+    """The p-values of all pairs [m, m] of classifiers with correctness [m, n]."""
+    right = np.asarray(correct, dtype=np.float64)
+    codes = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    sums = np.stack([np.bincount(codes, row) for row in right])
+    products = sums @ sums.T
+    squares = np.diag(products)[:, None] + np.diag(products)[None, :] - 2 * products
+    total = sums.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        statistic = np.where(squares > 0, (total[:, None] - total[None, :]) ** 2 / squares, 0.0)
+    return np.asarray(stats.chi2.sf(statistic, 1), dtype=np.float64)

@@ -83,14 +83,18 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "p_holm": _number(pair.p_adjusted),
         "holds": pair.holds,
         "simultaneous": {**_bounds(pair.simultaneous), "p_value": _number(pair.p_simultaneous)},
-        "paired_bootstrap": {"p_value": pair.tests.bootstrap},
-        "mcnemar": {
+        "jackknife": {"p_value": _number(pair.tests.jackknife)},
+        "paired_bootstrap": {"p_value": _number(pair.tests.bootstrap)},
+        "permutation": {"p_value": _number(pair.tests.permutation)},
+        "mcnemar": None
+        if mcnemar is None
+        else {
             "p_value": mcnemar.p_value,
             "method": mcnemar.method,
             "only_first_correct": mcnemar.only_first,
             "only_second_correct": mcnemar.only_second,
         },
-        "delong": {"p_value": None, "reason": pair.tests.no_delong}
+        "delong": {"p_value": None, "reason": pair.tests.no_delong or "the metric is not the AUROC"}
         if delong is None
         else {"p_value": delong.p_value, "auroc_difference": delong.difference, "z": _number(delong.z)},
     }
@@ -137,7 +141,11 @@ def _ranking(ranking: DatasetRanking) -> dict[str, Any]:
 
 
 def _bounds(interval: Interval) -> dict[str, Any]:
-    bounds: dict[str, Any] = {"ci_lower": interval.low, "ci_upper": interval.high}
+    bounds: dict[str, Any] = {
+        "ci_lower": interval.low,
+        "ci_upper": interval.high,
+        "ci_method": interval.method,
+    }
     return bounds | ({"ci_note": interval.reason} if interval.reason else {})
 
 

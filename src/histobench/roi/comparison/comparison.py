@@ -11,17 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.intervals import Interval, most_unseen, percentile_interval
+from histobench.core.statistics.intervals import Interval, percentile_interval
+from histobench.core.statistics.jackknife import LeaveOneOut, PairedDifferences, differences
 from histobench.core.statistics.multiplicity import holm
-from histobench.core.statistics.paired import PairedDifference, paired_difference, smallest_p_value
+from histobench.core.statistics.paired import paired_difference, smallest_p_value
 from histobench.core.statistics.resampling import SamplingDesign, replicates_of_all
+from histobench.core.statistics.sign_flip import sign_flip_p_value
 from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_datasets
 from histobench.roi.comparison.image_groups import design_of
+from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
 from histobench.roi.comparison.metric_function import LABEL_METRICS, check_metric, one_metric
-from histobench.roi.comparison.pair_tests import TESTS, PairTests, chosen_test, pair_tests
+from histobench.roi.comparison.metric_intervals import METHOD
+from histobench.roi.comparison.pair_tests import TESTS, PairTests, area_test, chosen_test, label_test
 from histobench.roi.comparison.random_state import check_random_state
 from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.same_images import aligned
+from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.selection import by_dataset, distinct_names
 from histobench.roi.comparison.standings import Standings, standings_of
 from histobench.roi.metrics.formulas import LOWER_IS_BETTER
@@ -29,6 +34,7 @@ from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 
 Floats = NDArray[np.float64]
+VALUE_INTERVALS = (METHOD, "percentile")
 
 
 @dataclass(frozen=True)
@@ -80,9 +86,9 @@ class DatasetTable:
     pairs: tuple[Pair, ...]
     n_images: int
     n_groups: int | None
-    resampled: str  # in words
-    n_resamples: int
-    test: str  # "bootstrap", "mcnemar" or "delong"
+    resampled: str  # what was left out, or drawn again, in words
+    n_resamples: int  # 0 where nothing was drawn
+    test: str  # one of `pair_tests.TEST_NAMES`
     notes: tuple[str, ...] = ()
     standings: Standings | None = (
         None  # None with fewer than two values, or values that are means over episodes
@@ -123,6 +129,7 @@ class CompareSettings:
     random_state: int = 42
     test: str = "auto"
     rope: float = 0.01  # differences up to this are equivalent in practice (over datasets)
+    interval: str = METHOD  # of each value; or "percentile"
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
@@ -135,6 +142,9 @@ class CompareSettings:
             raise HistobenchError(f"--rope must be at least 0 and below 1, not {self.rope:g}")
         if self.test not in TESTS:
             raise HistobenchError(f"unknown test {self.test!r}; known: {', '.join(TESTS)}")
+        if self.interval not in VALUE_INTERVALS:
+            raise HistobenchError(f"unknown interval {self.interval!r}; known: {', '.join(VALUE_INTERVALS)}")
+        chosen_test(self.test, self.metric)
 
 
 def compare_runs(runs: Sequence[StoredRun], settings: CompareSettings) -> Comparison:
@@ -175,21 +185,24 @@ def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -
     reference = next(iter(predictions.values()))
     if len(reference) == 0:
         raise HistobenchError(f"the runs on {dataset or 'this dataset'} hold no predictions to compare")
-    design = design_of(reference)
     level = 1 - settings.alpha
-    evaluate = one_metric(predictions, settings.metric)
-    observed = {
-        name: float(values[0])
-        for name, values in evaluate(np.ones((1, len(reference)), dtype=np.int32)).items()
-    }
-    n_pairs = len(named) * (len(named) - 1) // 2
-    n_resamples = settings.n_bootstrap or resamples_for(n_pairs, settings.metric, settings.alpha)
-    resampled = replicates_of_all(evaluate, design, n_resamples=n_resamples, seed=settings.random_state)
-    entries = _entries(named, observed, resampled, settings.metric, level)
-    test = chosen_test(settings.test, settings.metric, reference)
+    units = SamplingUnits.of(reference)
+    found = left_out_table(predictions, [settings.metric], units)[settings.metric]
+    test = chosen_test(settings.test, settings.metric)
+    drawn = _drawn(predictions, settings, test)
+    intervals = (
+        intervals_of_table(settings.metric, found, predictions, units, level=level)
+        if settings.interval == METHOD
+        else {name: percentile_interval(drawn.values[name], level=level) for name in named}
+    )
+    entries = _entries(named, found, intervals, settings.metric)
     whole = not any(_is_mean_over_episodes(entry) for entry in entries)
-    standings = standings_of(predictions, settings.metric, design, alpha=settings.alpha) if whole else None
-    pairs = _pairs(entries, predictions, resampled, design, test, settings.alpha)
+    standings = (
+        standings_of(found, settings.metric, drawn.design, reference.labels, alpha=settings.alpha)
+        if whole
+        else None
+    )
+    pairs = _pairs(entries, predictions, found, drawn, test, settings)
     if standings is not None:
         pairs = tuple(_together(pair, standings, settings.test == "auto") for pair in pairs)
     return DatasetTable(
@@ -197,13 +210,33 @@ def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -
         entries=entries,
         pairs=pairs,
         n_images=len(reference),
-        n_groups=design.n_units if design.is_clustered else None,
-        resampled=RESAMPLED[design.kind],
-        n_resamples=n_resamples,
+        n_groups=None if units.group_of is None else units.n_units,
+        resampled=RESAMPLED["plain" if units.group_of is None else "cluster"],
+        n_resamples=drawn.n_resamples,
         test=test,
-        notes=_notes(entries, pairs, design, test, n_resamples, settings.alpha),
+        notes=_notes(entries, pairs, units, drawn, test, settings),
         standings=standings,
     )
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Resamples of every run's metric, where the chosen procedures need them."""
+
+    design: SamplingDesign
+    values: dict[str, Floats]
+    n_resamples: int = 0
+
+
+def _drawn(predictions: dict[str, Predictions], settings: CompareSettings, test: str) -> _Drawn:
+    design = design_of(next(iter(predictions.values())))
+    if test != "bootstrap" and settings.interval == METHOD:
+        return _Drawn(design, {})
+    n_pairs = len(predictions) * (len(predictions) - 1) // 2
+    n_resamples = settings.n_bootstrap or resamples_for(n_pairs, settings.metric, settings.alpha)
+    evaluate = one_metric(predictions, settings.metric)
+    values = replicates_of_all(evaluate, design, n_resamples=n_resamples, seed=settings.random_state)
+    return _Drawn(design, values, n_resamples)
 
 
 def _is_mean_over_episodes(entry: Entry) -> bool:
@@ -222,12 +255,9 @@ def _together(pair: Pair, standings: Standings, decides: bool) -> Pair:
 
 
 def _entries(
-    named: dict[str, StoredRun],
-    observed: dict[str, float],
-    resampled: dict[str, Floats],
-    metric: str,
-    level: float,
+    named: dict[str, StoredRun], found: LeaveOneOut, intervals: dict[str, Interval], metric: str
 ) -> tuple[Entry, ...]:
+    observed = dict(zip(found.names, found.values.tolist(), strict=True))
     sign = 1 if metric in LOWER_IS_BETTER else -1
     order = sorted(named, key=lambda name: (math.isnan(observed[name]), sign * observed[name], name))
     return tuple(
@@ -237,7 +267,7 @@ def _entries(
             if math.isnan(observed[name])
             else 1 + sum(sign * observed[other] < sign * observed[name] for other in named),
             value=None if math.isnan(observed[name]) else observed[name],
-            interval=percentile_interval(resampled[name], level=level),
+            interval=intervals[name],
             reported=named[name].metrics.get(metric),
             caveats=named[name].caveats,
         )
@@ -248,53 +278,83 @@ def _entries(
 def _pairs(
     entries: tuple[Entry, ...],
     predictions: dict[str, Predictions],
-    resampled: dict[str, Floats],
-    design: SamplingDesign,
+    found: LeaveOneOut,
+    drawn: _Drawn,
     test: str,
-    alpha: float,
+    settings: CompareSettings,
 ) -> tuple[Pair, ...]:
     """All pairs of encoders that have a value; the Holm family is the whole table.
 
     The best encoder is chosen by looking at the data, so comparisons with it alone would be a smaller family
     than the one it was chosen from, and would claim too much.
     """
-    compared: list[tuple[str, str, PairedDifference, PairTests]] = []
-    for first, second in combinations([entry for entry in entries if entry.value is not None], 2):
-        assert first.value is not None
-        assert second.value is not None
-        difference = paired_difference(
-            first.value - second.value,
-            resampled[first.name] - resampled[second.name],
-            design,
-            level=1 - alpha,
+    names = [entry.name for entry in entries if entry.value is not None]
+    if len(names) < 2:
+        return ()
+    level = 1 - settings.alpha
+    ordered = found.columns(names)
+    paired = differences(ordered, level=level)
+    intervals, tests = [], []
+    for k, (first, second) in enumerate(combinations(names, 2)):
+        runs = predictions[first], predictions[second]
+        delong, no_delong = area_test(*runs, settings.metric)
+        tested = PairTests(
+            jackknife=float(paired.p_value[k]),
+            mcnemar=label_test(*runs, settings.metric),
+            delong=delong,
+            no_delong=no_delong,
         )
-        tests = pair_tests(predictions[first.name], predictions[second.name], bootstrap=difference.p_value)
-        compared.append((first.name, second.name, difference, tests))
-    p_values = [tests.p_value(test) for *_, tests in compared]
+        interval = _interval(paired, k, level)
+        if test == "bootstrap":
+            rows = drawn.values[first] - drawn.values[second]
+            resampled = paired_difference(float(paired.difference[k]), rows, drawn.design, level=level)
+            interval, tested = resampled.interval, replace(tested, bootstrap=resampled.p_value)
+        elif test == "permutation":
+            parts = _contributions(ordered, int(paired.first[k]), int(paired.second[k]))
+            p_value = sign_flip_p_value(parts, seed=settings.random_state)
+            tested = replace(tested, permutation=p_value)
+        elif test == "delong" and delong is not None:
+            interval = Interval(*delong.interval(level), level, "delong")
+        intervals.append(interval)
+        tests.append(tested)
+    p_values = [tested.p_value(test) for tested in tests]
     return tuple(
         Pair(
             a,
             b,
-            difference.difference,
-            difference.interval,
-            tests,
-            p,
+            float(paired.difference[k]),
+            intervals[k],
+            tests[k],
+            p_values[k],
             float(adjusted),
-            bool(adjusted <= alpha),
-            Interval(None, None, 1 - alpha, "max-t", reason="the values are means over episodes"),
+            bool(adjusted <= settings.alpha),
+            Interval(None, None, level, "max-t", reason="the values are means over episodes"),
             float("nan"),
         )
-        for (a, b, difference, tests), p, adjusted in zip(compared, p_values, holm(p_values), strict=True)
+        for k, ((a, b), adjusted) in enumerate(zip(combinations(names, 2), holm(p_values), strict=True))
     )
+
+
+def _interval(paired: PairedDifferences, k: int, level: float) -> Interval:
+    if not np.isfinite([paired.low[k], paired.high[k]]).all():
+        return Interval(None, None, level, "jackknife-t", 0, "undefined when one of the units is left out")
+    return Interval(float(paired.low[k]), float(paired.high[k]), level, "jackknife-t")
+
+
+def _contributions(found: LeaveOneOut, first: int, second: int) -> Floats:
+    """What each unit adds to the difference of two columns (their pseudo-values)."""
+    n = len(found.left_out)
+    whole = found.values[first] - found.values[second]
+    return n * whole - (n - 1) * (found.left_out[:, first] - found.left_out[:, second])
 
 
 def _notes(
     entries: tuple[Entry, ...],
     pairs: tuple[Pair, ...],
-    design: SamplingDesign,
+    units: SamplingUnits,
+    drawn: _Drawn,
     test: str,
-    n_resamples: int,
-    alpha: float,
+    settings: CompareSettings,
 ) -> tuple[str, ...]:
     notes = []
     missing = [entry.name for entry in entries if entry.value is None]
@@ -305,29 +365,25 @@ def _notes(
             "values are those of the stored per-image predictions (for few-shot: mean probabilities over "
             "episodes); the runs' files report means over episodes"
         )
-    flat = [entry.name for entry in entries if entry.interval.has_no_width]
-    if flat:
-        units = "groups" if design.is_clustered else "images"
-        notes.append(
-            f"{', '.join(flat)}: resamples are all alike, the interval has no width. That is no certainty: "
-            f"what {design.n_units} {units} do not show may still be up to "
-            f"{100 * most_unseen(design.n_units, level=1 - alpha):.1f} % of {units}"
-        )
-    if test == "bootstrap" and pairs and smallest_p_value(n_resamples, design) * len(pairs) > alpha:
-        needed = resamples_for(2 * len(pairs), "accuracy", alpha)
-        if smallest_p_value(needed, design) * len(pairs) > alpha:
+    without = {entry.interval.reason for entry in entries if entry.value is not None}
+    notes += sorted(f"no interval: {reason}" if not reason.startswith("no ") else reason
+                    for reason in without if reason)  # fmt: skip
+    if test == "bootstrap" and pairs:
+        smallest = smallest_p_value(drawn.n_resamples, drawn.design) * len(pairs)
+        needed = resamples_for(2 * len(pairs), "accuracy", settings.alpha)
+        if smallest > settings.alpha and smallest_p_value(needed, drawn.design) * len(pairs) > settings.alpha:
             notes.append(f"too few groups for {len(pairs)} corrected comparisons: no difference can hold")
-        else:
+        elif smallest > settings.alpha:
             notes.append(
-                f"{n_resamples} resamples are too few for {len(pairs)} corrected comparisons: "
+                f"{drawn.n_resamples} resamples are too few for {len(pairs)} corrected comparisons: "
                 f"no difference can hold; use --n_bootstrap {needed}"
             )
-    if test == "mcnemar" and design.is_clustered:
+    caution = units.caution()
+    if caution is not None:
+        notes.append(caution)
+    if pairs:
         notes.append(
-            "McNemar's test takes images as independent, but they come in groups: prefer --test bootstrap"
-        )
-    if design.is_clustered and design.n_units < 20:
-        notes.append(
-            f"only {design.n_units} groups: intervals from so few are rough and tend to be too narrow"
+            "the correction is for the pairs of this table; other metrics, tasks and datasets are further "
+            "looks at the data, for which nothing is corrected"
         )
     return tuple(notes)

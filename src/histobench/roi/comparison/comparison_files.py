@@ -106,12 +106,13 @@ def pairs_csv(comparison: Comparison) -> str:
         "p_holm",
         "holds",
     ]
-    header += ["p_bootstrap", "p_mcnemar", "p_delong"]
+    tests = ("jackknife", "bootstrap", "permutation", "mcnemar", "delong")
+    header += [f"p_{test}" for test in tests]
     rows: list[list[object]] = [
         [
             table.dataset, pair.first, pair.second, pair.difference, pair.interval.low, pair.interval.high,
-            pair.p_value, pair.p_adjusted, pair.holds, pair.tests.bootstrap, pair.tests.mcnemar.p_value,
-            None if pair.tests.delong is None else pair.tests.delong.p_value,
+            pair.p_value, pair.p_adjusted, pair.holds,
+            *(pair.tests.p_value(test) for test in tests),
         ]
         for table in comparison.tables
         for pair in table.pairs

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from histobench.core.statistics.intervals import Interval
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
 from histobench.roi.comparison.dataset_ranking import DatasetRanking
+from histobench.roi.comparison.pair_tests import TEST_NAMES
 
 #: Fewer datasets than this say nothing about others; the chances would be those assumed beforehand.
 LEAST_DATASETS = 3
@@ -281,14 +282,14 @@ def _title(comparison: Comparison, table: DatasetTable) -> str:
 
 def _how(comparison: Comparison, table: DatasetTable) -> str:
     groups = "" if table.n_groups is None else f" of {table.n_groups} groups"
-    tests = {"bootstrap": "paired bootstrap", "mcnemar": "McNemar's test", "delong": "DeLong's test"}
     direction = "lower is better; " if comparison.lower_is_better else ""
     pairs = "1 pair" if len(table.pairs) == 1 else f"{len(table.pairs)} pairs"
-    tested = f"; p: {tests[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
+    tested = f"; p: {TEST_NAMES[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
     if table.standings is not None:
         unit = "image" if table.n_groups is None else "group"
         tested = f"; differences: leaving out one {unit} at a time, Student's t for the largest of {pairs}"
-    return (
-        f"{direction}{table.n_images} test images{groups}; intervals: {table.n_resamples} resamples of "
-        f"{table.resampled}{tested}"
-    )
+    drawn = f"{table.n_resamples} resamples of" if table.n_resamples else "leaving out one at a time of the"
+    methods = sorted({entry.interval.method for entry in table.entries if entry.interval.low is not None})
+    named = f" ({', '.join(methods)})" if methods else ""
+    intervals = f"intervals: {drawn} {table.resampled}{named}"
+    return f"{direction}{table.n_images} test images{groups}; {intervals}{tested}"

@@ -72,11 +72,14 @@ def label_metrics(
     tally = _confusions(runs)
 
     def evaluate(counts: NDArray[np.int32]) -> dict[str, dict[str, Floats]]:
-        return {
-            name: label_metrics_of(_confusion_only(confusion)) for name, confusion in tally(counts).items()
-        }
+        return {name: label_metrics_of_confusions(confusion) for name, confusion in tally(counts).items()}
 
     return evaluate
+
+
+def label_metrics_of_confusions(confusions: Floats) -> dict[str, Floats]:
+    """The label metrics of confusion matrices [b, c, c], [b] each."""
+    return label_metrics_of(_confusion_only(confusions))
 
 
 def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
@@ -84,8 +87,7 @@ def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
 
     def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
         return {
-            name: label_metrics_of(_confusion_only(confusion))[metric]
-            for name, confusion in tally(counts).items()
+            name: label_metrics_of_confusions(confusion)[metric] for name, confusion in tally(counts).items()
         }
 
     return evaluate

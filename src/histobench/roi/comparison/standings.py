@@ -6,7 +6,7 @@ value. What is left out one at a time are groups (patients, slides) where there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,12 +16,10 @@ from scipy import special
 from histobench.core.statistics.best import BestSet, WinnerValue, best_set, winner_value
 from histobench.core.statistics.effective_units import effective_freedom
 from histobench.core.statistics.intervals import Interval
-from histobench.core.statistics.jackknife import LeaveOneOut, leave_one_out
+from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.resampling import SamplingDesign
 from histobench.core.statistics.simultaneous import SimultaneousPairs, rank_intervals, simultaneous_pairs
-from histobench.roi.comparison.metric_function import one_metric
 from histobench.roi.metrics.formulas import LOWER_IS_BETTER
-from histobench.roi.predictions import Predictions
 
 Floats = NDArray[np.float64]
 #: Metrics that weigh images, not classes: a rare class does not limit what is known about them.
@@ -55,11 +53,12 @@ class Standings:
 
 
 def standings_of(
-    predictions: Mapping[str, Predictions], metric: str, design: SamplingDesign, *, alpha: float = 0.05
+    found: LeaveOneOut, metric: str, design: SamplingDesign, labels: NDArray[np.int64], *, alpha: float = 0.05
 ) -> Standings | None:
-    """The standings of runs on the same images; None with fewer than two runs that have the metric."""
-    found = leave_one_out(one_metric(predictions, metric), design)
-    labels = next(iter(predictions.values())).labels
+    """The standings of one metric of all encoders; None with fewer than two that have it.
+
+    Units count by their size, and for metrics of classes those of the rarest class.
+    """
     freedom = effective_freedom(design, None if metric in _BY_IMAGE else labels)
     return standings(replace(found, freedom=min(found.freedom, freedom)), metric, len(labels), alpha=alpha)
 
