@@ -123,14 +123,8 @@ def test_stored_intervals_are_used_where_they_belong_to_the_predictions(
 def test_intervals_are_named_for_what_they_are(results: Path, tmp_path: Path, data_of: DataOf) -> None:
     folder = one_run(results, tmp_path / "r")
     site = build_site(folder, tmp_path / "site")
-    assert data_of(site, "run/0")["boundsFrom"].endswith("; that of AUROC by DeLong")
-    paragraph = data_of(site, "methods")["paragraph"]
-    assert "are percentile bootstrap intervals" in paragraph
-    assert "those of AUROC are DeLong's." in paragraph
-    list(bootstrap_runs(load_runs(folder), BootstrapSettings(n_bootstrap=77, method="bca")))
-    paragraph = data_of(build_site(folder, tmp_path / "site"), "methods")["paragraph"]
-    assert "are BCa bootstrap intervals" in paragraph
-    assert "DeLong" not in paragraph
+    assert data_of(site, "run/0")["boundsFrom"] == "jackknife over groups (patients or slides) (logit-t)"
+    assert "jackknife intervals with Student's t" in data_of(site, "methods")["paragraph"]
 
 
 def test_a_damaged_run_is_listed_and_does_not_stop_the_others(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,14 +11,13 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from histobench.report.pairs import Pairs
-from histobench.report.table_statistics import Allowance, table_statistics
+from histobench.core.statistics.mcnemar import clustered_mcnemar
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.pairs import Pairs
 from histobench.roi.comparison.selection import distinct_names, select_runs
+from histobench.roi.comparison.table_statistics import table_statistics
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
-
-PLENTY, NOTHING = Allowance(math.inf, math.inf), Allowance(0, 0)
 
 
 def named_pairs(pairs: Pairs) -> list[tuple[str, str]]:
@@ -36,14 +34,14 @@ def runs(simulated: ModuleType) -> dict[str, Predictions]:
     }
 
 
-@pytest.mark.parametrize("metric", ["balanced_accuracy", "f1_score"])
-def test_with_allowance_the_numbers_are_those_of_compare(results: Path, metric: str) -> None:
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "f1_score", "auroc"])
+def test_the_numbers_of_the_report_are_those_of_compare(results: Path, metric: str) -> None:
     chosen = select_runs(load_runs(results), task="KNN", dataset="clinic")
     table = compare_runs(chosen, CompareSettings(metric=metric)).tables[0]
     named = {name: run.predictions for name, run in distinct_names(chosen).items()}
-    found = table_statistics(named, PLENTY)
+    found = table_statistics(named)
     statistics = found.metrics[metric]
-    assert found.n_resamples == table.n_resamples
+    assert statistics.test == table.test == "jackknife"
     assert list(statistics.order) == [entry.name for entry in table.entries]
     assert [statistics.intervals[entry.name] for entry in table.entries] == [
         e.interval for e in table.entries
@@ -55,57 +53,52 @@ def test_with_allowance_the_numbers_are_those_of_compare(results: Path, metric: 
     assert pairs.p_adjusted.tolist() == [pair.p_adjusted for pair in table.pairs]
 
 
-def test_auroc_goes_by_the_same_delong_test_as_compare(results: Path) -> None:
-    chosen = select_runs(load_runs(results), task="KNN", dataset="tissue")
-    table = compare_runs(chosen, CompareSettings(metric="auroc", n_bootstrap=10)).tables[0]
-    named = {name: run.predictions for name, run in distinct_names(chosen).items()}
-    statistics = table_statistics(named, PLENTY).metrics["auroc"]
-    assert statistics.test == table.test == "delong"
-    assert statistics.pairs.p_adjusted == pytest.approx([pair.p_adjusted for pair in table.pairs])
-
-
 def test_who_stands_how(runs: dict[str, Predictions]) -> None:
-    statistics = table_statistics(runs, PLENTY).metrics["accuracy"]
+    statistics = table_statistics(runs).metrics["accuracy"]
     standings = {name: statistics.standing(name) for name in runs}
     assert standings["weak"] == "behind"
     assert sorted(standings[name] for name in ("good", "alike")) == ["best", "tie"]
 
 
-def test_without_allowance_mcnemar_decides(simulated: ModuleType) -> None:
-    # 45 pairs cannot survive the correction with 1000 resamples.
-    data = simulated.SimulatedSet.of_size("d", 150, classes=("a", "b", "c"))
-    runs = {
-        f"e{k}": simulated.simulated_predictions(data, skill=0.5 + 0.25 * k, sharpness=1, seed=k)
-        for k in range(10)
-    }
-    found = table_statistics(runs, NOTHING)
+def test_equal_encoders_in_many_are_not_told_apart_by_a_test_of_something_else(simulated: ModuleType) -> None:
+    # Ten runs of one skill: a test of accuracy must not decide about the balanced accuracy of rare classes.
+    data = simulated.SimulatedSet.of_size("d", 400, classes=("a", "b", "c"))
+    runs = {f"e{k}": simulated.simulated_predictions(data, skill=1.5, sharpness=1, seed=k) for k in range(10)}
+    found = table_statistics(runs)
     statistics = found.metrics["balanced_accuracy"]
-    assert statistics.test == "mcnemar"
-    assert "--thorough" in statistics.note
+    assert statistics.test == "jackknife"
+    assert not statistics.pairs.holds.any()
+    assert statistics.pairs.p_adjusted == pytest.approx(
+        multipletests(statistics.pairs.p_value, method="holm")[1]
+    )
+
+
+@pytest.mark.parametrize("groups", [0, 40])
+def test_discordant_images_and_mcnemar_of_every_pair(runs: dict[str, Predictions], groups: int) -> None:
+    if groups:
+        patients = tuple(f"p{k % groups}" for k in range(150))
+        runs = {name: replace(run, groups=patients) for name, run in runs.items()}
+    found = table_statistics(runs).discordance
+    assert found is not None
     right = {name: run.predicted == run.labels for name, run in runs.items()}
-    expected = []
-    for first, second in named_pairs(statistics.pairs):
-        a, b = right[first], right[second]
-        table = [[(a & b).sum(), (a & ~b).sum()], [(~a & b).sum(), (~a & ~b).sum()]]
-        exact = table[0][1] + table[1][0] < 25
-        # With equal counts the reference corrects past zero; there is no evidence at all, so p is 1.
-        equal = table[0][1] == table[1][0]
-        p_value = 1.0 if equal else float(reference_mcnemar(table, exact=exact, correction=True).pvalue)
-        expected.append(p_value)
-        assert found.discordance is not None
-        i, j = map(found.discordance.names.index, (first, second))
-        assert found.discordance.only_first[[i, j], [j, i]].tolist() == [table[0][1], table[1][0]]
-        assert found.discordance.p_values[[i, j], [j, i]] == pytest.approx([p_value, p_value])
-    assert statistics.pairs.p_value == pytest.approx(expected)
-    assert statistics.pairs.p_adjusted == pytest.approx(multipletests(expected, method="holm")[1])
-    assert {statistics.standing(name) for name in runs} >= {"best", "behind"}
+    for i, first in enumerate(found.names):
+        for j, second in enumerate(found.names[:i]):
+            a, b = right[first], right[second]
+            table = [[(a & b).sum(), (a & ~b).sum()], [(~a & b).sum(), (~a & ~b).sum()]]
+            assert found.only_first[[i, j], [j, i]].tolist() == [table[0][1], table[1][0]]
+            if groups:
+                expected = clustered_mcnemar(a, b, patients).p_value
+            else:
+                exact = table[0][1] + table[1][0] < 25
+                expected = float(reference_mcnemar(table, exact=exact, correction=True).pvalue)
+            assert found.p_values[[i, j], [j, i]] == pytest.approx([expected, expected])
 
 
 def test_too_few_groups_mark_no_ties(runs: dict[str, Predictions]) -> None:
     grouped = {
         name: replace(run, groups=tuple(f"p{k % 3}" for k in range(len(run)))) for name, run in runs.items()
     }
-    found = table_statistics(grouped, PLENTY)
+    found = table_statistics(grouped)
     assert found.n_groups == 3
     statistics = found.metrics["accuracy"]
     assert statistics.test == ""
@@ -115,7 +108,7 @@ def test_too_few_groups_mark_no_ties(runs: dict[str, Predictions]) -> None:
 
 def test_runs_on_other_images_are_not_compared(runs: dict[str, Predictions]) -> None:
     runs["weak"] = replace(runs["weak"], img_names=tuple(f"other-{k}" for k in range(150)))
-    found = table_statistics(runs, PLENTY)
+    found = table_statistics(runs)
     assert "different images" in found.problem
     assert found.metrics == {}
 
@@ -124,13 +117,13 @@ def test_probabilities_that_miss_a_class_have_no_auroc(runs: dict[str, Predictio
     probabilities = runs["weak"].probabilities.copy()
     probabilities[:, 2] = np.nan
     runs["weak"] = replace(runs["weak"], probabilities=probabilities)
-    statistics = table_statistics(runs, PLENTY).metrics["auroc"]
+    statistics = table_statistics(runs).metrics["auroc"]
     assert statistics.intervals["weak"].low is None
     assert set(statistics.pairs.names) == {"good", "alike"}
 
 
 def test_one_run_alone_has_intervals_and_no_ties(runs: dict[str, Predictions]) -> None:
-    statistics = table_statistics({"good": runs["good"]}, PLENTY).metrics["accuracy"]
+    statistics = table_statistics({"good": runs["good"]}).metrics["accuracy"]
     low, high = statistics.intervals["good"].low, statistics.intervals["good"].high
     assert low is not None
     assert high is not None

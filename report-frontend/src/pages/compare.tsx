@@ -29,7 +29,6 @@ interface TableData {
   numImages: number;
   numGroups: number | null;
   resampled: string;
-  resamples: number;
   problem: string;
 }
 
@@ -236,7 +235,7 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
         </div>
         {exact && (
           <div>
-            <dt>McNemar (accuracy)</dt>
+            <dt>McNemar, of accuracy only{table.numGroups ? ", clustered" : ""}</dt>
             <dd>
               p {exact[2] < 0.001 ? "" : "= "}{pValue(exact[2])} <small>only one right: {exact[0]} against {exact[1]}</small>
             </dd>
@@ -245,7 +244,7 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
       </dl>
       <p class="fine">
         {info.test ? `${info.test[0].toUpperCase()}${info.test.slice(1)}, corrected over ${count(pairs, "pair")} of the table` : "No test"}; {count(table.numImages, "test image")}
-        {table.numGroups ? ` of ${count(table.numGroups, "group")}` : ""}; {table.resamples.toLocaleString("en")} resamples of {table.resampled}. {info.note && `${info.note}. `}
+        {table.numGroups ? ` of ${count(table.numGroups, "group")}` : ""}; left out one at a time: {table.resampled}. {info.note && `${info.note}. `}
         {!holds && found.low !== null && found.holm !== null && `“Cannot be told apart” is not “equal”: differences from ${signed(found.low)} to ${signed(found.high)} fit these images.`}
         {averaged && " Few-shot: the difference is of each image’s mean probabilities over episodes; the two values are means over episodes."}
       </p>

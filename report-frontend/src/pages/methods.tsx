@@ -74,14 +74,18 @@ function EncoderMethods({ site, methods }: { site: Site; methods: Methods }) {
   return (
     <>
       <p>
-        <strong>95% interval.</strong> A test set is a sample: other images of the same kind would give a somewhat different number. The interval is where the middle 95% of the numbers lie when the test set is drawn
-        again many times. Where images are known to come from patients or slides, whole patients or slides are drawn, because images of one patient are alike. It does not cover another training set, another
-        scanner or another seed. For few-shot results it is about the choice of the labelled examples: episodes are drawn again.
+        <strong>95% interval.</strong> A test set is a sample: other images of the same kind would give a somewhat different number. The interval is made so that it holds the number of all such images in about 95 of 100
+        test sets. How far numbers vary is seen by leaving out one patient or slide at a time where they are known (images of one patient are alike), and one image at a time otherwise. It does not cover another training
+        set, another scanner or another seed. A calibration error has none, and neither has a test set of too few patients: no interval of theirs would keep its promise.
+      </p>
+      <p>
+        <strong>Over episodes.</strong> Where it says so, the interval of a few-shot result is about the choice of the labelled examples for these test images: it is narrower than one over patients, and not to be compared with it.
       </p>
       <p>
         <strong>Ties.</strong> Encoders are compared on the same images, so what is hard for all of them does not count. A value is marked as a tie when its difference to the best of the column could be chance, after
         Holm’s correction for all pairs of encoders in the table: the chance of any false claim in a table is at most {100 * site.alpha}%. “Tie” does not mean “equal”: the test set may be too small to tell. Two
-        intervals that overlap do not mean a tie either; the paired difference on the <em>Compare</em> page is what counts.
+        intervals that overlap do not mean a tie either; the paired difference on the <em>Compare</em> page is what counts. The correction is for the pairs of one table; every further task, dataset and metric is another look,
+        for which nothing is corrected.
       </p>
       <p>
         <strong>Mean rank and critical difference.</strong> Each dataset ranks the encoders; the mean of these ranks is compared with Nemenyi’s critical difference after Friedman’s test. Few datasets rarely show a
@@ -89,7 +93,7 @@ function EncoderMethods({ site, methods }: { site: Site; methods: Methods }) {
       </p>
       {methods.how.length > 0 && (
         <p>
-          <strong>Drawn here.</strong> {methods.how.join("; ")}. Tests used: {methods.tests.join(", ") || "none"}.
+          <strong>Intervals here.</strong> {methods.how.join("; ")}. Tests used: {methods.tests.join(", ") || "none"}.
         </p>
       )}
     </>

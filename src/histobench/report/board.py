@@ -11,9 +11,9 @@ import numpy as np
 
 from histobench.core.statistics.ranking import cliques, friedman, mean_ranks, nemenyi_critical_difference
 from histobench.report.headline import HEADLINE
-from histobench.report.pairs import ALPHA
 from histobench.report.payload import rounded
 from histobench.report.table import TableResult
+from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.metrics.formulas import LOWER_IS_BETTER
 
 #: Tasks in the order of the pages; others follow by name.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from histobench.roi.comparison.table_statistics import TESTED
 from histobench.roi.metrics.formulas import LOWER_IS_BETTER
 
 #: Shown first wherever a metric can be chosen.
@@ -21,8 +22,6 @@ LABELS = {
     "ece": "calibration error (ECE)",
 }
 HEADLINE = tuple(LABELS)
-#: Metrics whose differences are tested for every pair of encoders.
-TESTED = ("balanced_accuracy", "accuracy", "f1_score", "mcc", "quadratic_kappa", "auroc")
 
 
 def metric_facts() -> list[dict[str, Any]]:

@@ -46,16 +46,20 @@ def methods_payload(
 
 
 def resamples(how: Iterable[str]) -> list[str]:
-    """Numbers of resamples of the same things, as one range.
+    """Where intervals come from; numbers of resamples of the same things as one range.
 
-    >>> resamples(["1000 resamples of groups", "5000 resamples of groups", "10000 resamples of images"])
-    ['1,000 to 5,000 resamples of groups', '10,000 resamples of images']
+    >>> resamples(["1000 resamples of groups", "5000 resamples of groups", "jackknife over images"])
+    ['jackknife over images', '1,000 to 5,000 resamples of groups']
     """
     numbers: dict[str, set[int]] = {}
+    others = set()
     for text in how:
         count, _, rest = text.partition(" ")
-        numbers.setdefault(rest, set()).add(int(count))
-    return [
+        if count.isdigit():
+            numbers.setdefault(rest, set()).add(int(count))
+        else:
+            others.add(text)
+    return sorted(others) + [
         (f"{min(counts):,} to {max(counts):,} {rest}" if len(counts) > 1 else f"{min(counts):,} {rest}")
         for rest, counts in sorted(numbers.items())
     ]
@@ -73,9 +77,7 @@ def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
         for k in range(len(inventory.datasets))
     )
     grouped = any(result.n_groups for result in results)
-    units = "patients or slides where they were known, images within classes otherwise" if grouped else (
-        "images within classes"
-    )  # fmt: skip
+    units = "patients or slides where they were known, images otherwise" if grouped else "images"
     tests = sorted({test for result in results for test, _ in result.tests.values() if test})
     sentences = [
         f"We evaluated {_count(len(inventory.encoders), 'frozen image encoder')} on "
@@ -83,9 +85,8 @@ def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
         f"images in all) with histobench {__version__}, by {_and([_TASK_WORDS.get(t, t) for t in tasks])}.",
         f"The evaluation followed the preset{'s' if len(presets) > 1 else ''} {_and(presets)} with "
         f"seed{'s' if len(seeds) > 1 else ''} {_and([str(seed) for seed in seeds])}." if presets else "",
-        f"95% confidence intervals are {_interval_words(results)} bootstrap intervals over {units}"
-        + ("; those of few-shot results are over episodes" if "Few-shot" in tasks else "")
-        + ("; those of AUROC are DeLong's." if any("delong" in r.interval_kinds for r in results) else "."),
+        f"95% confidence intervals are {_interval_words(results)} over {units}"
+        + ("; those of few-shot results are over episodes." if "Few-shot" in tasks else "."),
         f"Encoders were compared on the same test images ({_and(tests)}) with Holm's correction over all "
         "pairs of a table at a family-wise error rate of 0.05." if tests else "",
         "Mean ranks over datasets were compared with Friedman's test and Nemenyi's critical difference."
@@ -96,8 +97,14 @@ def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
 
 def _interval_words(results: list[TableResult]) -> str:
     kinds = {kind for result in results for kind in result.interval_kinds}
-    words = {"percentile": "percentile", "bca": "BCa"}
-    return _and([word for kind, word in words.items() if kind in kinds] or ["percentile"])
+    words = {
+        "logit-t": "jackknife intervals with Student's t on a transformed scale (logit, Fisher's z, log)",
+        "wilson": "Wilson's (accuracy)",
+        "mover-wilson": "MOVER's over the classes' Wilson intervals (balanced accuracy)",
+        "percentile": "percentile bootstrap intervals",
+        "bca": "BCa bootstrap intervals",
+    }
+    return _and([word for kind, word in words.items() if kind in kinds] or [words["logit-t"]])
 
 
 def agents_paragraph(agents: Sequence[AgentRun]) -> str:

@@ -59,7 +59,7 @@ def run_intervals_of(
     known = {name: interval for name, interval in quick.items() if interval.low is not None}
     bounds = {name: [rounded(interval.low), rounded(interval.high)] for name, interval in known.items()}
     kinds = {interval.method for interval in known.values()}
-    return bounds, f"{how}; that of AUROC by DeLong" if how and "delong" in kinds else how, kinds
+    return bounds, f"{how} ({', '.join(sorted(kinds))})" if how and kinds else how, kinds
 
 
 def run_payload(run: StoredRun, *, image_set: str, bounds: Mapping[str, Any], source: str) -> dict[str, Any]:

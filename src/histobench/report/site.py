@@ -25,12 +25,11 @@ from histobench.report.inventory import Inventory, take_inventory, without_folde
 from histobench.report.measured_speed import measured_speed
 from histobench.report.methods import methods_payload
 from histobench.report.page import write_page
-from histobench.report.pairs import ALPHA
 from histobench.report.payload import write_payload
 from histobench.report.site_folder import site_folder
 from histobench.report.table import TableJob, TableResult, WrongImages, build_table
-from histobench.report.table_statistics import Allowance
 from histobench.report.thumbnails import Cache, write_thumbnails
+from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.results.layout import TaskFiles
 
 log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ def build_site(
     """Write the site of a results folder to `out` and return the path of its first page.
 
     `images` is the dataset (CSV, folder or shards) that the test images are found in, or one for each
-    dataset by name. `thorough` resamples every comparison however many there are. With `live` the pages
+    dataset by name. `thorough` checks every dataset and draws every map. With `live` the pages
     look for a newer build by themselves. `workers` processes share the work; a script that asks for more
     than one needs the usual `if __name__ == "__main__"`. `cache` keeps thumbnails between builds.
     """
@@ -75,7 +74,7 @@ def build_site(
     sources = image_sources(inventory, images, results_dir=results_dir)
     title = title or results_dir.name
     with site_folder(out) as site:
-        results = list(_tables(inventory, site, thorough, workers, on_progress))
+        results = list(_tables(inventory, site, workers, on_progress))
         _write_boards(inventory, results, site)
         sources = sources.relevant(
             {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
@@ -200,25 +199,18 @@ def _write_maps(
     return [keys.get(number, "") for number in range(len(inventory.runs))]
 
 
-def _tables(
-    inventory: Inventory, site: Path, thorough: bool, workers: int, on_progress: Progress
-) -> Iterator[TableResult]:
+def _tables(inventory: Inventory, site: Path, workers: int, on_progress: Progress) -> Iterator[TableResult]:
     tables = inventory.tables
-    # Few-shot and label-efficiency come in many settings; they must not starve the main boards.
-    settings = sum(bool(inventory.boards[board].setting) for board, _ in tables)
-    jobs = []
-    for (board, dataset), numbers in tables.items():
-        alike = settings if inventory.boards[board].setting else len(tables) - settings
-        jobs.append(
-            TableJob(
-                board=board,
-                dataset=inventory.datasets[dataset],
-                dataset_index=dataset,
-                runs={n: (inventory.row_names[n], inventory.runs[n]) for n in numbers},
-                site=site,
-                allowance=Allowance.shared_by(alike, thorough=thorough),
-            )
+    jobs = [
+        TableJob(
+            board=board,
+            dataset=inventory.datasets[dataset],
+            dataset_index=dataset,
+            runs={n: (inventory.row_names[n], inventory.runs[n]) for n in numbers},
+            site=site,
         )
+        for (board, dataset), numbers in tables.items()
+    ]
     for done, result in enumerate(_mapped(jobs, workers if _is_large(inventory) else 1), start=1):
         on_progress("runs", done, len(jobs))
         yield result

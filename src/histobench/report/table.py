@@ -14,12 +14,11 @@ from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval
 from histobench.report.headline import HEADLINE
 from histobench.report.image_set import ImageSet
-from histobench.report.pairs import Pairs
 from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload
-from histobench.report.table_statistics import (
-    TEST_NAMES,
-    Allowance,
+from histobench.roi.comparison.pair_tests import TEST_NAMES
+from histobench.roi.comparison.pairs import Pairs
+from histobench.roi.comparison.table_statistics import (
     Discordance,
     MetricStatistics,
     TableStatistics,
@@ -37,7 +36,6 @@ class TableJob:
     dataset_index: int
     runs: dict[int, tuple[str, StoredRun]]
     site: Path
-    allowance: Allowance
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class TableResult:
     n_images: int = 0
     n_groups: int | None = None
     how: str = ""
-    interval_kinds: set[str] = field(default_factory=set)  # "percentile", "bca", "delong"
+    interval_kinds: set[str] = field(default_factory=set)  # methods: "logit-t", "wilson", ...
     problem: str = ""
     failures: dict[int, str] = field(default_factory=dict)
 
@@ -81,14 +79,11 @@ def build_table(job: TableJob) -> TableResult:
     """Read the runs, compute their statistics, write the data files of their pages."""
     result = TableResult(job.board, job.dataset_index)
     readable = _readable(job, result)
-    statistics = table_statistics(
-        {name: run.predictions for name, run in readable.values()}, job.allowance
-    ) if readable else TableStatistics()  # fmt: skip
+    named = {name: run.predictions for name, run in readable.values()}
+    statistics = table_statistics(named) if named else TableStatistics()
     result.problem = statistics.problem
     result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
-    result.how = (
-        f"{statistics.n_resamples} resamples of {statistics.resampled}" if statistics.resampled else ""
-    )
+    result.how = f"jackknife over {statistics.resampled}" if statistics.resampled else ""
     for number, (name, run) in readable.items():
         try:
             bounds = _write_run(job, result, statistics, number, name, run)
@@ -175,7 +170,6 @@ def _pairs(job: TableJob, statistics: TableStatistics) -> dict[str, Any]:
         "numImages": statistics.n_images,
         "numGroups": statistics.n_groups,
         "resampled": statistics.resampled,
-        "resamples": statistics.n_resamples,
         "problem": statistics.problem,
     }
 

@@ -96,7 +96,9 @@ def clustered_mcnemar(
     return McNemar(only_first, only_second, float(p_value), "clustered")
 
 
-def clustered_mcnemar_p_values(correct: ArrayLike, clusters: Sequence[object]) -> NDArray[np.float64]:
+def clustered_mcnemar_p_values(
+    correct: ArrayLike, clusters: Sequence[object] | ArrayLike
+) -> NDArray[np.float64]:
     """The p-values of all pairs [m, m] of classifiers with correctness [m, n]."""
     right = np.asarray(correct, dtype=np.float64)
     codes = np.unique(np.asarray(clusters), return_inverse=True)[1]

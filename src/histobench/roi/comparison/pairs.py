@@ -7,16 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.intervals import percentile_bounds
-from histobench.core.statistics.paired import bootstrap_p_values
-from histobench.core.statistics.resampling import SamplingDesign
+from histobench.core.statistics.jackknife import LeaveOneOut, differences
+from histobench.core.statistics.multiplicity import holm
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 #: The family-wise error rate of every table.
 ALPHA = 0.05
-#: Differences that are held at a time; few enough for the processor's cache.
-_NUMBERS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,14 @@ class Pairs:
     high: Floats
     p_value: Floats
     p_adjusted: Floats
+
+    @classmethod
+    def of(cls, found: LeaveOneOut) -> Pairs:
+        """Of the columns of `found`, which stand best first."""
+        paired = differences(found, level=1 - ALPHA)
+        return cls(
+            found.names, paired.difference, paired.low, paired.high, paired.p_value, holm(paired.p_value)
+        )
 
     def __len__(self) -> int:
         """How many pairs there are."""
@@ -57,19 +62,3 @@ def places_of_pairs(n: int) -> tuple[Places, Places]:
     """The pairs of n things, in the order of `itertools.combinations`."""
     first, second = np.triu_indices(n, 1)
     return first, second
-
-
-def resampled_differences(
-    drawn: Floats, design: SamplingDesign, *, with_p: bool
-) -> tuple[Floats, Floats, Floats]:
-    """Bounds and p-value of the difference of every pair of rows of `drawn` [m, B]."""
-    first, second = places_of_pairs(len(drawn))
-    low, high, p_value = np.full((3, len(first)), np.nan)
-    step = max(1, _NUMBERS_AT_ONCE // drawn.shape[1])
-    for start in range(0, len(first), step):
-        part = slice(start, start + step)
-        rows = drawn[first[part]] - drawn[second[part]]
-        low[part], high[part] = percentile_bounds(rows, level=1 - ALPHA)
-        if with_p:
-            p_value[part] = bootstrap_p_values(rows, design)
-    return low, high, p_value

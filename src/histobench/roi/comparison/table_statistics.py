@@ -1,0 +1,122 @@
+"""Intervals and tests for the runs of one task on one dataset: all pairs of tested metrics, in columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.core.statistics.intervals import Interval
+from histobench.core.statistics.jackknife import LeaveOneOut
+from histobench.core.statistics.mcnemar import clustered_mcnemar_p_values, mcnemar_p_values
+from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
+from histobench.roi.comparison.pairs import NO_PAIRS, Pairs
+from histobench.roi.comparison.run_intervals import RESAMPLED
+from histobench.roi.comparison.same_images import aligned
+from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.metrics.formulas import LOWER_IS_BETTER
+from histobench.roi.predictions import Predictions
+
+Floats = NDArray[np.float64]
+#: Metrics whose differences are tested for every pair of encoders.
+TESTED = ("balanced_accuracy", "accuracy", "f1_score", "mcc", "quadratic_kappa", "auroc")
+
+
+@dataclass(frozen=True)
+class MetricStatistics:
+    """One metric of one table: best first. `test` is empty where nothing was tested, `note` says why."""
+
+    order: tuple[str, ...]
+    intervals: dict[str, Interval]
+    pairs: Pairs = NO_PAIRS
+    test: str = ""  # "jackknife", or empty
+    note: str = ""
+
+    def standing(self, name: str) -> str:
+        """`best`, `tie` (not distinguishable from the best), `behind`, or `untested`."""
+        if not self.test or not self.order:
+            return "untested"
+        return "best" if name == self.order[0] else self._against_best.get(name, "untested")
+
+    @cached_property
+    def _against_best(self) -> dict[str, str]:
+        return {name: "behind" if holds else "tie" for name, holds in self.pairs.against_best().items()}
+
+
+@dataclass(frozen=True)
+class Discordance:
+    """Who is right where another is wrong: [m, m], and McNemar's p-value (clustered form over groups)."""
+
+    names: tuple[str, ...]
+    only_first: NDArray[np.int64]  # row i, column j: images that i gets right and j does not
+    p_values: Floats
+
+    @classmethod
+    def of(cls, predictions: Mapping[str, Predictions], units: SamplingUnits) -> Discordance:
+        """The counts of all pairs come from one product."""
+        right = np.stack([run.predicted == run.labels for run in predictions.values()]).astype(np.float64)
+        only = (right @ (1 - right).T).astype(np.int64)
+        if units.group_of is None:
+            return cls(tuple(predictions), only, mcnemar_p_values(only, only.T))
+        return cls(tuple(predictions), only, clustered_mcnemar_p_values(right, units.group_of))
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """Everything about one table; `problem` says why runs could not be compared."""
+
+    metrics: dict[str, MetricStatistics] = field(default_factory=dict)
+    discordance: Discordance | None = None
+    n_images: int = 0
+    n_groups: int | None = None
+    resampled: str = ""  # what was left out one at a time, in words
+    problem: str = ""
+
+
+def table_statistics(runs: Mapping[str, Predictions]) -> TableStatistics:
+    """Intervals of all runs and tests of all pairs; the numbers are those of `histobench compare`."""
+    try:
+        predictions = aligned(runs)
+    except HistobenchError as error:
+        return TableStatistics(problem=str(error))
+    reference = next(iter(predictions.values()))
+    if len(reference) == 0:
+        return TableStatistics(problem="no predictions")
+    units = SamplingUnits.of(reference)
+    tables = left_out_table(predictions, TESTED, units)
+    metrics = {metric: _metric(metric, found, predictions, units) for metric, found in tables.items()}
+    return TableStatistics(
+        metrics=metrics,
+        discordance=Discordance.of(predictions, units),
+        n_images=len(reference),
+        n_groups=None if units.group_of is None else units.n_units,
+        resampled=RESAMPLED["plain" if units.group_of is None else "cluster"],
+    )
+
+
+def _metric(
+    metric: str, found: LeaveOneOut, predictions: Mapping[str, Predictions], units: SamplingUnits
+) -> MetricStatistics:
+    values = dict(zip(found.names, found.values.tolist(), strict=True))
+    intervals = intervals_of_table(metric, found, predictions, units)
+    order = order_of(metric, values)
+    names = [name for name in order if not math.isnan(values[name])]
+    note = units.caution() or ""
+    if len(names) < 2:
+        return MetricStatistics(order, intervals, note=note)
+    if units.group_of is not None and units.too_few(by_class=False) is not None:
+        return MetricStatistics(
+            order, intervals, note=f"{units.n_units} groups are too few for comparisons: no ties are marked"
+        )
+    return MetricStatistics(order, intervals, Pairs.of(found.columns(names)), "jackknife", note)
+
+
+def order_of(metric: str, values: Mapping[str, float]) -> tuple[str, ...]:
+    """Names, best first; those without a value last."""
+    sign = 1 if metric in LOWER_IS_BETTER else -1
+    return tuple(sorted(values, key=lambda name: (math.isnan(values[name]), sign * values[name], name)))
