@@ -192,9 +192,8 @@ def _sizes(name: str, label: int | None, units: SamplingUnits) -> tuple[float, f
     sizes = units.class_sizes[units.class_sizes > 0].astype(np.float64)
     if label is not None:
         own = float(max(units.class_sizes[label], 1))
-        if name in ("auroc", "auprc"):
-            sizes = np.array([own, max(n - own, 1.0)])
-        else:
-            return own, units.worth(own, label=label)
+        if name not in ("auroc", "auprc"):
+            return n if name == "f1_score" else own, units.worth(own, label=label)
+        sizes = np.array([own, max(n - own, 1.0)])
     # As many images as give a mean over classes the same variance if every class had as many.
     return n, units.worth(len(sizes) ** 2 / float((1 / sizes).sum()))
