@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 Floats = NDArray[np.float64]
+#: Of the resamples, the least share on which a metric must be defined. With fewer, what is left is no picture
+#: of the spread: it shows the resamples that happened to hold the rare classes.
+LEAST_VALID = 0.5
 METHODS = ("percentile", "bca")
 
 
@@ -56,7 +59,7 @@ def percentile_interval(replicates: Floats, *, level: float = 0.95) -> Interval:
     Interval(low=25.0, high=75.0, level=0.5, method='percentile', n_valid=101, reason=None)
     """
     valid = _valid(replicates)
-    if len(valid) < 2:
+    if len(valid) < max(2, LEAST_VALID * len(replicates)):
         return _without_bounds(replicates, level, "percentile")
     tail = (1 - level) / 2
     low, high = np.quantile(valid, [tail, 1 - tail])
@@ -112,7 +115,7 @@ def bca_interval(
     Where BCa is undefined the percentile interval is returned, with the reason.
     """
     valid = _valid(replicates)
-    if len(valid) < 2:
+    if len(valid) < max(2, LEAST_VALID * len(replicates)):
         return _without_bounds(replicates, level, "bca")
     if np.ptp(valid) == 0:
         return percentile_interval(replicates, level=level)

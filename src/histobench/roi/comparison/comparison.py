@@ -20,7 +20,12 @@ from histobench.core.statistics.sign_flip import sign_flip_p_value
 from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_datasets
 from histobench.roi.comparison.image_groups import design_of
 from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
-from histobench.roi.comparison.metric_function import LABEL_METRICS, check_metric, one_metric
+from histobench.roi.comparison.metric_function import (
+    LABEL_METRICS,
+    check_metric,
+    one_metric,
+    over_all_classes,
+)
 from histobench.roi.comparison.metric_intervals import METHOD
 from histobench.roi.comparison.pair_tests import TESTS, PairTests, area_test, chosen_test, label_test
 from histobench.roi.comparison.random_state import check_random_state
@@ -234,7 +239,8 @@ def _drawn(predictions: dict[str, Predictions], settings: CompareSettings, test:
         return _Drawn(design, {})
     n_pairs = len(predictions) * (len(predictions) - 1) // 2
     n_resamples = settings.n_bootstrap or resamples_for(n_pairs, settings.metric, settings.alpha)
-    evaluate = one_metric(predictions, settings.metric)
+    labels = next(iter(predictions.values())).labels
+    evaluate = over_all_classes(one_metric(predictions, settings.metric), labels, metric=settings.metric)
     values = replicates_of_all(evaluate, design, n_resamples=n_resamples, seed=settings.random_state)
     return _Drawn(design, values, n_resamples)
 

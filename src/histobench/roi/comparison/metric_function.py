@@ -27,6 +27,33 @@ LABEL_METRICS = frozenset(
 )
 
 
+#: Means over the classes that occur: on a resample without a class they would be means over fewer.
+CLASS_MEANS = frozenset(
+    {"balanced_accuracy", "precision", "recall", "f1_score", "macro_precision", "macro_recall", "macro_f1",
+     "macro_auroc_ovo", "weighted_auroc_ovo"}
+)  # fmt: skip
+
+
+def over_all_classes(evaluate: Evaluate, labels: NDArray[np.int64], *, metric: str | None = None) -> Evaluate:
+    """As `evaluate`, but a mean over classes is undefined on counts that lack a class of `labels`.
+
+    `metric` says what all its values are, where they are of one metric and called by the run.
+    """
+    of_class = (labels[:, None] == np.unique(labels)).astype(np.float64)
+
+    def whole(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        lacking = (counts @ of_class == 0).any(axis=1)
+        values = evaluate(counts)
+        if not lacking.any():
+            return values
+        return {
+            name: np.where(lacking, np.nan, found) if (metric or name) in CLASS_MEANS else found
+            for name, found in values.items()
+        }
+
+    return whole
+
+
 def check_metric(metric: str) -> None:
     """Refuse a name that is no metric."""
     if metric not in METRICS:

@@ -22,7 +22,7 @@ from histobench.core.statistics.resampling import (
     sampling_design,
 )
 from histobench.roi.comparison.image_groups import design_of
-from histobench.roi.comparison.metric_function import all_metrics
+from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
 from histobench.roi.comparison.random_state import check_random_state
 from histobench.roi.results.layout import TaskFiles
 
@@ -67,7 +67,8 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
             f"{TaskFiles.beside(run.path).detailed} holds no predictions: nothing to resample"
         )
     design = design_of(predictions)
-    everything = intervals_of(all_metrics(predictions, by_class=True), design, settings)
+    evaluate = over_all_classes(all_metrics(predictions, by_class=True), predictions.labels)
+    everything = intervals_of(evaluate, design, settings)
     over_images = {name: entry for name, entry in everything.items() if "@" not in name}
     by_class = _by_class(everything, predictions.classes)
     reasons = run.undefined_metrics
