@@ -33,9 +33,11 @@ _PASSED = {
     "split": "there are training and test images",
     "missing file": "every file exists",
     "unreadable image": "every image can be read",
+    "unusual image": "every image has a size of a field of tissue",
     "label": "every label is in the class map",
     "empty class": "every class has images in every split",
     "image in two splits": "no image is in two splits (compared by pixels)",
+    "near-duplicate": "no image looks like one in another split (re-saved, resized)",
     "group in two splits": "no group is in two splits",
     "double image": "no image is there twice within a split",
 }

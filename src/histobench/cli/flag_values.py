@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from histobench.core.plain_data import LARGEST
+
 
 def positives(text: str) -> tuple[int, ...]:
     """Whole numbers of at least 1, separated by commas."""
@@ -30,10 +32,14 @@ def positive(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """A whole number of at least 0."""
-    if not text.strip().isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, found {text!r}")
-    return int(text)
+    """A whole number of at least 0 that tables can hold."""
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > 19 or int(digits) > LARGEST:
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number of at least 0 (at most {LARGEST}), found {shown!r}"
+        )
+    return int(digits)
 
 
 def boolean(text: str) -> bool:

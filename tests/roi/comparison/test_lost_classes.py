@@ -1,4 +1,4 @@
-"""Resamples that lost a class: their mean over classes is no value, and few of the others make no interval."""
+"""Resamples that lost a class: means over classes have no value there, and few others make no interval."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_empty_classes_and_splits_are_found(tmp_path: Path) -> None:
     found = findings_of(tmp_path, rows, ("A", "B", "C"))
     assert [(f.level, f.message) for f in found.of("empty class")] == [
         ("warning", "class 'A' (id 0) has no test images"),
-        ("warning", "class 'B' (id 1) has no train images"),
+        ("error", "class 'B' (id 1) has no train images, but 1 in test: nothing can be learnt about it"),
         ("error", "class 'C' (id 2) has no images"),
     ]
     only_train = findings_of(tmp_path, rows[:1], ("A",))

@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 
 from histobench.core.atomic import write_json, write_text
+from histobench.core.foreign_text import markdown_text, spreadsheet_cell
 from histobench.roi.comparison.as_json import as_json
 from histobench.roi.comparison.comparison import Comparison
 from histobench.roi.comparison.grids import Grid, grids
@@ -126,9 +127,9 @@ def markdown(comparison: Comparison) -> str:
     for grid in grids(comparison):
         lines = [_row(grid.header), "|" + "---|" * len(grid.header), *map(_row, grid.rows)]
         blocks += [
-            f"## {grid.title}",
+            f"## {markdown_text(grid.title)}",
             "\n".join(lines),
-            "\n".join(f"- {_marked(note)}" for note in grid.notes),
+            "\n".join(f"- {markdown_text(note)}" for note in grid.notes),
         ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -157,11 +158,7 @@ def _escaped(text: str) -> str:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(map(_marked, cells)) + " |"
-
-
-def _marked(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*")
+    return "| " + " | ".join(map(markdown_text, cells)) + " |"
 
 
 def _csv(header: list[str], rows: list[list[object]]) -> str:
@@ -175,4 +172,4 @@ def _csv(header: list[str], rows: list[list[object]]) -> str:
 def _plain(value: object) -> object:
     if value is None or value != value:
         return ""
-    return str(value).lower() if isinstance(value, bool) else value
+    return str(value).lower() if isinstance(value, bool) else spreadsheet_cell(value)

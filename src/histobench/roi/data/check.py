@@ -13,9 +13,12 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
-from histobench.roi.data.image import open_rgb
+from histobench.roi.data.image import NOTE, open_rgb
 from histobench.roi.data.image_ref import locate
+from histobench.roi.data.labels import is_fraction
+from histobench.roi.data.near_duplicates import Thumb, near_duplicates, thumbnail
 from histobench.roi.data.problem import Reading, listing
+from histobench.roi.data.single_groups import single_group_classes
 
 #: The kinds of findings, in the order of a report.
 KINDS = (
@@ -23,9 +26,12 @@ KINDS = (
     "split",
     "missing file",
     "unreadable image",
+    "unusual image",
     "label",
     "empty class",
+    "class of one group",
     "image in two splits",
+    "near-duplicate",
     "group in two splits",
     "double image",
     "groups",
@@ -33,6 +39,8 @@ KINDS = (
 )
 _MISSING = "the file does not exist"
 _BAD_IMAGE = ("missing file", "unreadable image")
+#: A shorter side, or a longer strip, is no field of tissue.
+_SHORTEST_SIDE, _LONGEST_STRIP = 8, 8
 
 
 @dataclass(frozen=True)
@@ -92,11 +100,13 @@ class SkippedImage:
 
 @dataclass(frozen=True)
 class _Content:
-    """What a file holds: a digest of its pixels and its size, or why it cannot be read."""
+    """What a file holds: a digest of its pixels, its size and a thumbnail, or why it cannot be read."""
 
     pixels: bytes = b""
     size: tuple[int, int] = (0, 0)
     error: str | None = None
+    thumb: Thumb | None = None
+    note: str = ""  # what had to be assumed to read it
 
 
 def check_dataset(
@@ -108,10 +118,11 @@ def check_dataset(
 ) -> Findings:
     """Look at every image and every label; `on_progress(done, total)` is called as images are read.
 
-    Images are compared by their decoded pixels, so that a re-saved copy is found. An image or group in
-    both test and another split is an error; in both train and val it is a warning, as is a copy within
-    a split. With `on_bad_image="skip"` a missing or unreadable image is a warning, and the rest is judged
-    as if it were not there; `drop_bad` then leaves it out.
+    Images are compared by their decoded pixels, so that a copy without loss is found, and by thumbnails, so
+    that one that was compressed or resized is found, too (a warning: somebody has to look). An image in
+    both test and another split is an error, as is a group; in both train and val it is a warning, as is a
+    copy within a split. With `on_bad_image="skip"` a missing or unreadable image is a warning, and the rest
+    is judged as if it were not there; `drop_bad` then leaves it out.
     """
     reading = dataset if isinstance(dataset, Reading) else Reading(dataset)
     data = reading.dataset
@@ -125,7 +136,10 @@ def check_dataset(
     found += _split_findings(data)
     found += _label_findings(data)
     found += _group_findings(data)
+    found += _thin_findings(data)
     found += _content_findings(data, contents)
+    found += _near_findings(data, contents)
+    found += _unusual_findings(data, contents)
     sizes = Counter(
         contents[image.path].size for _, image in _all(data) if contents[image.path].error is None
     )
@@ -185,7 +199,12 @@ def _content(path: Path, known: dict[bytes, _Content]) -> _Content:
     except HistobenchError as error:
         return _Content(error=str(error).removeprefix(f"{path}: "))
     size = f"{image.width}x{image.height}:".encode()
-    content = _Content(hashlib.blake2b(size + image.tobytes(), digest_size=16).digest(), image.size)
+    content = _Content(
+        hashlib.blake2b(size + image.tobytes(), digest_size=16).digest(),
+        image.size,
+        thumb=thumbnail(image),
+        note=str(image.info.get(NOTE, "")),
+    )
     known[digest] = content
     return content
 
@@ -241,7 +260,14 @@ def _label_findings(dataset: RoiDataset) -> Iterable[Finding]:
             continue
         for split in lacking:
             message = f"class {name!r} (id {label}) has no {split} images"
-            yield Finding("warning", "empty class", dataset.name, message)
+            unlearnt = split == "train" and bool(counts["test", label])
+            if unlearnt:
+                message += f", but {counts['test', label]} in test: nothing can be learnt about it"
+            yield Finding("error" if unlearnt else "warning", "empty class", dataset.name, message)
+    fractions = [name for name in dataset.classes if is_fraction(name)]
+    if fractions:
+        message = f"{', '.join(fractions[:5])}: labels that are no whole numbers are taken as class names"
+        yield Finding("warning", "label", dataset.name, message)
 
 
 def _group_findings(dataset: RoiDataset) -> Iterable[Finding]:
@@ -261,6 +287,46 @@ def _group_findings(dataset: RoiDataset) -> Iterable[Finding]:
         without = [image for _, image in _all(dataset) if image.group is None]
         message = f"no group, as {len(without) - 1} other images" if len(without) > 1 else "no group"
         yield Finding("warning", "groups", without[0].origin, f"{message}; each counts as a group of its own")
+
+
+def _thin_findings(dataset: RoiDataset) -> Iterable[Finding]:
+    images = dataset.splits.get("test", ())
+    for label, group, count in single_group_classes(
+        [image.label for image in images], [image.group for image in images]
+    ):
+        message = (
+            f"class {_class_name(dataset, label)!r}: all {count} test images come from one group ({group}); "
+            "its numbers, and every mean over classes, rest on one patient or slide"
+        )
+        yield Finding("warning", "class of one group", dataset.name, message)
+
+
+def _near_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
+    known = [(split, image, contents[image.path]) for split, image in _all(dataset)]
+    shown = [(split, image, content) for split, image, content in known if content.thumb is not None]
+    pairs = near_duplicates(
+        [content.thumb for _, _, content in shown if content.thumb is not None],
+        [split for split, _, _ in shown],
+        [content.pixels for _, _, content in shown],
+    )
+    for i, j in pairs:
+        (one, first, _), (two, second, _) = shown[i], shown[j]
+        message = (
+            f"{first.name} in {one} looks like {second.name} in {two} ({second.origin}): "
+            "saved again, resized or retouched?"
+        )
+        yield Finding("warning", "near-duplicate", first.origin, message)
+
+
+def _unusual_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
+    for _, image in _all(dataset):
+        content = contents[image.path]
+        short, long = min(content.size), max(content.size)
+        if content.error is None and (short < _SHORTEST_SIDE or long > _LONGEST_STRIP * short):
+            message = f"{image.name} is {content.size[0]} x {content.size[1]} pixels: no field of tissue?"
+            yield Finding("warning", "unusual image", image.origin, message)
+        if content.note:
+            yield Finding("warning", "unusual image", image.origin, f"{image.name}: {content.note}")
 
 
 def _content_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:

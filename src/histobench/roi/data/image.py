@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.data.image_ref import ImageRef
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+log = logging.getLogger(__name__)
 #: What Pillow may try; the list keeps programs that draw (EPS, WMF) out of reach of a file's content.
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "JPEG2000", "PPM")
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -23,6 +27,13 @@ _MOST_PIXELS = 150_000_000
 #: What the TIFF reader has to say about a damaged file is in its error, too; it need not be on the terminal.
 _SILENT = logging.NullHandler()
 _BITS_PER_SAMPLE, _SAMPLE_FORMAT, _ORIENTATION = 258, 339, 274
+_MAX_SAMPLE_VALUE, _S_MAX_SAMPLE_VALUE = 281, 341
+#: The highest value of a 12-bit camera, whose samples are often stored as they are in 16 bits.
+_TWELVE_BITS = 4095
+#: Samples that are converted at once, as numbers of eight bytes.
+_BLOCK = 2**20
+#: Key of a Pillow image's `info`: what was assumed to read it, in words.
+NOTE = "histobench_note"
 
 
 def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Image:
@@ -30,11 +41,17 @@ def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Im
 
     Transparency is laid on white; 16 bits become 8 by v / 257, rounded; CMYK becomes RGB by the plain
     formula (1 - C)(1 - K); EXIF orientation is applied. Colour profiles are not: encoders were trained
-    without them. Of a file with several pages the first is read.
+    without them. Of a file with several pages the first is read. White of a 16-bit TIFF is what its
+    MaxSampleValue says; where it says nothing and no sample is above 4095, the samples are taken for those
+    of a 12-bit camera, which is said once and in the image's `info`.
     """
     label = name or ("image" if isinstance(source, bytes) else str(source))
     try:
-        return _open(source)
+        data = source if isinstance(source, bytes) else ImageRef(str(source), str(source)).read()
+        image = _open(data)
+        if NOTE in image.info:
+            _say_once(label, image.info[NOTE])
+        return image
     except MemoryError:
         raise  # says nothing about the file
     except HistobenchError as error:
@@ -45,14 +62,37 @@ def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Im
         raise HistobenchError(f"{label}: {_reason(source, error)}") from error
 
 
-def _open(source: str | Path | bytes) -> Image.Image:
+@functools.cache
+def _once_said() -> set[str]:
+    return set()
+
+
+def _say_once(label: str, note: str) -> None:
+    """Warn of the first image of a kind; a set of them would say the same thousands of times."""
+    kind = note.partition(";")[0]
+    if kind not in _once_said():
+        _once_said().add(kind)
+        log.warning("%s: %s (said once; others may be alike)", label, note)
+
+
+def _check_pixels(width: int, height: int) -> None:
+    if width * height > _MOST_PIXELS:
+        raise HistobenchError(
+            f"{width:,} x {height:,} pixels are too many for a tissue region; cut it into tiles first"
+        )
+
+
+def _open(source: bytes) -> Image.Image:
     try:
-        image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit is checked below
+            image = Image.open(io.BytesIO(source), formats=_FORMATS)
     except UnidentifiedImageError:
-        if _head(source, 4) in _TIFF_MAGIC:
+        if source[:4] in _TIFF_MAGIC:
             return _open_tiff(source)
         raise
     with image:
+        _check_pixels(image.width, image.height)
         if image.format == "TIFF" and not _is_plain_tiff(image):
             return _open_tiff(source)
         if image.format == "PNG" and image.tile and str(image.tile[0][3]).endswith("16B"):
@@ -94,44 +134,92 @@ def _is_plain_tiff(image: Image.Image) -> bool:
     return set(bits) <= {1, 8} and set(formats) == {1} and image.mode != "LAB"
 
 
-def _open_tiff(source: str | Path | bytes) -> Image.Image:
+def _open_tiff(source: bytes) -> Image.Image:
     import tifffile
 
     tifffile.logger().addHandler(_SILENT)
-    with tifffile.TiffFile(io.BytesIO(source) if isinstance(source, bytes) else source) as tiff:
+    with tifffile.TiffFile(io.BytesIO(source)) as tiff:
         page = tiff.pages[0]
-        if page.size > 4 * _MOST_PIXELS:
-            raise HistobenchError(f"{page.imagewidth} x {page.imagelength} pixels; cut it into tiles first")
+        _check_pixels(page.imagewidth, page.imagelength)
+        if page.size > 5 * _MOST_PIXELS:  # as many planes as CMYK with transparency has
+            raise HistobenchError(f"{page.size:,} samples are too many for a tissue region")
+        _check_samples(page.dtype, page.bitspersample)
         samples = page.asarray()
+        declared = [page.tags.valueof(tag) for tag in (_MAX_SAMPLE_VALUE, _S_MAX_SAMPLE_VALUE)]
         orientation = page.tags.valueof(_ORIENTATION, default=1)
         photometric = getattr(page.photometric, "name", str(page.photometric))
         alpha = [kind.name for kind in map(tifffile.EXTRASAMPLE, page.extrasamples)]
         if page.axes.startswith("S"):
             samples = samples.transpose(1, 2, 0)
-    return _oriented(_from_samples(samples, page.bitspersample, photometric, alpha), int(orientation))
+    white, note = _white(samples, page.bitspersample, [value for value in declared if value is not None])
+    image = _oriented(_from_samples(samples, white, photometric, alpha), int(orientation))
+    if note:
+        image.info[NOTE] = note
+    return image
 
 
-def _open_deep_png(source: str | Path | bytes) -> Image.Image:
-    import imagecodecs
-
-    data = source if isinstance(source, bytes) else Path(source).read_bytes()
-    samples = imagecodecs.png_decode(data)
-    channels = 1 if samples.ndim == 2 else samples.shape[2]
-    alpha = ["UNASSALPHA"] if channels in (2, 4) else []
-    return _from_samples(samples, 16, "RGB" if channels >= 3 else "MINISBLACK", alpha)
-
-
-def _from_samples(samples: NDArray[np.generic], bits: int, photometric: str, extra: list[str]) -> Image.Image:
-    """Samples [h, w] or [h, w, s] of any whole-number depth up to 16 bits as an RGB image."""
+def _white(samples: NDArray[np.generic], bits: int, declared: list[object]) -> tuple[int, str]:
+    """The sample value that is white, and what has to be said about it."""
     import numpy as np
 
-    if samples.dtype.kind not in "ub" or bits > 16:
-        raise HistobenchError(
-            f"{samples.dtype} samples have no agreed black and white; save the image with 8 or 16 bits"
+    full = 2**bits - 1
+    if bits != 16 or samples.dtype.kind != "u" or not samples.size:
+        return full, ""
+    highest = int(samples.max())
+    for value in declared:
+        least = min(int(v) for v in np.atleast_1d(np.asarray(value)).tolist() if v is not None)
+        if max(highest, 1) <= least < full:
+            return least, ""  # the file says so itself
+    if not declared and 0 < highest <= _TWELVE_BITS:
+        return _TWELVE_BITS, (
+            f"a 16-bit TIFF without a sample above {_TWELVE_BITS} is read as 12-bit data; if it really is "
+            "that dark, set its tag MaxSampleValue to 65535"
         )
+    if not declared and 0 < highest < 2**14:
+        return full, (
+            f"a 16-bit TIFF without a sample above {2**14 - 1} is very dark; if its camera has 14 bits, "
+            "set its tag MaxSampleValue to 16383"
+        )
+    return full, ""
+
+
+def _open_deep_png(source: bytes) -> Image.Image:
+    import imagecodecs
+
+    samples = imagecodecs.png_decode(source)
+    channels = 1 if samples.ndim == 2 else samples.shape[2]
+    alpha = ["UNASSALPHA"] if channels in (2, 4) else []
+    return _from_samples(samples, 2**16 - 1, "RGB" if channels >= 3 else "MINISBLACK", alpha)
+
+
+def _check_samples(dtype: np.dtype[np.generic] | None, bits: int) -> None:
+    if dtype is None or dtype.kind not in "ub" or bits > 16:
+        raise HistobenchError(
+            f"{dtype} samples have no agreed black and white; save the image with 8 or 16 bits"
+        )
+
+
+def _from_samples(
+    samples: NDArray[np.generic], white: int, photometric: str, extra: list[str]
+) -> Image.Image:
+    """Samples [h, w] or [h, w, s] of whole numbers up to `white` as an RGB image, some rows at a time."""
+    import numpy as np
+
     if samples.ndim not in (2, 3):
         raise HistobenchError(f"an array of shape {samples.shape} is not an image")
-    light = np.atleast_3d(samples).astype(np.float64) / (2**bits - 1)
+    deep = np.atleast_3d(samples)
+    pixels = np.empty((*deep.shape[:2], 3), dtype=np.uint8)
+    rows = max(1, _BLOCK // max(1, deep.shape[1] * deep.shape[2]))
+    for start in range(0, len(deep), rows):
+        light = deep[start : start + rows].astype(np.float64) / white
+        pixels[start : start + rows] = np.rint(_colours(light, photometric, extra) * 255)
+    return Image.fromarray(pixels)
+
+
+def _colours(light: NDArray[np.float64], photometric: str, extra: list[str]) -> NDArray[np.float64]:
+    """Red, green and blue [h, w, 3] (or one grey [h, w, 1]) of samples between 0 and 1."""
+    import numpy as np
+
     colours = light.shape[2] - len(extra)
     if photometric in ("MINISBLACK", "MINISWHITE") and colours == 1:
         rgb = light[..., :1] if photometric == "MINISBLACK" else 1 - light[..., :1]
@@ -149,15 +237,7 @@ def _from_samples(samples: NDArray[np.generic], bits: int, photometric: str, ext
             rgb = rgb * alpha + (1 - alpha)
         elif kind == "ASSOCALPHA":
             rgb = np.minimum(rgb + (1 - alpha), 1)
-    pixels = np.rint(rgb * 255).astype(np.uint8)
-    return Image.fromarray(np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3))))
-
-
-def _head(source: str | Path | bytes, count: int) -> bytes:
-    if isinstance(source, bytes):
-        return source[:count]
-    with open(source, "rb") as handle:
-        return handle.read(count)
+    return rgb
 
 
 def _reason(source: str | Path | bytes, error: Exception) -> str:
@@ -168,6 +248,9 @@ def _reason(source: str | Path | bytes, error: Exception) -> str:
     if isinstance(error, Image.DecompressionBombError):
         return f"too large to be a tissue region ({error}); cut it into tiles first"
     if isinstance(error, UnidentifiedImageError):
-        return "not a PNG, JPEG or TIFF image" if _head(source, 1) else "the file is empty"
+        empty = not (source if isinstance(source, bytes) else Path(source).stat().st_size)
+        return "the file is empty" if empty else "not a PNG, JPEG or TIFF image"
+    if isinstance(error, OSError) and error.filename is not None:
+        return str(error.strerror)  # of the file itself; decoders raise errors without a file
     detail = " ".join(str(error).split()) or type(error).__name__
     return f"the image is damaged or cut short ({detail})"

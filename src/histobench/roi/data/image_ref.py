@@ -7,9 +7,11 @@ and a coding, so that workers read them with one `open` and need no library of t
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import os
+import stat
 import struct
 import tarfile
 import zipfile
@@ -21,7 +23,7 @@ from histobench.core.errors import HistobenchError
 
 #: What a container file ends with, followed by a slash and the name of an image in it.
 CONTAINERS = (".tar", ".zip", ".npy", ".h5", ".hdf5")
-#: A compressed member that says it is larger is no tissue region.
+#: A file, or a compressed member, that says it is larger is no tissue region.
 _MOST_BYTES = 1 << 30
 _ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
 
@@ -41,9 +43,12 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
 
     def read(self) -> bytes:
         """The bytes of an image file, in one read."""
-        with open(self.file, "rb", buffering=0) as handle:
+        with open(self.file, "rb", buffering=0, opener=_opened_regular) as handle:
             if self.size < 0:
-                return handle.read()
+                size = os.fstat(handle.fileno()).st_size
+                if size > _MOST_BYTES:
+                    raise OSError(errno.EFBIG, f"{size:,} bytes are too much for a tissue region")
+                return _read_whole(handle.fileno(), size)
             handle.seek(self.offset)
             data = _read_whole(handle.fileno(), self.size)
         if not self.coding:
@@ -53,6 +58,20 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
             width, _, height = detail.partition("x")
             return f"P6\n{width} {height}\n255\n".encode() + data
         return _inflated(data, int(detail), self.name)
+
+
+def _opened_regular(path: str, flags: int) -> int:
+    """A descriptor of a plain file; pipes, devices and sockets have no end, or nobody at the other one."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, "this is a folder, not an image", path)
+        raise OSError(errno.EINVAL, "not a plain file (a pipe, a device or a socket)", path)
+    # Should a pipe take its place meanwhile, opening it does not wait for a writer.
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file (a pipe, a device or a socket)", path)
+    return descriptor
 
 
 def _read_whole(descriptor: int, size: int) -> bytes:
@@ -139,10 +158,10 @@ def hdf5_rows(file: str, dataset: str) -> Rows:
 
 def _state(file: str, kind: str) -> tuple[int, int]:
     try:
-        stat = os.stat(file)
+        found = os.stat(file)
     except OSError as error:
         raise HistobenchError(f"cannot read the {kind} file {file}: {error.strerror}") from error
-    return stat.st_size, stat.st_mtime_ns
+    return found.st_size, found.st_mtime_ns
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 
 from histobench.core.errors import HistobenchError, did_you_mean
 
+log = logging.getLogger(__name__)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,2})?")
 _LARGEST_ID = 9_999
 
@@ -23,6 +25,15 @@ def label_id(text: str) -> int | None:
     return int(number) if number.is_integer() else None
 
 
+def is_fraction(text: str) -> bool:
+    """Whether a label's text is a number, but no whole one.
+
+    >>> is_fraction("1.5"), is_fraction("8.0"), is_fraction("TUM")
+    (True, False, False)
+    """
+    return _NUMBER.fullmatch(text) is not None and label_id(text) is None
+
+
 def classes_of(texts: Sequence[str]) -> tuple[str, ...]:
     """The classes of a dataset without a class map: sorted names, or the ids up to the largest as names.
 
@@ -32,7 +43,11 @@ def classes_of(texts: Sequence[str]) -> tuple[str, ...]:
     found = [label_id(text) for text in texts]
     ids = [identity for identity in found if identity is not None]
     if not ids or len(ids) < len(texts):
-        return tuple(sorted(set(texts)))
+        names = tuple(sorted(set(texts)))
+        if any(map(is_fraction, names)):
+            some = ", ".join(name for name in names if is_fraction(name))[:60]
+            log.warning("labels that are no whole numbers (%s) are taken as class names", some)
+        return names
     if max(ids) > _LARGEST_ID:
         raise HistobenchError(
             f"label {max(ids)} is too large for a class id; give a class map (--class2id_txt)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_data import read_json, read_yaml
 from histobench.roi.data.text_file import read_text
 
 #: Where the class name goes in a template.
@@ -56,11 +56,11 @@ def read_prompts(path: str | Path, classes: Sequence[str]) -> Prompts:
     path = Path(path)
     text = read_text(path, what="prompt file")
     if path.suffix.lower() == ".json":
-        return _from_mapping(path, _parse_json(path, text), tuple(classes))
+        return _from_mapping(path, _json_of(path, text), tuple(classes))
     if path.suffix.lower() in (".yaml", ".yml"):
         return _from_mapping(path, _parse_yaml(path, text), tuple(classes))
     if text.lstrip().startswith("{"):
-        return _from_mapping(path, _parse_json(path, text), tuple(classes))
+        return _from_mapping(path, _json_of(path, text), tuple(classes))
     return _from_lines(path, text, tuple(classes))
 
 
@@ -155,11 +155,8 @@ def _fill(template: str, name: str) -> str:
     return re.sub(r"CLASSNAME|\{\}", lambda _: name, template)
 
 
-def _parse_json(path: Path, text: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _without_doubles(path, pairs))
-    except json.JSONDecodeError as error:
-        raise HistobenchError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+def _json_of(path: Path, text: str) -> Any:
+    return read_json(text, where=str(path), pairs=lambda pairs: _without_doubles(path, pairs))
 
 
 def _without_doubles(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -184,10 +181,4 @@ def _parse_yaml(path: Path, text: str) -> Any:
         return [(key, loader.construct_object(value, deep=True)) for key, value in node.value]
 
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)
-    try:
-        return yaml.load(text, Loader=Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{path}:{mark.line + 1}" if mark else str(path)
-        detail = getattr(error, "problem", None) or error
-        raise HistobenchError(f"{place}: not valid YAML: {detail}") from None
+    return read_yaml(text, where=str(path), loader=Loader)

@@ -125,7 +125,7 @@ def _samples(shard: Path, problems: list[Problem]) -> list[_Sample]:
 def _about(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

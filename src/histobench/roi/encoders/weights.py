@@ -197,6 +197,8 @@ def read_table(table: Path) -> dict[str, str]:
         raise HistobenchError(f"cannot read {table}: {error}") from error
     except json.JSONDecodeError as error:
         raise HistobenchError(f"{table} is not valid JSON: line {error.lineno}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise HistobenchError(f"{table} is not a table of checkpoints: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
         raise HistobenchError(f'{table}: expected {{"encoder": "path or empty", ...}}')
     return content

@@ -72,6 +72,15 @@ def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
                 f"{entry.name} has no {split} images: mark some as {split} in {entry.source}, or give split "
                 "(e.g. 0.7/0.1/0.2) where nothing is marked"
             )
+    learnt = {image.label for image in dataset.splits["train"]}
+    asked = {image.label for image in dataset.splits["test"]}
+    unlearnt = [dataset.classes[label] for label in sorted(asked - learnt)]
+    if unlearnt:
+        raise HistobenchError(
+            f"{entry.name}: {'class' if len(unlearnt) == 1 else 'classes'} {', '.join(unlearnt)} "
+            f"{'has' if len(unlearnt) == 1 else 'have'} test images but no training images: every class of "
+            "the test set needs some; move images in the table, or leave the class out"
+        )
     return dataset
 
 

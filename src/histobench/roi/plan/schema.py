@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_data import LARGEST, read_yaml
 from histobench.core.plain_name import check_plain_name
 
 DEFAULT_TASKS = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
@@ -82,15 +84,14 @@ def read_plan(path: str | Path) -> Plan:
 
 def read_plan_values(path: str | Path) -> dict[str, Any]:
     """The plain values of a plan file, not yet checked."""
-    import yaml
-
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise HistobenchError(f"cannot read the plan {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise HistobenchError(f"{path} is not valid YAML: {_one_line(error)}") from error
+    except UnicodeDecodeError:
+        raise HistobenchError(f"the plan {path} is not UTF-8 text") from None
+    content = read_yaml(text, where=str(path))
     return dict(_mapping(content, str(path)))
 
 
@@ -197,9 +198,10 @@ def _sequence(values: Mapping[str, Any], name: str, where: str) -> Sequence[Any]
 
 
 def _number(value: Any, name: str, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST[name]:
+    if isinstance(value, bool) or not isinstance(value, int) or not _LEAST[name] <= value <= LARGEST:
+        shown = reprlib.repr(value)
         raise HistobenchError(
-            f"{where}: {name}: expected a whole number of at least {_LEAST[name]}, found {value!r}"
+            f"{where}: {name}: expected a whole number of at least {_LEAST[name]}, found {shown}"
         )
     return value
 
@@ -215,7 +217,3 @@ def _known_keys(values: Mapping[str, Any], kind: type, where: str) -> None:
     for key in values:
         if key not in known:
             raise HistobenchError(f"{where}: unknown key {key!r}; {did_you_mean(str(key), known)}")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

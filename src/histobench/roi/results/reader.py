@@ -74,7 +74,7 @@ def read_run(path: Path) -> StoredRun:
         )
     except OSError as error:
         raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise HistobenchError(
             f"{path} is not a results file of histobench: {why}; if it is damaged, delete it and run again"
@@ -108,7 +108,7 @@ def read_predictions(run: StoredRun) -> Predictions:
             raise ValueError("a label is negative")
         episodes = _column(rows, column, "num_episodes")
         counted = np.array(list(map(int, episodes)), dtype=np.int64) if episodes and all(episodes) else None
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise _first_problem(path, column) from error
     _check_whole(path, text, len(table), run)
     groups = _column(rows, column, "group")
@@ -193,6 +193,6 @@ def _first_problem(path: Path, column: dict[str, int]) -> HistobenchError:
                         raise ValueError(f"{name} is negative")
                 if "num_episodes" in column:
                     int(row[column["num_episodes"]] or 0)
-            except (ValueError, TypeError, OverflowError) as error:
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
                 return HistobenchError(f"{path}:{reader.line_num}: not a row of predictions ({error})")
     return HistobenchError(f"{path}: rows have different numbers of probabilities")

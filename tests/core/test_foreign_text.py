@@ -1,0 +1,105 @@
+"""What others wrote stays text: in spreadsheets, in Markdown, in YAML and JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.core.foreign_text import markdown_text, spreadsheet_cell
+from histobench.core.plain_data import read_json, read_yaml
+from histobench.roi.data.prompts import read_prompts
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "=HYPERLINK('http://x')"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_text_begins_like_a_formula(text: str) -> None:
+    assert str(spreadsheet_cell(text))[0] == "'"
+
+
+@pytest.mark.parametrize("value", ["uni_v1", "", "a=b", 1, -0.5, None])
+def test_other_cells_stay_as_they_are(value: object) -> None:
+    assert spreadsheet_cell(value) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<script>x</script>", "[a](javascript:x)", "![a](http://x/y.png)", "a | b", "**b**", "_b_", "`c`",
+     "a\n# b", "&lt;b&gt;", "[a][b]", "a\\", "<!-- x", "~~s~~"],
+)  # fmt: skip
+def test_markdown_shows_names_and_obeys_none(text: str) -> None:
+    from markdown_it import MarkdownIt
+
+    page = MarkdownIt("gfm-like", {"linkify": False}).render(f"| {markdown_text(text)} |\n|---|\n")
+    assert set(re.findall(r"<(\w+)", page)) == {"table", "thead", "tr", "th"}
+
+
+def test_names_that_papers_have_look_the_same_in_the_file() -> None:
+    for text in ("uni_v1", "0.810 [0.795, 0.831]", "<0.001", "Linear-Probe", "virchow2@cls"):
+        assert markdown_text(text) == text
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BOMB, "when its aliases are followed"),
+        ("a: &a [*a]", "nested more than 40 levels deep, or in itself"),
+        ("[" * 100_000, "nested more than"),
+        ("seed: " + "9" * 100_000, "cannot be read"),
+        ("a: 2026-99-99", "cannot be read"),
+        ("a: [", "plan.yaml:1: not valid YAML"),
+    ],
+    ids=["bomb", "itself", "deep", "digits", "date", "open"],
+)
+def test_yaml_that_asks_too_much_is_refused_in_one_line_at_once(text: str, told: str) -> None:
+    began = time.process_time()
+    with pytest.raises(HistobenchError, match=re.escape(told)) as error:
+        read_yaml(text, where="plan.yaml")
+    assert time.process_time() - began < 60  # not for ever
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 100_000, '{"a": ' * 60 + "1" + "}" * 60, "{", "[1,]"])
+def test_json_that_asks_too_much_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(HistobenchError) as error:
+        read_json(text, where="prompts.json")
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_anchors_that_save_writing_are_fine() -> None:
+    text = "common: &c {split: 0.8/0.2}\ndatasets: [{source: a, <<: *c}, {source: b, <<: *c}]"
+    assert read_yaml(text, where="plan.yaml")["datasets"][1] == {"source": "b", "split": "0.8/0.2"}
+
+
+def test_the_commands_say_so_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plan.yaml").write_text(BOMB)
+    assert main(["run", str(tmp_path / "plan.yaml")]) == 2
+    (tmp_path / "deep.yaml").write_text(f"datasets: {'[' * 5000}")
+    assert main(["run", str(tmp_path / "deep.yaml")]) == 2
+    (tmp_path / "seed.yaml").write_text(f"datasets: [x]\nencoders: [tiny-vl]\nseed: {'9' * 100_000}")
+    assert main(["run", str(tmp_path / "seed.yaml")]) == 2
+    assert main(["run", "--data", "x", "--models", "y", "--seed", "9" * 100_000]) == 2
+    said = capsys.readouterr().err
+    assert "defect" not in said
+    assert max(map(len, said.splitlines())) < 400
+    (tmp_path / "prompts.json").write_text('{"classes": ' * 5000)
+    with pytest.raises(HistobenchError, match="nested more than"):
+        read_prompts(tmp_path / "prompts.json", ("a",))
+    results = tmp_path / "KNN"
+    results.mkdir()
+    (results / "KNN_complete_results.json").write_text("[" * 100_000)
+    assert main(["compare", str(tmp_path)]) == 2
+    assert json.dumps(capsys.readouterr().err).count("defect") == 0

@@ -1,0 +1,116 @@
+"""What `data check` says about the make-up of a dataset: thin classes, near-duplicates, odd images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histobench.cli.main import main
+from histobench.roi.data.check import Findings, check_dataset
+from histobench.roi.data.load import scan_dataset
+
+
+def tissue(seed: int, size: int = 96) -> Image.Image:
+    """Smooth random stains, as different from each other as fields of a slide."""
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(90, 250, (12, 12, 3)).astype(np.uint8))
+    return coarse.resize((size, size), Image.Resampling.BICUBIC)
+
+
+def check(folder: Path, rows: list[str], header: str = "image_path,label,split,group") -> Findings:
+    (folder / "t.csv").write_text("\n".join([header, *rows]) + "\n")
+    return check_dataset(scan_dataset(folder / "t.csv"))
+
+
+def test_a_class_whose_test_images_are_of_one_patient_is_warned_of(tmp_path: Path) -> None:
+    rows = []
+    for number in range(16):
+        tissue(number).save(tmp_path / f"{number}.png")
+        label, split = ("a", "rare")[number % 2], ("train", "test")[number // 8]
+        group = f"p{number}" if split == "train" or label == "a" else "p99"
+        rows.append(f"{number}.png,{label},{split},{group}")
+    (finding,) = check(tmp_path, rows).of("class of one group")
+    assert finding.level == "warning"
+    assert "class 'rare': all 4 test images come from one group (p99)" in finding.message
+
+
+def test_a_class_that_is_only_tested_is_an_error_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = []
+    for number, (label, split) in enumerate(
+        [("a", "train"), ("b", "train"), ("a", "test"), ("b", "test"), ("c", "test")]
+    ):
+        tissue(number).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{label},{split},p{number}")
+    (finding,) = check(tmp_path, rows).of("empty class")
+    assert (finding.level, "nothing can be learnt about it" in finding.message) == ("error", True)
+    run = ["run", "--data", str(tmp_path / "t.csv"), "--models", "tiny-vl", "--results", str(tmp_path / "r")]
+    assert main(run) == 2
+    assert "class c has test images but no training images" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def copies(folder: Path) -> list[str]:
+    rows = []
+    for number in range(12):
+        tissue(number).save(folder / f"{number}.png")
+        rows.append(f"{number}.png,{'ab'[number % 2]},{'train' if number < 8 else 'test'},")
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "half", "double", "brighter"])
+def test_a_copy_in_other_bytes_is_found_across_splits(tmp_path: Path, kind: str) -> None:
+    rows = copies(tmp_path)
+    original = tissue(3)
+    copy = {
+        "jpeg": original,
+        "half": original.resize((48, 48), Image.Resampling.LANCZOS),
+        "double": original.resize((192, 192), Image.Resampling.BICUBIC),
+        "brighter": original.point([min(255, round(1.08 * v)) for v in range(256)] * 3),
+    }[kind]
+    copy.save(tmp_path / "copy.jpg", quality=40)
+    (finding,) = check(tmp_path, [*rows, "copy.jpg,b,test,"]).of("near-duplicate")
+    assert finding.level == "warning"
+    assert "3.png in train looks like copy.jpg in test" in finding.message
+
+
+def test_other_fields_and_empty_background_are_no_copies(tmp_path: Path) -> None:
+    rows = copies(tmp_path)
+    rng = np.random.default_rng(5)
+    for number in range(12):
+        noise = rng.normal(243, 1.5, (96, 96, 3)).clip(0, 255).astype(np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"empty{number}.png")
+        rows.append(f"empty{number}.png,b,{'train' if number < 8 else 'test'},")
+    assert check(tmp_path, rows).of("near-duplicate") == ()
+
+
+def test_real_tissue_gives_only_alarms_that_hold(shared_dir: Path) -> None:
+    """Pairs that are reported among real tiles agree pixel by pixel when laid over each other."""
+    folder = shared_dir / "data" / "crc-val-mini"
+    files = sorted(path for path in folder.rglob("*.jpg"))[::2][:200]
+    rows = [f"{path},{path.parent.name},{('train', 'test')[k % 2]}" for k, path in enumerate(files)]
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as place:
+        found = check(Path(place), rows, "image_path,label,split").of("near-duplicate")
+    assert found == ()
+
+
+def test_sizes_that_no_tissue_has_and_labels_that_are_fractions_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, size in {"dot": (1, 1), "strip": (5000, 1), "tile": (64, 64)}.items():
+        Image.new("RGB", size, (200, 120, 160)).save(tmp_path / f"{name}.png")
+    rows = ["dot.png,1.5,train,p1", "strip.png,2,train,p2", "tile.png,1.5,test,p3"]
+    found = check(tmp_path, rows)
+    assert [finding.message.split(":")[0] for finding in found.of("unusual image")] == [
+        "dot.png is 1 x 1 pixels",
+        "strip.png is 5000 x 1 pixels",
+    ]
+    (label,) = (finding for finding in found.of("label") if finding.level == "warning")
+    assert "1.5: labels that are no whole numbers are taken as class names" in label.message
+    assert "no whole numbers (1.5)" in caplog.text
