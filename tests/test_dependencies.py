@@ -14,9 +14,10 @@ import histobench
 SOURCE = Path(histobench.__file__).parent
 #: room -> rooms it may import, besides itself
 ALLOWED = {
-    "cli": {"api", "report", "roi", "mint", "core"},
-    "api": {"report", "roi", "mint", "core"},
-    "report": {"roi", "mint", "core"},
+    "cli": {"api", "report", "consult", "roi", "mint", "core"},
+    "api": {"report", "consult", "roi", "mint", "core"},
+    "report": {"consult", "roi", "mint", "core"},
+    "consult": {"roi", "mint", "core"},
     "roi": {"core"},
     "mint": {"core"},
     "core": set(),

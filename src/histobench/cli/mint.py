@@ -11,10 +11,10 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import importlib
 
-#: sub-verb -> (module, what it does). The module has `add_arguments(parser)` and `run(args) -> int | None`.
-JOBS: dict[str, tuple[str, str]] = {
+from histobench.cli.jobs import Jobs, add_jobs, run_job
+
+JOBS: Jobs = {
     "run": ("histobench.cli.mint_run", "a language model on tasks, with or without expert feedback"),
     "replay": ("histobench.cli.mint_replay", "prove loop, sandbox, tools and checkers on recorded episodes"),
     "rescore": ("histobench.cli.mint_rescore", "apply a scoring rule to finished runs"),
@@ -26,19 +26,9 @@ JOBS: dict[str, tuple[str, str]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One sub-parser for each job."""
-    jobs = parser.add_subparsers(dest="job", required=True, metavar="{" + ",".join(JOBS) + "}")
-    for name, (module, summary) in JOBS.items():
-        loaded = importlib.import_module(module)
-        job = jobs.add_parser(
-            name,
-            help=summary,
-            description=loaded.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        loaded.add_arguments(job)
+    add_jobs(parser, JOBS)
 
 
 def run(args: argparse.Namespace) -> int | None:
     """Run the chosen job."""
-    result: int | None = importlib.import_module(JOBS[args.job][0]).run(args)
-    return result
+    return run_job(args, JOBS)

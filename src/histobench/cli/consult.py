@@ -1,0 +1,25 @@
+"""Consult: does a language model use an image encoder well? The agent is fixed, the encoder is randomised.
+
+Examples:
+  histobench consult prepare crc.csv --encoders uni_v1,efficientnet-lite0,random-vit --out study/
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from histobench.cli.jobs import Jobs, add_jobs, run_job
+
+JOBS: Jobs = {
+    "prepare": ("histobench.cli.consult_prepare", "cases and a cassette of all tool answers from a dataset"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One sub-parser for each job."""
+    add_jobs(parser, JOBS)
+
+
+def run(args: argparse.Namespace) -> int | None:
+    """Run the chosen job."""
+    return run_job(args, JOBS)

@@ -1,0 +1,270 @@
+"""What an encoder says of every region: its calibrated probe, its features, its text tower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.consult.confidence import at_temperature, fit_temperature
+from histobench.consult.measurements import MEASUREMENTS, measure
+from histobench.consult.nearest import Gallery
+from histobench.consult.plan import StudyPlan
+from histobench.consult.study import EncoderFacts
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.encoders.own_name import label_of
+
+if TYPE_CHECKING:
+    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.progress import Progress
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: Characters of a content hash that name a picture.
+NAME_LENGTH = 16
+NEIGHBOURS = 20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Some regions of a split with their measurements."""
+
+    rows: Ints
+    labels: Ints
+    values: Floats  # [n, 10]
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The images of a split, in the order of its features."""
+
+    labels: Ints
+    images: tuple[str, ...]
+    groups: tuple[str, ...]
+    paths: tuple[Path, ...]
+    _measured: dict[tuple[int, int], Measured] = field(default_factory=dict)
+
+    def take(self, rows: Ints) -> Regions:
+        """Some of them."""
+        pick = lambda values: tuple(values[row] for row in rows)  # noqa: E731
+        return Regions(self.labels[rows], pick(self.images), pick(self.groups), pick(self.paths))
+
+    def first_of_each_picture(self) -> Ints:
+        """Rows without those whose picture an earlier row has."""
+        return np.sort(np.unique(np.asarray(self.images), return_index=True)[1])
+
+    def groups_of_pictures(self) -> dict[str, set[str]]:
+        """Every patient or slide that a picture lies in."""
+        found: dict[str, set[str]] = {}
+        for image, group in zip(self.images, self.groups, strict=True):
+            found.setdefault(image, set()).update({group} if group else set())
+        return found
+
+    def pixels(self, row: int) -> NDArray[np.uint8]:
+        """The picture [h, w, 3]."""
+        from histobench.roi.data.image import open_rgb
+        from histobench.roi.data.image_ref import locate
+
+        path = self.paths[row]
+        return np.asarray(open_rgb(locate(path).read(), name=str(path)))
+
+    def measured(self, per_class: int, *, seed: int) -> Measured:
+        """At most `per_class` regions of each class, drawn by the seed."""
+        key = (per_class, seed)
+        if key not in self._measured:
+            generator = np.random.default_rng([seed, len(self.labels), per_class])
+            parts = []
+            for label in np.unique(self.labels):
+                members = np.flatnonzero(self.labels == label)
+                parts.append(generator.permutation(members)[:per_class])
+            rows = np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+            values = np.array([measure(self.pixels(int(row))) for row in rows]).reshape(-1, len(MEASUREMENTS))
+            self._measured[key] = Measured(rows, self.labels[rows], values)
+        return self._measured[key]
+
+
+@dataclass(frozen=True)
+class EncoderView:
+    """One encoder in its role. `test` and `val` are calibrated probabilities of its linear probe [n, c]."""
+
+    facts: EncoderFacts
+    test: Floats
+    val: Floats
+    val_labels: Ints
+    train_features: NDArray[np.float32]
+    val_features: NDArray[np.float32]
+    test_features: NDArray[np.float32]
+    zero_shot: Floats | None = None
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """The encoder's: weights, transform, pooling and precision."""
+        return self.facts.fingerprint
+
+    def gallery(self, train: Regions, names: Sequence[str]) -> Gallery:
+        """The training regions as neighbours are searched in."""
+        labels = [names[label] for label in train.labels]
+        return Gallery(self.train_features, labels, train.images, [group or None for group in train.groups])
+
+    @cached_property
+    def _said(self) -> Ints:
+        return self.val.argmax(axis=1)
+
+    def record_of(self, label: int) -> tuple[int, int]:
+        """On validation regions: how often it was right when it said this class, and how often it said so."""
+        said = self._said == label
+        return int((said & (self.val_labels == label)).sum()), int(said.sum())
+
+
+def view_encoders(
+    dataset: RoiDataset,
+    roles: dict[str, str],
+    plan: StudyPlan,
+    features: Path,
+    *,
+    progress: Progress | None = None,
+) -> tuple[dict[str, Regions], dict[str, EncoderView]]:
+    """Regions of train, val and test, and every encoder's view of them.
+
+    Without a validation split a fifth of the training images, whole groups, is held out as one.
+    """
+    from histobench.roi.features.extract import extract
+    from histobench.roi.features.settings import EncoderRecipe
+    from histobench.roi.features.store import load
+
+    for split in ("train", "test"):
+        if not dataset.splits.get(split):
+            raise HistobenchError(f"{dataset.name} has no {split} images; give --split 0.7/0.1/0.2")
+    made = extract(
+        dataset,
+        [EncoderRecipe(name, weights=plan.weights) for name in roles.values()],
+        features,
+        device=plan.device,
+        num_workers=plan.num_workers,
+        progress=progress,
+    )
+    sets = {(each.asked, each.split): load(each.path) for each in made}
+    seconds = {
+        each.asked: each.forward_seconds / each.images for each in made if each.computed == each.images
+    }
+    regions = _regions(dataset)
+    fit = None
+    if "val" not in regions:
+        fit, rest = _held_out(regions["train"], plan.seed)
+        whole = regions["train"]
+        regions = {"train": whole.take(fit), "val": whole.take(rest), "test": regions["test"]}
+    views = {}
+    for role, name in roles.items():
+        splits = {split: sets[name, split] for split in ("train", "val", "test") if (name, split) in sets}
+        arrays = {split: part.embeddings.float().numpy() for split, part in splits.items()}
+        if fit is not None:
+            arrays["val"], arrays["train"] = arrays["train"][rest], arrays["train"][fit]
+        views[role] = _view(role, name, arrays, regions, splits["test"], dataset, plan, seconds.get(name))
+    return regions, views
+
+
+def _regions(dataset: RoiDataset) -> dict[str, Regions]:
+    from histobench.roi.data.image_ref import digest, locate
+
+    known: dict[Path, str] = {}
+
+    def name_of(image: RoiImage) -> str:
+        if image.path not in known:
+            known[image.path] = digest(locate(image.path).read()).hex()[:NAME_LENGTH]
+        return known[image.path]
+
+    return {
+        split: Regions(
+            np.array([image.label for image in images], dtype=np.int64),
+            tuple(name_of(image) for image in images),
+            tuple("" if image.group is None else str(image.group) for image in images),
+            tuple(image.path for image in images),
+        )
+        for split, images in dataset.splits.items()
+        if images
+    }
+
+
+def _held_out(train: Regions, seed: int) -> tuple[Ints, Ints]:
+    from histobench.roi.protocols.held_out import held_out
+
+    fit, rest = held_out(train.labels, list(train.groups) if any(train.groups) else None, seed=seed)
+    if not len(rest):
+        raise HistobenchError(
+            "the tool's confidence is fitted on validation images, but every class has one group (or image) "
+            "to train on; give a validation split"
+        )
+    return fit, rest
+
+
+def _view(
+    role: str,
+    name: str,
+    arrays: dict[str, NDArray[np.float32]],
+    regions: dict[str, Regions],
+    test_set: FeatureSet,
+    dataset: RoiDataset,
+    plan: StudyPlan,
+    seconds: float | None,
+) -> EncoderView:
+    import torch
+
+    from histobench.roi.protocols.knn import knn
+    from histobench.roi.protocols.linear_probe import linear_probe
+
+    train, val, test = (
+        torch.from_numpy(np.ascontiguousarray(arrays[split])) for split in ("train", "val", "test")
+    )
+    labels = torch.from_numpy(regions["train"].labels)
+    n_classes = len(dataset.classes)
+    outcome = linear_probe(train, labels, torch.cat([val, test]), n_classes=n_classes)
+    on_val, on_test = outcome.probabilities[: len(val)], outcome.probabilities[len(val) :]
+    temperature = fit_temperature(on_val, regions["val"].labels)
+    votes = knn(train, labels, test, n_classes=n_classes, n_neighbors=min(NEIGHBOURS, len(train)))
+    fingerprint = str(test_set.metadata["encoder_fingerprint"])
+    facts = EncoderFacts(
+        role=role,
+        name=label_of(name),
+        fingerprint=fingerprint,
+        temperature=temperature,
+        probe_accuracy=float((on_test.argmax(1) == regions["test"].labels).mean()),
+        knn_accuracy=float((votes.predicted == regions["test"].labels).mean()),
+        validation_accuracy=float((on_val.argmax(1) == regions["val"].labels).mean()),
+        seconds_per_image=seconds,
+    )
+    return EncoderView(
+        facts,
+        at_temperature(on_test, temperature),
+        at_temperature(on_val, temperature),
+        regions["val"].labels,
+        arrays["train"],
+        arrays["val"],
+        arrays["test"],
+        _zero_shot(test_set, dataset, plan),
+        tuple(f"{name}: {text}" for text in outcome.info.get("warnings", ())),
+    )
+
+
+def _zero_shot(test_set: FeatureSet, dataset: RoiDataset, plan: StudyPlan) -> Floats | None:
+    """Class scores of an encoder with a text tower; None for others, or without prompts."""
+    from histobench.roi.evaluation.context import Context, TaskSkippedError
+    from histobench.roi.evaluation.request import EvaluationRequest, Options
+    from histobench.roi.evaluation.zero_shot import zero_shot_outcome
+
+    if plan.prompts is None:
+        return None
+    options = Options(zeroshot_prompt_file=plan.prompts)
+    request: Any = EvaluationRequest(
+        ("zero_shot",), test_set, test_set, Path(), weights=plan.weights, options=options
+    )
+    try:
+        return zero_shot_outcome(Context(request, tuple(dataset.classes), "cpu")).probabilities
+    except TaskSkippedError:
+        return None

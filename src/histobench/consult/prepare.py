@@ -1,0 +1,250 @@
+"""From a dataset and some encoders to a study: cases, a cassette of all answers, lessons for policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.consult.answers import neighbour_votes, neighbours_text, prediction_text, record_text
+from histobench.consult.arms import ArmPlan, plan_arm
+from histobench.consult.audit import leaks
+from histobench.consult.case import Case, ToolView, shuffled_options, write_cases
+from histobench.consult.cassette import FILE, Cassette, Recorded, canonical, write_cassette
+from histobench.consult.encoder_views import EncoderView, Regions, view_encoders
+from histobench.consult.measurements import as_shown, measure, measurement_text, typical_text
+from histobench.consult.nearest import Gallery
+from histobench.consult.plan import StudyPlan, assign_roles
+from histobench.consult.selection import select_cases
+from histobench.consult.study import (
+    CASES,
+    PICTURES,
+    Lessons,
+    Study,
+    StudyFacts,
+    open_study,
+    write_facts,
+    write_lessons,
+)
+from histobench.core.atomic import write_json
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.dataset import RoiDataset
+
+if TYPE_CHECKING:
+    from histobench.roi.features.progress import Progress
+
+MOST_NEIGHBOURS = 10
+#: Votes of so many neighbours are among the numbers that reference agents read.
+VOTING = 5
+Floats = NDArray[np.float64]
+
+
+def prepare(
+    dataset: RoiDataset, plan: StudyPlan, folder: str | Path, *, progress: Progress | None = None
+) -> Study:
+    """Write the study to `folder`; the features come from the cache where they are known."""
+    folder = Path(folder)
+    roles = assign_roles(plan.encoders)
+    regions, views = view_encoders(dataset, roles, plan, folder / "features", progress=progress)
+    names = _class_names(dataset.classes, plan)
+    test, strong = regions["test"], views["strong"]
+    first = test.first_of_each_picture()
+    wrong = strong.test.argmax(1) != test.labels
+    chosen = select_cases(test.labels[first], wrong[first], count=plan.cases, seed=plan.seed)
+    rows = first[chosen.rows]
+    if not len(rows):
+        raise HistobenchError(f"{dataset.name} has no test images")
+    plans = {
+        arm: plan_arm(
+            arm, {role: view.test[rows] for role, view in views.items()}, test.labels[rows], seed=plan.seed
+        )
+        for arm in plan.arms
+        if arm != "none"
+    }
+    cases = [
+        Case(
+            id=test.images[row],
+            dataset=dataset.name,
+            group=test.groups[row] or None,
+            options=shuffled_options(names, test.images[row]),
+            reference=names[test.labels[row]],
+            probability=float(probability),
+            arms={arm: _tool_view(shown, views, names, place) for arm, shown in plans.items()},
+        )
+        for place, (row, probability) in enumerate(zip(rows, chosen.probability, strict=True))
+    ]
+    recorded = _measured_answers(regions, rows, names, plan)
+    galleries = {role: view.gallery(regions["train"], names) for role, view in views.items()}
+    for shown in plans.values():
+        recorded += _encoder_answers(shown, views, galleries, test, rows, names)
+    cassette = Cassette(recorded)
+    problems = leaks(
+        cases,
+        cassette,
+        group_of=regions["train"].groups_of_pictures(),
+        names_of={test.images[row]: Path(test.paths[row]).stem for row in rows},
+    )
+    if problems:
+        raise HistobenchError(
+            f"the study would leak: {problems[0]} ({len(problems)} in all); nothing is written"
+        )
+    write_cassette(folder / FILE, recorded)
+    write_cases(folder / CASES, cases)
+    write_json(folder / PICTURES, {test.images[row]: str(test.paths[row]) for row in rows})
+    write_lessons(folder, _lessons(regions, views, galleries, names, plan), list(views))
+    write_facts(folder, _facts(dataset, plan, names, views, test))
+    return open_study(folder)
+
+
+def _class_names(classes: Sequence[str], plan: StudyPlan) -> tuple[str, ...]:
+    """The names that cases use; blind ones are dealt by the seed, so that their order tells nothing."""
+    if not plan.blind:
+        return tuple(classes)
+    letters = [f"class {_letters(place)}" for place in range(len(classes))]
+    order = np.random.default_rng([plan.seed, 66]).permutation(len(classes))
+    return tuple(letters[place] for place in order)
+
+
+def _letters(place: int) -> str:
+    """A, B, ..., Z, AA, AB, ..."""
+    text = ""
+    place += 1
+    while place:
+        place, letter = divmod(place - 1, 26)
+        text = chr(ord("A") + letter) + text
+    return text
+
+
+def _tool_view(shown: ArmPlan, views: dict[str, EncoderView], names: Sequence[str], place: int) -> ToolView:
+    label = int(shown.tool_class[place])
+    view = views[shown.role[place]]
+    return ToolView(
+        encoder=view.fingerprint,
+        label=names[label],
+        confidence=float(shown.probabilities[place, label]),
+        manipulated=bool(shown.manipulated[place]),
+        position=int(shown.position[place]),
+        zero_shot=view.zero_shot is not None,
+    )
+
+
+def _measured_answers(
+    regions: dict[str, Regions], rows: NDArray[np.int64], names: Sequence[str], plan: StudyPlan
+) -> list[Recorded]:
+    """`measure()` of every case and `typical()` of every class: the same in all arms."""
+    test, train = regions["test"], regions["train"]
+    recorded = [
+        Recorded(
+            test.images[row], "", "", "measure", canonical({}), measurement_text(measure(test.pixels(row)))
+        )
+        for row in rows
+    ]
+    measured = train.measured(plan.measured, seed=plan.seed)
+    for label, name in enumerate(names):
+        values = measured.values[measured.labels == label]
+        text = typical_text(name, values) if len(values) else f"{name}: no training regions"
+        recorded.append(Recorded("", "", "", "typical", canonical({"label": name}), text))
+    return recorded
+
+
+def _encoder_answers(
+    shown: ArmPlan,
+    views: dict[str, EncoderView],
+    galleries: dict[str, Gallery],
+    test: Regions,
+    rows: NDArray[np.int64],
+    names: Sequence[str],
+) -> list[Recorded]:
+    recorded: list[Recorded] = []
+    for place, row in enumerate(rows):
+        view = views[shown.role[place]]
+        source = rows[shown.source[place]]
+
+        def add(
+            tool: str, arguments: dict[str, int], answer: str, view: EncoderView = view, row: int = row
+        ) -> None:
+            recorded.append(
+                Recorded(test.images[row], view.fingerprint, shown.arm, tool, canonical(arguments), answer)
+            )
+
+        order, probabilities = shown.order[place], shown.probabilities[place]
+        for n in range(1, len(names) + 1):
+            add("predict", {"n": n}, prediction_text(order[:n], probabilities, names))
+        # In a shuffled arm the answers of another case are shown, but never a picture of this one's group.
+        both = (row, source)
+        near = galleries[shown.role[place]].nearest(
+            view.test_features[source],
+            k=MOST_NEIGHBOURS,
+            barred_images={test.images[each] for each in both},
+            barred_groups={group for each in both if (group := test.groups[each])},
+        )
+        for k in range(1, MOST_NEIGHBOURS + 1):
+            add("neighbours", {"k": k}, neighbours_text(near[:k]))
+        if view.zero_shot is not None:
+            scores = view.zero_shot[source]
+            add(
+                "zero_shot",
+                {},
+                prediction_text(np.argsort(-scores, kind="stable").astype(np.int64), scores, names),
+            )
+        if shown.arm == "disclosed":
+            label = int(shown.tool_class[place])
+            add("track_record", {}, record_text(names[label], *view.record_of(label)))
+    return recorded
+
+
+def _lessons(
+    regions: dict[str, Regions],
+    views: dict[str, EncoderView],
+    galleries: dict[str, Gallery],
+    names: Sequence[str],
+    plan: StudyPlan,
+) -> dict[str, Lessons]:
+    train = regions["train"].measured(plan.measured, seed=plan.seed)
+    val = regions["val"].measured(plan.measured, seed=plan.seed)
+    parts = {"train": Lessons(train.labels, as_shown(train.values))}
+    shown: dict[str, Floats] = {}
+    for role, view in views.items():
+        lines = []
+        for row in val.rows:
+            group = regions["val"].groups[row]
+            near = galleries[role].nearest(
+                view.val_features[row],
+                k=VOTING,
+                barred_images={regions["val"].images[row]},
+                barred_groups={group} if group else set(),
+            )
+            said = np.array([float(f"{value:.2f}") for value in view.val[row]])
+            lines.append(np.concatenate([said, neighbour_votes(neighbours_text(near), names)]))
+        shown[role] = np.array(lines).reshape(len(val.rows), 2 * len(names))
+    parts["val"] = Lessons(val.labels, as_shown(val.values), shown)
+    return parts
+
+
+def _facts(
+    dataset: RoiDataset, plan: StudyPlan, names: tuple[str, ...], views: dict[str, EncoderView], test: Regions
+) -> StudyFacts:
+    cautions = [caution for view in views.values() for caution in view.cautions]
+    strong, weak = views["strong"].facts, views["weak"].facts if "weak" in views else None
+    if weak is not None and weak.validation_accuracy > strong.validation_accuracy:
+        cautions.append(
+            f"{weak.name} is better than {strong.name} on validation images; exchange them in --encoders"
+        )
+    if not any(test.groups):
+        cautions.append("no groups (patients, slides) are known: every image counts as independent")
+    return StudyFacts(
+        dataset=dataset.name,
+        classes=names,
+        encoders=tuple(view.facts for view in views.values()),
+        arms=plan.arms,
+        seed=plan.seed,
+        organ=plan.organ,
+        region=plan.region,
+        microns_per_pixel=plan.microns_per_pixel,
+        true_classes=tuple(dataset.classes) if plan.blind else None,
+        most_neighbours=MOST_NEIGHBOURS,
+        cautions=tuple(cautions),
+    )

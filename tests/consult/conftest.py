@@ -1,0 +1,101 @@
+"""A small study: five classes of coloured noise, three encoders of different worth, a few patients each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histobench.cli.main import main
+from histobench.consult.study import Study, open_study
+
+CLASSES = ("ADI", "LYM", "MUC, loose", "STR", "TUM")
+COLOURS = ((235, 220, 230), (110, 70, 150), (190, 180, 220), (220, 130, 170), (150, 70, 140))
+ENCODERS = '''
+import numpy as np
+import torch
+from torch import nn
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+
+class Colours(BasePatchEncoder):
+    """Mean and spread of each channel."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed_dim = 24
+        self.eval_transforms = TransformSpec(resize=32, crop=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+        generator = torch.Generator().manual_seed(1)
+        self.register_buffer("mix", torch.randn(6, 24, generator=generator))
+
+    def forward(self, x):
+        return torch.cat([x.mean((2, 3)), x.std((2, 3))], 1) @ self.mix
+
+
+class Green(Colours):
+    """The green channel alone."""
+
+    def forward(self, x):
+        green = x[:, 1:2].expand(-1, 3, -1, -1)
+        return super().forward(green)
+
+
+class Noise(Colours):
+    """Numbers that depend on a corner of the picture."""
+
+    def forward(self, x):
+        return torch.sin(1000 * x[:, :, :2, :1].flatten(1)) @ self.mix
+'''
+
+
+def make_images(folder: Path) -> Path:
+    """A CSV of 5 classes x (6 train + 3 val + 6 test patients) x a few tiles; classes overlap."""
+    generator = np.random.default_rng(7)
+    lines = ["image_path,label,split,group"]
+    for label, colour in enumerate(COLOURS):
+        for split, patients, tiles in (("train", 6, 3), ("val", 4, 3), ("test", 8, 3)):
+            for patient in range(patients):
+                tint = generator.normal(0, 26, 3)
+                for tile in range(tiles):
+                    noise = generator.normal(0, 18, (32, 32, 1)) + generator.normal(0, 10, 3)
+                    pixels = np.clip(np.array(colour) + tint + noise, 0, 255).astype(np.uint8)
+                    path = folder / "tiles" / f"{split}-{label}-{patient}-{tile}.png"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    Image.fromarray(pixels).save(path)
+                    lines.append(f"{path},{label},{split},{split}-patient-{label}-{patient}")
+    (folder / "tiles.csv").write_text("\n".join(lines) + "\n")
+    (folder / "tiles.txt").write_text(
+        "".join(
+            f'"{name}",{number}\n' if "," in name else f"{name},{number}\n"
+            for number, name in enumerate(CLASSES)
+        )
+    )
+    (folder / "three.py").write_text(ENCODERS)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `consult prepare` writes for 60 cases."""
+    folder = make_images(tmp_path_factory.mktemp("consult"))
+    patch = pytest.MonkeyPatch()
+    patch.setenv("HISTOBENCH_CACHE", str(folder / "cache"))
+    source = folder / "three.py"
+    arguments = ["consult", "prepare", str(folder / "tiles.csv"), "--classes", str(folder / "tiles.txt")]
+    arguments += ["--encoders", ",".join(f"{source}:{name}" for name in ("Colours", "Green", "Noise"))]
+    arguments += ["--cases", "60", "--measured", "8", "--num_workers", "0", "--out", str(folder / "study")]
+    arguments += ["--organ", "colon", "--device", "cpu"]
+    try:
+        assert main(arguments) == 0
+    finally:
+        patch.undo()
+    return folder / "study"
+
+
+@pytest.fixture(scope="session")
+def study(study_folder: Path) -> Study:
+    """The same, opened."""
+    return open_study(study_folder)
