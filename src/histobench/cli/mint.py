@@ -20,6 +20,8 @@ JOBS: Jobs = {
     "rescore": ("histobench.cli.mint_rescore", "apply a scoring rule to finished runs"),
     "table": ("histobench.cli.mint_table", "the leaderboard of result folders and outcome tables"),
     "compare": ("histobench.cli.mint_compare", "two agents on the same tasks, with a paired test"),
+    "export": ("histobench.cli.mint_export", "finished runs as a dataset folder, Inspect logs or traces"),
+    "import": ("histobench.cli.mint_import", "Inspect logs of any benchmark as a table of outcomes"),
     "configs": ("histobench.cli.mint_configs", "write the experiment matrix as JSON files"),
 }
 

@@ -156,10 +156,10 @@ class _Tasks:
     def _load(self, name: str) -> list[Any]:
         from histobench.mint.alfworld.games import find_games
         from histobench.mint.configs.dataset import known_datasets
-        from histobench.mint.runs.starter import NAME
+        from histobench.mint.runs.quickstart import BUILT_IN
         from histobench.mint.runs.task_source import choose_datasets
 
-        if name not in (NAME, *known_datasets()):
+        if name not in (*BUILT_IN, *known_datasets()):
             return []  # played from a configuration that names its class; its episodes are counted as unknown
         (dataset,) = choose_datasets([name])
         if name == "alfworld":

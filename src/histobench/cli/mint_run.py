@@ -8,8 +8,8 @@ Keys: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY; for an address of your 
 A run that was stopped or killed goes on where it was: repeat the same command.
 
 Examples:
-  histobench mint run                                            a small local model on eight built-in tasks
-  histobench mint run --limit 4 --k 2 --max-tokens 64            the same in a minute or less
+  histobench mint run --constrain                                a small local model on eight built-in tasks
+  histobench mint run --constrain --limit 4 --k 2                the same in a minute or less
   histobench mint run --agent openai:gpt-4o-mini --tasks gsm8k,math --k 1..5 --max-cost 5
   histobench mint run --agent openai:M@http://localhost:8000/v1 --tasks reasoning --feedback openai:gpt-4o
   histobench mint run --config configs/ --output data/outputs
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Who plays what, how, and where the episodes go."""
     what = parser.add_argument_group("what is run")
     what.add_argument("--agent", help="the model under test (default: local:)")
-    what.add_argument("--tasks", help="datasets or families, separated by commas (default: starter)")
+    what.add_argument("--tasks", help="datasets or families, separated by commas (default: quickstart)")
     what.add_argument("--data", help="folder of the datasets (default: data/processed)")
     what.add_argument(
         "--k", default="5", help="most actions of an episode: 5, or 1,3,5, or 1..5 (default: 5)"
@@ -82,6 +82,21 @@ def _add_model_arguments(how: argparse._ArgumentGroup) -> None:
         default="provider",
         help="what of its reasoning a model gets back: as its provider documents, none, or all",
     )
+    how.add_argument(
+        "--constrain",
+        action="store_true",
+        help="a grammar makes every message a well-formed action (local: and servers of llama.cpp)",
+    )
+
+
+def _grammar(args: argparse.Namespace) -> str | None:
+    from histobench.mint.envs.grammar import ACTION_GRAMMAR
+
+    if not args.constrain:
+        return None
+    if args.calls == "native":
+        raise HistobenchError("--constrain is for --calls text; native calls are well-formed by themselves")
+    return ACTION_GRAMMAR
 
 
 def _add_protocol_arguments(how: argparse._ArgumentGroup) -> None:
@@ -204,7 +219,7 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
     agent = parse_agent(args.agent or "local:")
     form: Form = "placebo" if args.feedback == PLACEBO else args.feedback_form
     expert = plan_expert(args.feedback, FeedbackKind(args.gt, form))
-    names = [name.strip() for name in (args.tasks or "starter").split(",") if name.strip()]
+    names = [name.strip() for name in (args.tasks or "quickstart").split(",") if name.strip()]
     expert_name = NONE
     if expert is not None:
         expert_name = player_name(expert.spec, as_expert=True) if expert.spec else PLACEBO
@@ -222,6 +237,7 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
             seed=args.seed,
             reasoning_effort=args.reasoning_effort,
             reasoning_history=args.reasoning_history,
+            grammar=_grammar(args),
         ),
         rule=rule,
         prompts=args.prompts,

@@ -16,8 +16,8 @@ from histobench.mint.inspect.scorer import task_success
 from histobench.mint.inspect.solver import EXPERT, Playbook, mint_episode
 from histobench.mint.prompts.choice import choose_wording
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan
+from histobench.mint.runs.quickstart import NAME
 from histobench.mint.runs.request import RunRequest
-from histobench.mint.runs.starter import NAME
 from histobench.mint.runs.task_source import choose_datasets, load_tasks
 from histobench.mint.tasks.base import Task as MintTask
 from histobench.mint.tasks.rule import as_rule

@@ -16,7 +16,7 @@ from histobench.mint.configs.cell import NONE, Cell, parse_cell
 from histobench.mint.configs.dataset import Dataset, get_dataset, task_class
 from histobench.mint.feedback.kind import parse_kind
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
-from histobench.mint.runs.starter import NAME, starter_dataset
+from histobench.mint.runs.quickstart import BUILT_IN, built_in_dataset
 from histobench.mint.tasks.rule import Rule
 
 #: Agent classes of the published benchmark -> kinds of agents here.
@@ -110,8 +110,8 @@ def _expert(cell: Cell, config: Mapping[str, Any]) -> ExpertPlan | None:
 
 
 def _dataset(cell: Cell, config: Mapping[str, Any]) -> Dataset:
-    if cell.dataset == NAME:
-        return starter_dataset()
+    if cell.dataset in BUILT_IN:
+        return built_in_dataset(cell.dataset)
     try:
         dataset = get_dataset(cell.dataset)
     except HistobenchError:

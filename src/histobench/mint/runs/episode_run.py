@@ -77,7 +77,7 @@ def _played(
     expert: Player | None,
     key: EpisodeKey,
 ) -> Finished:
-    start = time.monotonic()
+    clock = _Clock()
     budget = _budget(planned)
     tools = episode_tools(planned.dataset, stage.encyclopedia)
     with open_environment(task, tools, pool=stage.pool) as environment:
@@ -92,7 +92,7 @@ def _played(
         )
         state = play(
             environment,
-            _stoppable(agent, stage.stopping),
+            _stoppable(agent, stage.stopping, clock),
             prompt=prompt,
             budget=budget,
             expert=adviser,
@@ -100,7 +100,7 @@ def _played(
             functions=environment.functions if native else None,
         )
         described = task.to_dict()
-    return _finished(state, described, agent, adviser, planned, repeat, time.monotonic() - start)
+    return _finished(state, described, agent, adviser, planned, repeat, clock)
 
 
 def _finished(
@@ -110,7 +110,7 @@ def _finished(
     adviser: EpisodeExpert | None,
     planned: PlannedCell,
     repeat: int,
-    seconds: float,
+    clock: _Clock,
 ) -> Finished:
     tokens = agent.usage.as_published()
     usage, cost = agent.usage, agent.cost
@@ -123,7 +123,9 @@ def _finished(
         "repeat": repeat,
         "success": state.success,
         "rule": planned.rule,
-        "seconds": round(seconds, 3),
+        "seconds": clock.now(),
+        "started": round(clock.started, 3),
+        "times": clock.times,
         "tokens": usage.total_tokens,
         "tokens_known": usage.known,
         "cost": cost,
@@ -154,10 +156,25 @@ def _budget(planned: PlannedCell) -> Budget:
     return Budget(cell.max_steps, cell.max_propose_solution, cell.count_down)
 
 
-def _stoppable(agent: EpisodeAgent, stopping: threading.Event) -> Any:
+class _Clock:
+    """When an episode began, and when each answer was asked for and came, in seconds from then."""
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        self.times: list[tuple[float, float]] = []
+        self._start = time.monotonic()
+
+    def now(self) -> float:
+        return round(time.monotonic() - self._start, 3)
+
+
+def _stoppable(agent: EpisodeAgent, stopping: threading.Event, clock: _Clock) -> Any:
     def ask(history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         if stopping.is_set():
             raise StoppedError
-        return agent(history, functions)
+        asked = clock.now()
+        answer = agent(history, functions)
+        clock.times.append((asked, clock.now()))
+        return answer
 
     return ask

@@ -9,7 +9,7 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.config_variables import DATASET_DIR
 from histobench.mint.configs.dataset import Dataset, select_datasets
-from histobench.mint.runs.starter import NAME, starter_dataset
+from histobench.mint.runs.quickstart import BUILT_IN, built_in_dataset
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import Tool
 from histobench.mint.tools.wikipedia.source import Encyclopedia
@@ -17,14 +17,14 @@ from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
 
 
 def choose_datasets(names: Iterable[str]) -> list[Dataset]:
-    """The named datasets or families, or `starter`; each once."""
+    """The named datasets or families, or built-in questions (`quickstart`, `starter`); each once."""
     chosen: dict[str, Dataset] = {}
     for name in names:
-        for dataset in [starter_dataset()] if name == NAME else select_datasets([name]):
+        for dataset in [built_in_dataset(name)] if name in BUILT_IN else select_datasets([name]):
             chosen[dataset.name] = dataset
     if not chosen:
         raise HistobenchError(
-            "no tasks are named; give --tasks, such as --tasks gsm8k,math or --tasks starter"
+            "no tasks are named; give --tasks, such as --tasks gsm8k,math or --tasks quickstart"
         )
     return list(chosen.values())
 
@@ -42,7 +42,7 @@ def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = No
         path = dataset.path(place)
     if not path.exists():
         raise HistobenchError(
-            f"no tasks of {dataset.name} at {path}; run scripts/setup.sh, give --data, or --tasks starter"
+            f"no tasks of {dataset.name} at {path}; run scripts/setup.sh, give --data, or --tasks quickstart"
         )
     try:
         tasks = list(dataset.task_class.load_tasks(str(path))[0])

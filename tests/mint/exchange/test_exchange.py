@@ -1,0 +1,129 @@
+"""Results for other programs, and theirs for the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from histobench.cli.main import main
+from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.reading import read_outcomes
+from histobench.mint.results.stored_episode import find_result_files, read_episodes
+
+pytestmark = pytest.mark.usefixtures("one_sandbox")
+
+
+@pytest.fixture
+def finished(make_data: Callable[[int], Path], make_recording: Callable[[int], Path], tmp_path: Path) -> Path:
+    """Ten played episodes."""
+    output = tmp_path / "runs"
+    data = ["--tasks", "gsm8k", "--data", str(make_data(10)), "--output", str(output)]
+    assert main(["mint", "run", "--agent", f"replay:{make_recording(10)}", *data]) == 0
+    return output
+
+
+def export(finished: Path, kind: str, output: Path) -> None:
+    assert main(["mint", "export", str(finished), "--to", kind, "--output", str(output)]) == 0
+
+
+def test_a_dataset_folder_holds_every_conversation(finished: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    export(finished, "dataset", tmp_path / "folder")
+    card = (tmp_path / "folder" / "README.md").read_text()
+    front = yaml.safe_load(card.split("---")[1])
+    files = [tmp_path / "folder" / entry["path"] for entry in front["configs"][0]["data_files"]]
+    rows = pq.read_table(files[0]).to_pylist()
+    episodes = [e for file in find_result_files(finished) for e in read_episodes(file)]
+    assert [row["task_id"] for row in rows] == [str(episode.task["task_id"]) for episode in episodes]
+    for row, episode in zip(rows, episodes, strict=True):
+        assert row["success"] == episode.state["success"]
+        said = [(message["role"], message["content"]) for message in row["messages"]]
+        assert said == [(entry["role"], entry["content"]) for entry in episode.state["history"]]
+    assert f"| scripted | gsm8k | 5 | 10 | {sum(row['success'] for row in rows)} |" in card
+
+
+def test_logs_of_inspect_come_back_as_the_same_outcomes(finished: Path, tmp_path: Path) -> None:
+    pytest.importorskip("inspect_ai")
+    export(finished, "inspect", tmp_path / "logs")
+    (log,) = (tmp_path / "logs").glob("*.eval")
+    assert sorted(read_outcomes(log), key=str) == sorted(read_outcomes(finished), key=str)
+
+
+def test_spans_have_the_times_and_the_shape_of_the_protocol(finished: Path, tmp_path: Path) -> None:
+    export(finished, "otel", tmp_path / "traces.json")
+    document = json.loads((tmp_path / "traces.json").read_text())
+    spans = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    roots = [span for span in spans if "parentSpanId" not in span]
+    assert len(roots) == len({span["traceId"] for span in spans}) == 10
+    assert len({span["spanId"] for span in spans}) == len(spans)
+    by_id = {span["spanId"]: span for span in spans}
+    for span in spans:
+        assert len(bytes.fromhex(span["traceId"])) == 16
+        assert len(bytes.fromhex(span["spanId"])) == 8
+        parent = by_id.get(span.get("parentSpanId", ""))
+        start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+        assert start <= end
+        if parent is not None:
+            assert int(parent["startTimeUnixNano"]) <= start
+            assert end <= int(parent["endTimeUnixNano"])
+    names = {span["name"] for span in spans}
+    assert names == {"invoke_agent scripted", "chat scripted", "execute_tool python"}
+    proto = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    json_format = pytest.importorskip("google.protobuf.json_format")
+    request = proto.ExportTraceServiceRequest()
+    for span in spans:  # the protocol's JSON has hexadecimal ids, protobuf's own has base64
+        del span["traceId"], span["spanId"]
+        span.pop("parentSpanId", None)
+    json_format.ParseDict(document, request)
+
+
+def test_turns_as_lines(finished: Path, tmp_path: Path) -> None:
+    export(finished, "jsonl", tmp_path / "turns.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "turns.jsonl").read_text().splitlines()]
+    ends = [line for line in lines if line["turn"] is None]
+    episodes = [e for file in find_result_files(finished) for e in read_episodes(file)]
+    assert len(ends) == 10
+    assert len(lines) - 10 == sum(len(episode.exchanges) for episode in episodes)
+
+
+def test_another_benchmarks_log_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect_ai: Any = pytest.importorskip("inspect_ai")
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import match
+
+    task = inspect_ai.Task(
+        dataset=[
+            Sample(input="What is 2 + 2?", target="4", id="a"),
+            Sample(input="Name?", target="Bo", id="b"),
+        ],
+        scorer=match(),
+        name="elsewhere",
+    )
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+    outputs = [ModelOutput.from_content("mockllm/model", text) for text in ("4", "Al")]
+    for output in outputs:  # or Inspect wants to count them with a file from the network
+        output.usage = ModelUsage(input_tokens=5, output_tokens=1, total_tokens=6)
+    model = get_model("mockllm/model", custom_outputs=outputs)
+    inspect_ai.eval(task, model=model, log_dir=str(tmp_path / "logs"), display="none", max_samples=1)
+    (log,) = (tmp_path / "logs").glob("*.eval")
+    assert main(["mint", "import", str(log), "-o", str(tmp_path / "table.csv")]) == 0
+    outcomes = {outcome.task_id: outcome for outcome in read_outcome_table(tmp_path / "table.csv")}
+    assert {name: outcome.success for name, outcome in outcomes.items()} == {"a": True, "b": False}
+    assert {outcome.task for outcome in outcomes.values()} == {"elsewhere"}
+    capsys.readouterr()
+    assert main(["mint", "table", str(tmp_path / "table.csv")]) == 0
+    assert "50.00" in capsys.readouterr().out
+
+
+def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("inspect_ai")
+    (tmp_path / "x.eval").write_bytes(b"no log")
+    assert main(["mint", "import", str(tmp_path / "x.eval"), "-o", str(tmp_path / "t.csv")]) == 2
+    assert "no log of Inspect" in capsys.readouterr().err
