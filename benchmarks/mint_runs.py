@@ -282,8 +282,8 @@ def describe(row: Figures, load: float, heading: str = "## Runs of agents", flag
     harness = f"{row.harness_ms:.1f}" + ("" if row.harness_ms <= GOAL_MS else " (missed)")
     return (
         f"{heading}\n\n`python benchmarks/mint_runs.py{flags}`, {date.today()}, {os.cpu_count()} processors, "
-        f"load {load:.1f} from other work when this began. Messages are {origin}; the rest is the harness (turn "
-        "loop, prompts, checkers, files; one process) and the sandbox (all processes, opening and closing "
+        f"load {load:.1f} from other work when this began. Messages are {origin}; the rest is the harness "
+        "(turn loop, prompts, checkers, files; one process) and the sandbox (all processes, opening and closing "
         "included).\n\n"
         "| episodes | number | turns each | at a time | episodes/s | harness, CPU ms/episode | goal "
         "| sandbox, CPU ms/episode | memory of the harness |\n|---|---|---|---|---|---|---|---|---|\n"

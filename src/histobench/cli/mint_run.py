@@ -89,16 +89,6 @@ def _add_model_arguments(how: argparse._ArgumentGroup) -> None:
     )
 
 
-def _grammar(args: argparse.Namespace) -> str | None:
-    from histobench.mint.envs.grammar import ACTION_GRAMMAR
-
-    if not args.constrain:
-        return None
-    if args.calls == "native":
-        raise HistobenchError("--constrain is for --calls text; native calls are well-formed by themselves")
-    return ACTION_GRAMMAR
-
-
 def _add_protocol_arguments(how: argparse._ArgumentGroup) -> None:
     how.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
     how.add_argument("--config", help="a configuration file, or a folder of them, instead of --tasks and --k")
@@ -158,6 +148,8 @@ def run(args: argparse.Namespace) -> int:
         raise HistobenchError(f"--top-p must be more than 0 and at most 1, not {args.top_p}")
     if args.calls == "native" and args.prompts != "own":
         raise HistobenchError("--calls native has words of its own; leave out --prompts official")
+    if args.calls == "native" and args.constrain:
+        raise HistobenchError("--constrain is for --calls text; the server sees to the form of native calls")
     console = open_terminal(error=True)
     wording = choose_wording(args.prompts, args.prompts_dir)
     cells, output = _cells(args)
@@ -195,6 +187,7 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
     from histobench.mint.agents.factory import player_name
     from histobench.mint.agents.spec import parse_agent
     from histobench.mint.configs.cell import NONE, check_model_name
+    from histobench.mint.envs.grammar import ACTION_GRAMMAR, SOLUTION_GRAMMAR
     from histobench.mint.feedback.kind import FeedbackKind
     from histobench.mint.runs.config_file import read_configs
     from histobench.mint.runs.planned_cell import PLACEBO
@@ -237,7 +230,8 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
             seed=args.seed,
             reasoning_effort=args.reasoning_effort,
             reasoning_history=args.reasoning_history,
-            grammar=_grammar(args),
+            grammar=ACTION_GRAMMAR if args.constrain else None,
+            last_grammar=SOLUTION_GRAMMAR if args.constrain else None,
         ),
         rule=rule,
         prompts=args.prompts,

@@ -27,6 +27,7 @@ from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Req
 from histobench.mint.agents.rate_limit import RateLimits
 from histobench.mint.agents.retry import HOPELESS, PASSING, RetryPolicy, retry_after
 from histobench.mint.envs.episode import RequestRefusedError
+from histobench.mint.envs.turn_loop import LAST_STEP
 from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec
 from histobench.mint.messages.record import part_from_record, part_record
 
@@ -82,8 +83,11 @@ class Endpoint:
         self, messages: Sequence[Message], *, functions: Sequence[ToolSpec] = (), sample: int = 1
     ) -> Completion:
         """The next message; raises `RequestRefusedError` (too long) or `ProviderError` (given up)."""
-        # Stop sequences belong to the text dialect: inside the arguments of a call they would cut its code.
-        sampling = replace(self.sampling, stop=()) if functions else self.sampling
+        # Stop sequences belong to free text: they would cut the code in a call, or a tag from its end.
+        guided = functions or self.sampling.grammar
+        sampling = replace(self.sampling, stop=()) if guided else self.sampling
+        if sampling.last_grammar and LAST_STEP in messages[-1].content:
+            sampling = replace(sampling, grammar=sampling.last_grammar)
         key = request_key(self._identity, self.api.model, messages, sampling, sample, functions)
         known = self._cache.find(key) if self._cache else None
         if known is not None:

@@ -143,6 +143,8 @@ class Sampling:
     reasoning_effort: str | None = None
     reasoning_history: ReasoningHistory = "provider"
     grammar: str | None = None
+    #: The grammar of an episode's last step.
+    last_grammar: str | None = None
 
     def cut(self, text: str) -> str:
         """The text up to the first stop sequence; for servers that ignore some of them.

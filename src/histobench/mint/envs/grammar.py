@@ -1,11 +1,12 @@
-"""The text dialect as a grammar (GBNF of llama.cpp): who obeys it writes well-formed actions only."""
+"""The text dialect as grammars (GBNF of llama.cpp): who obeys them writes well-formed actions only."""
 
 from __future__ import annotations
 
-#: An optional thought of one line, then code or a solution. No "<" inside: a tag ends what it opened. An
-#: answer that reaches its limit of tokens can still end inside a tag.
-ACTION_GRAMMAR = r"""root ::= thought? (execute | solution)
-thought ::= "<thought>" [^<\n]+ "</thought>\n"
-execute ::= "<execute>" [^<]+ "</execute>"
-solution ::= "<solution>" [^<\n]+ "</solution>"
-"""
+_SOLUTION = 'solution ::= "<solution>" [^<\\n]{1,80} "</solution>"\n'
+#: Code or a solution, and no thought before it: small models go round in circles there until their tokens are
+#: spent. No "<" inside: a tag ends what it opened.
+ACTION_GRAMMAR = (
+    f'root ::= execute | solution\nexecute ::= "<execute>" [^<]{{1,600}} "</execute>"\n{_SOLUTION}'
+)
+#: In the last step, which the agent is told to use for a solution: only that.
+SOLUTION_GRAMMAR = f"root ::= solution\n{_SOLUTION}"

@@ -15,6 +15,7 @@ from histobench.mint.messages.parts import Image, Message, Part, Refusal, Text, 
 
 ASSISTANT = "Assistant:"
 WRONG = "Your answer is wrong."
+LAST_STEP = "You should take the last step to propose a solution."
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def observation_block(state: State, outcome: Outcome, budget: Budget) -> str:
         left, chances = steps_left(state, budget), proposals_left(state, budget)
         text += f"You have {left} steps left and {chances} chances to propose solution left.\n"
         if left <= 1:
-            text += "You should take the last step to propose a solution.\n"
+            text += f"{LAST_STEP}\n"
     return text
 
 

@@ -1,0 +1,47 @@
+"""A grammar for servers of llama.cpp: well-formed actions, and a solution in the last step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histobench.cli.main import main
+from histobench.mint.envs.grammar import ACTION_GRAMMAR, SOLUTION_GRAMMAR
+
+pytestmark = pytest.mark.usefixtures("one_sandbox")
+
+
+def test_the_last_step_gets_the_grammar_of_a_solution(
+    server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path
+) -> None:
+    server.answer = lambda body, number: replies.chat("<execute>1</execute>")
+    arguments = [
+        "--tasks",
+        "gsm8k",
+        "--data",
+        str(make_data(1)),
+        "--k",
+        "3",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    assert main(["mint", "run", "--agent", f"openai:m@{server.url}", "--constrain", *arguments]) == 0
+    sent = [body["grammar"] for body in server.requests]
+    assert sent == [ACTION_GRAMMAR, ACTION_GRAMMAR, SOLUTION_GRAMMAR]
+
+
+def test_no_grammar_is_sent_unless_asked_for(
+    server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path
+) -> None:
+    server.answer = lambda body, number: replies.chat("<solution>1</solution>")
+    arguments = ["--tasks", "gsm8k", "--data", str(make_data(1)), "--output", str(tmp_path / "out")]
+    assert main(["mint", "run", "--agent", f"openai:m@{server.url}", *arguments]) == 0
+    assert all("grammar" not in body for body in server.requests)
+
+
+def test_native_calls_need_no_grammar(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mint", "run", "--constrain", "--calls", "native"]) == 2
+    assert "--constrain is for --calls text" in capsys.readouterr().err
