@@ -283,8 +283,8 @@ def describe(row: Figures, load: float, heading: str = "## Runs of agents", flag
     return (
         f"{heading}\n\n`python benchmarks/mint_runs.py{flags}`, {date.today()}, {os.cpu_count()} processors, "
         f"load {load:.1f} from other work when this began. Messages are {origin}; the rest is the harness "
-        "(turn loop, prompts, checkers, files; one process) and the sandbox (all processes, opening and closing "
-        "included).\n\n"
+        "(turn loop, prompts, checkers, files; one process) and the sandbox (all processes, opening and "
+        "closing included).\n\n"
         "| episodes | number | turns each | at a time | episodes/s | harness, CPU ms/episode | goal "
         "| sandbox, CPU ms/episode | memory of the harness |\n|---|---|---|---|---|---|---|---|---|\n"
         f"| {row.name} | {row.episodes:,} | {row.turns / row.episodes:.1f} | {row.concurrency} "
