@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from histobench.cli.terminal import say
+
 FORMATS = ("dataset", "inspect", "otel", "jsonl")
 
 
@@ -56,8 +58,6 @@ def run(args: argparse.Namespace) -> None:
             left_out = write_spans(episodes, output)
         else:
             write_turns(episodes, output)
-    print(f"{len(episodes) - left_out} episodes in {output}")
+    say(f"{len(episodes) - left_out} episodes in {output}")
     if left_out:
-        print(
-            f"{left_out} episodes have no times (played by another program or an earlier version): left out"
-        )
+        say(f"{left_out} episodes have no times (played by another program or an earlier version): left out")

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 
+from histobench.cli.terminal import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Logs in, a table out."""
@@ -32,4 +34,4 @@ def run(args: argparse.Namespace) -> None:
     if not outcomes:
         raise HistobenchError("no sample of these logs has a score that says solved or not solved")
     write_outcome_table(args.output, outcomes)
-    print(f"{len(outcomes)} episodes in {args.output}")
+    say(f"{len(outcomes)} episodes in {args.output}")
