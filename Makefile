@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: report-assets setup demo test check bench lock alfworld clean
+.PHONY: report-assets setup demo test test-fast check docs bench lock alfworld clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,14 @@ test: check
 	@if [ -n "$$CI" ]; then $(MAKE) --no-print-directory alfworld || echo "note: ALFWorld was not built; its tests are skipped" >&2; fi
 	@$(BIN)/python -m pytest -n 2 --durations=15
 
+# What fits between two thoughts: everything but the tests that are marked slow.
+test-fast: $(STAMP)
+	@$(BIN)/python -m pytest -n 2 -m "not slow" -q
+
+# The documentation as a site, without network; a broken link fails.
+docs: $(STAMP)
+	@$(BIN)/mkdocs build --strict --quiet --site-dir site
+
 check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -52,4 +60,4 @@ report-assets:
 	@cd report-frontend && npm ci --silent --ignore-scripts && npm run --silent check && npm run --silent build
 
 clean:
-	rm -rf $(VENV) demo-results .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site demo-results .mypy_cache .ruff_cache .pytest_cache .hypothesis
