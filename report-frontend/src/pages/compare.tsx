@@ -246,7 +246,7 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
         {info.test ? `${info.test[0].toUpperCase()}${info.test.slice(1)}, corrected over ${count(pairs, "pair")} of the table` : "No test"}; {count(table.numImages, "test image")}
         {table.numGroups ? ` of ${count(table.numGroups, "group")}` : ""}; left out one at a time: {table.resampled}. {info.note && `${info.note}. `}
         {!holds && found.low !== null && found.holm !== null && `“Cannot be told apart” is not “equal”: differences from ${signed(found.low)} to ${signed(found.high)} fit these images.`}
-        {averaged && " Few-shot: the difference is of each image’s mean probabilities over episodes; the two values are means over episodes."}
+        {averaged && " Values and difference are means over episodes or training runs, as reported."}
       </p>
     </section>
   );

@@ -79,7 +79,7 @@ function EncoderMethods({ site, methods }: { site: Site; methods: Methods }) {
         set, another scanner or another seed. A calibration error has none, and neither has a test set of too few patients: no interval of theirs would keep its promise.
       </p>
       <p>
-        <strong>Over episodes.</strong> Where it says so, the interval of a few-shot result is about the choice of the labelled examples for these test images: it is narrower than one over patients, and not to be compared with it.
+        <strong>Means over episodes or training runs.</strong> They would be others with other labelled examples, and with other test images: both count in the interval and in the comparison. Where it says “episodes” alone (results of an older version), the interval is about the labelled examples for these test images: it is narrower than one over patients, and not to be compared with it.
       </p>
       <p>
         <strong>Ties.</strong> Encoders are compared on the same images, so what is hard for all of them does not count. A value is marked as a tie when its difference to the best of the column could be chance, after

@@ -105,7 +105,7 @@ function Run({ site, view }: { site: Site; view: View }) {
       ))}
       {data.averaged && (
         <Notice>
-          Few-shot: the metrics are means over episodes. The pictures below show each image’s mean probabilities over the episodes it took part in, which are better than a single episode’s.
+          The metrics are means over episodes or training runs. The pictures below show each image’s mean probabilities over the episodes it took part in, which are better than a single episode’s.
         </Notice>
       )}
       <div class="columns">

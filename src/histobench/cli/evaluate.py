@@ -69,6 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     few.add_argument(
         "--n_shot", type=positives, default="1,2,4,8,16,32,64,128,256", help="shots (1,2,4,...,256)"
     )
+    few.add_argument(
+        "--keep_probabilities",
+        type=boolean,
+        nargs="?",
+        const=True,
+        default=False,
+        help="keep those of every episode, for intervals of AUROC and log loss over images, too (False)",
+    )
     zero = parser.add_argument_group("zero-shot")
     zero.add_argument(
         "--zeroshot_model_name", help="an encoder with a text tower; default: the features' encoder"
@@ -113,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
             use_all_way=args.use_all_way,
             n_way=args.n_way,
             n_shot=args.n_shot,
+            keep_probabilities=args.keep_probabilities,
             zeroshot_model_name=args.zeroshot_model_name,
             zeroshot_prompt_file=Path(args.zeroshot_prompt_file) if args.zeroshot_prompt_file else None,
             zeroshot_batch_size=args.zeroshot_batch_size,

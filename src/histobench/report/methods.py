@@ -86,13 +86,25 @@ def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
         f"The evaluation followed the preset{'s' if len(presets) > 1 else ''} {_and(presets)} with "
         f"seed{'s' if len(seeds) > 1 else ''} {_and([str(seed) for seed in seeds])}." if presets else "",
         f"95% confidence intervals are {_interval_words(results)} over {units}"
-        + ("; those of few-shot results are over episodes." if "Few-shot" in tasks else "."),
+        + _means_words(results),
         f"Encoders were compared on the same test images ({_and(tests)}) with Holm's correction over all "
         "pairs of a table at a family-wise error rate of 0.05." if tests else "",
         "Mean ranks over datasets were compared with Friedman's test and Nemenyi's critical difference."
         if len(inventory.datasets) > 1 and len(inventory.encoders) > 1 else "",
     ]  # fmt: skip
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _means_words(results: list[TableResult]) -> str:
+    """What intervals of means over episodes are over, where there are such."""
+    over = {result.how.removeprefix("jackknife over ") for result in results}
+    both = sorted(words for words in over if words.startswith(("episodes and", "training runs and")))
+    alone = ["episodes alone, for these test images"] if "episodes" in over else []
+    return (
+        f"; those of means over episodes or training runs are over {_and(both + alone)}."
+        if both + alone
+        else "."
+    )
 
 
 def _interval_words(results: list[TableResult]) -> str:

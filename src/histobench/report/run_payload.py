@@ -13,7 +13,13 @@ from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.resampling import sampling_design
 from histobench.report.payload import packed, rounded
 from histobench.report.probability_code import encode
-from histobench.roi.comparison.run_intervals import BootstrapSettings, intervals_of, means_of, read_episodes
+from histobench.roi.comparison.run_intervals import (
+    CROSSED,
+    BootstrapSettings,
+    intervals_of,
+    means_of,
+    read_episodes,
+)
 from histobench.roi.comparison.stored_intervals import stored_intervals
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import read_content
@@ -37,16 +43,18 @@ def run_intervals_of(
     `how` says where the quick ones come from.
     """
     stored = stored_intervals(run)
-    if stored is not None:
+    # Intervals of an older file are over episodes alone: beside those of other tasks they would mislead.
+    if stored is not None and (run.episodes is None or stored.get("resampling") == CROSSED):
         bounds = {
             name: [rounded(entry.get("ci_lower")), rounded(entry.get("ci_upper"))]
             for name, entry in stored["metrics"].items()
             if entry.get("ci_lower") is not None
+            and not (run.episodes is not None and entry.get("over") == "episodes")
         }
         source = f"{stored.get('n_bootstrap')} resamples of {stored.get('resampled')}"
         return bounds, source, {str(stored.get("method"))}
     episodes = read_episodes(TaskFiles.beside(run.path).per_episode)
-    if episodes is not None:
+    if episodes is not None and run.episodes is None:
         count = len(next(iter(episodes.values())))
         settings = BootstrapSettings()
         found = intervals_of(means_of(episodes), sampling_design(count), settings)

@@ -80,7 +80,7 @@ def build_table(job: TableJob) -> TableResult:
     result = TableResult(job.board, job.dataset_index)
     readable = _readable(job, result)
     named = {name: run.predictions for name, run in readable.values()}
-    statistics = table_statistics(named) if named else TableStatistics()
+    statistics = table_statistics(named, dict(readable.values())) if named else TableStatistics()
     result.problem = statistics.problem
     result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
     result.how = f"jackknife over {statistics.resampled}" if statistics.resampled else ""

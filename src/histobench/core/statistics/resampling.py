@@ -172,7 +172,7 @@ def jackknife_counts(
 
     The acceleration of BCa is the same in expectation for blocks as for single units.
     """
-    blocks, _ = _blocks(design, max_blocks)
+    blocks, _ = jackknife_blocks(design, max_blocks)
     block_of_sample = blocks[design.unit_of]
     n_blocks = int(blocks.max(initial=-1)) + 1
     rows = int(max(1, memory_budget // max(_BYTES_PER_DRAW * design.n_samples, 1)))
@@ -183,7 +183,7 @@ def jackknife_counts(
 
 def jackknife_strata(design: SamplingDesign, *, max_blocks: int = 1000) -> NDArray[np.int64]:
     """The stratum of each row of `jackknife_counts`."""
-    return _blocks(design, max_blocks)[1]
+    return jackknife_blocks(design, max_blocks)[1]
 
 
 def jackknife(metric: Metric, design: SamplingDesign, *, max_blocks: int = 1000) -> Floats:
@@ -211,7 +211,7 @@ def _gather(chunks: Iterator[Mapping[str, Floats]]) -> dict[str, Floats]:
     return {name: np.concatenate(values) for name, values in parts.items()}
 
 
-def _blocks(design: SamplingDesign, max_blocks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def jackknife_blocks(design: SamplingDesign, max_blocks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The block of each unit and the stratum of each block; blocks of a stratum are equal up to one unit."""
     sizes = np.bincount(design.stratum_of)
     if design.n_units <= max_blocks:

@@ -18,6 +18,8 @@ from histobench.core.statistics.paired import paired_difference, smallest_p_valu
 from histobench.core.statistics.resampling import SamplingDesign, replicates_of_all
 from histobench.core.statistics.sign_flip import sign_flip_p_value
 from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_datasets
+from histobench.roi.comparison.episode_intervals import crossed_interval
+from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.image_groups import design_of
 from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
 from histobench.roi.comparison.metric_function import (
@@ -192,8 +194,11 @@ def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -
         raise HistobenchError(f"the runs on {dataset or 'this dataset'} hold no predictions to compare")
     level = 1 - settings.alpha
     units = SamplingUnits.of(reference)
-    found = left_out_table(predictions, [settings.metric], units)[settings.metric]
     test = chosen_test(settings.test, settings.metric)
+    means = (episode_tables(named, reference, units, [settings.metric]) or {}).get(settings.metric)
+    if means is not None:
+        return _table_of_means(dataset, named, means, reference, settings, test)
+    found = left_out_table(predictions, [settings.metric], units)[settings.metric]
     drawn = _drawn(predictions, settings, test)
     intervals = (
         intervals_of_table(settings.metric, found, predictions, units, level=level)
@@ -220,6 +225,46 @@ def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -
         n_resamples=drawn.n_resamples,
         test=test,
         notes=_notes(entries, pairs, units, drawn, test, settings),
+        standings=standings,
+    )
+
+
+def _table_of_means(
+    dataset: str,
+    named: dict[str, StoredRun],
+    means: EpisodeTable,
+    reference: Predictions,
+    settings: CompareSettings,
+    test: str,
+) -> DatasetTable:
+    """The comparison of what runs report as means over episodes: intervals and tests are of these means."""
+    if test != "jackknife":
+        raise HistobenchError(
+            f"--test {test} is about single predictions, but {next(iter(named.values())).task} reports means "
+            "over episodes; leave --test out"
+        )
+    units, metric, level = SamplingUnits.of(reference), settings.metric, 1 - settings.alpha
+    intervals = {
+        name: crossed_interval(means.found, metric, len(reference), column=k, level=level)
+        for k, name in enumerate(means.found.names)
+    }
+    entries = _entries(named, means.found, intervals, metric)
+    drawn = _Drawn(design_of(reference), {})
+    pairs = _pairs(entries, None, means.found, drawn, test, settings)
+    standings = standings_of(means.found, metric, drawn.design, reference.labels, alpha=settings.alpha)
+    if standings is not None:
+        pairs = tuple(_together(pair, standings, settings.test == "auto") for pair in pairs)
+    noted = [means.note] if means.note else []
+    return DatasetTable(
+        dataset=dataset,
+        entries=entries,
+        pairs=pairs,
+        n_images=len(reference),
+        n_groups=None if units.group_of is None else units.n_units,
+        resampled=means.resampled,
+        n_resamples=0,
+        test=test,
+        notes=(*noted, *_notes(entries, pairs, units, drawn, test, settings)),
         standings=standings,
     )
 
@@ -283,13 +328,15 @@ def _entries(
 
 def _pairs(
     entries: tuple[Entry, ...],
-    predictions: dict[str, Predictions],
+    predictions: dict[str, Predictions] | None,
     found: LeaveOneOut,
     drawn: _Drawn,
     test: str,
     settings: CompareSettings,
 ) -> tuple[Pair, ...]:
     """All pairs of encoders that have a value; the Holm family is the whole table.
+
+    Without `predictions` there are no tests of single predictions.
 
     The best encoder is chosen by looking at the data, so comparisons with it alone would be a smaller family
     than the one it was chosen from, and would claim too much.
@@ -302,14 +349,9 @@ def _pairs(
     paired = differences(ordered, level=level)
     intervals, tests = [], []
     for k, (first, second) in enumerate(combinations(names, 2)):
-        runs = predictions[first], predictions[second]
-        delong, no_delong = area_test(*runs, settings.metric)
-        tested = PairTests(
-            jackknife=float(paired.p_value[k]),
-            mcnemar=label_test(*runs, settings.metric),
-            delong=delong,
-            no_delong=no_delong,
-        )
+        tested = PairTests(float(paired.p_value[k]), no_delong="the values are means over episodes")
+        if predictions is not None:
+            tested = _with_tests_of_predictions(tested, predictions[first], predictions[second], settings)
         interval = _interval(paired, k, level)
         if test == "bootstrap":
             rows = drawn.values[first] - drawn.values[second]
@@ -319,8 +361,8 @@ def _pairs(
             parts = _contributions(ordered, int(paired.first[k]), int(paired.second[k]))
             p_value = sign_flip_p_value(parts, seed=settings.random_state)
             tested = replace(tested, permutation=p_value)
-        elif test == "delong" and delong is not None:
-            interval = Interval(*delong.interval(level), level, "delong")
+        elif test == "delong" and tested.delong is not None:
+            interval = Interval(*tested.delong.interval(level), level, "delong")
         intervals.append(interval)
         tests.append(tested)
     p_values = [tested.p_value(test) for tested in tests]
@@ -339,6 +381,14 @@ def _pairs(
         )
         for k, ((a, b), adjusted) in enumerate(zip(combinations(names, 2), holm(p_values), strict=True))
     )
+
+
+def _with_tests_of_predictions(
+    tested: PairTests, first: Predictions, second: Predictions, settings: CompareSettings
+) -> PairTests:
+    delong, no_delong = area_test(first, second, settings.metric)
+    mcnemar = label_test(first, second, settings.metric)
+    return replace(tested, mcnemar=mcnemar, delong=delong, no_delong=no_delong)
 
 
 def _interval(paired: PairedDifferences, k: int, level: float) -> Interval:

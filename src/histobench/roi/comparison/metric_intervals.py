@@ -100,7 +100,7 @@ def metric_intervals(
         found = [_proportion(name, label, confusion, level) for confusion in confusions]
         if found and found[0] is not None:
             return [_checked(interval, value) for interval, value in zip(found, values, strict=True)]
-    scale = _scale(name)
+    scale = scale_of(name)
     size, worth = _sizes(name, label, units)
     table = LeaveOneOut(
         tuple(map(str, range(len(values)))),
@@ -178,7 +178,8 @@ def _none(level: float, reason: str) -> Interval:
     return Interval(None, None, level, METHOD, 0, reason)
 
 
-def _scale(name: str) -> Scale:
+def scale_of(name: str) -> Scale:
+    """The scale on which a metric is closest to normal."""
     if name in _CORRELATIONS:
         return FISHER
     return LOG if name == "log_loss" else LOGIT

@@ -21,9 +21,11 @@ from histobench.core.statistics.resampling import (
     replicates_of_all,
     sampling_design,
 )
+from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT, crossed_entries
 from histobench.roi.comparison.image_groups import design_of
 from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
 from histobench.roi.comparison.random_state import check_random_state
+from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.results.layout import TaskFiles
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+#: What is drawn again where episodes and test units both are.
+CROSSED = "crossed"
 RESAMPLED = {
     "plain": "images",
     "stratified": "images within classes",
@@ -58,8 +62,9 @@ class BootstrapSettings:
 def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]:
     """What `*_bootstrap_ci.json` holds: an interval for every metric of the run's file.
 
-    The metrics of a few-shot run are means over episodes, so its `metrics` have intervals over episodes;
-    `averaged_predictions` are then the metrics, over test images, of the mean probabilities.
+    Where they are means over episodes or runs, the intervals are over episodes and test units, as far as the
+    predictions of each episode were kept; `averaged_predictions` are then the metrics, over test units, of
+    the mean probabilities.
     """
     predictions = run.predictions
     if len(predictions) == 0:
@@ -91,7 +96,17 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         return content
     n_episodes = len(next(iter(episodes.values())))
     over_episodes = intervals_of(means_of(episodes), sampling_design(n_episodes), settings)
-    content |= {"resampling": "plain", "resampled": "episodes"}
+    noted = NO_FILE if run.episodes is None else NOT_KEPT
+    over_episodes = {
+        name: entry | {"over": "episodes", "note": noted} for name, entry in over_episodes.items()
+    }
+    if run.episodes is None:
+        content |= {"resampling": "plain", "resampled": "episodes"}
+    else:
+        units = SamplingUnits.of(predictions)
+        whole = sampling_design(len(predictions), clusters=units.group_of)
+        content |= {"resampling": CROSSED, "resampled": resampled_with(run, n_episodes, whole)}
+        over_episodes |= crossed_entries(run.episodes, whole, run.metrics, freedom=units.freedom)
     content["num_episodes"] = n_episodes
     content["metrics"] = _for_reported(over_episodes, run.metrics, reasons)
     content["averaged_predictions"] = {
@@ -101,6 +116,12 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         "per_class": by_class,
     }
     return content
+
+
+def resampled_with(run: StoredRun, n_episodes: int, design: SamplingDesign) -> str:
+    """What intervals of means over episodes (of few-shot) or training runs (of the others) are over."""
+    episodes = "episodes" if run.task == "Few-shot" else "training runs"
+    return RESAMPLED[design.kind] if n_episodes < 2 else f"{episodes} and {RESAMPLED[design.kind]}"
 
 
 def intervals_of(

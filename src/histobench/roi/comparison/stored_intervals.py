@@ -90,6 +90,8 @@ def _digest(files: TaskFiles) -> str:
     for path in (files.detailed, files.per_episode):
         if path.exists():
             digest.update(path.read_bytes())
+    if files.per_episode.exists() and files.episode_predictions.exists():
+        digest.update(b"predictions of every episode")
     return digest.hexdigest()
 
 

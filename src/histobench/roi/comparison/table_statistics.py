@@ -14,6 +14,8 @@ from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.mcnemar import clustered_mcnemar_p_values, mcnemar_p_values
+from histobench.roi.comparison.episode_intervals import crossed_interval
+from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
 from histobench.roi.comparison.pairs import NO_PAIRS, Pairs
 from histobench.roi.comparison.run_intervals import RESAMPLED
@@ -21,6 +23,7 @@ from histobench.roi.comparison.same_images import aligned
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.formulas import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
+from histobench.roi.results.stored_run import StoredRun
 
 Floats = NDArray[np.float64]
 #: Metrics whose differences are tested for every pair of encoders.
@@ -78,8 +81,13 @@ class TableStatistics:
     problem: str = ""
 
 
-def table_statistics(runs: Mapping[str, Predictions]) -> TableStatistics:
-    """Intervals of all runs and tests of all pairs; the numbers are those of `histobench compare`."""
+def table_statistics(
+    runs: Mapping[str, Predictions], stored: Mapping[str, StoredRun] | None = None
+) -> TableStatistics:
+    """Intervals of all runs and tests of all pairs; the numbers are those of `histobench compare`.
+
+    With the `stored` runs, those that report means over episodes are compared by these means.
+    """
     try:
         predictions = aligned(runs)
     except HistobenchError as error:
@@ -88,6 +96,17 @@ def table_statistics(runs: Mapping[str, Predictions]) -> TableStatistics:
     if len(reference) == 0:
         return TableStatistics(problem="no predictions")
     units = SamplingUnits.of(reference)
+    try:
+        means = None if stored is None else episode_tables(stored, reference, units, TESTED)
+    except HistobenchError as error:
+        return TableStatistics(problem=str(error))
+    if means is not None:
+        return TableStatistics(
+            metrics={metric: _means(metric, table, units) for metric, table in means.items()},
+            n_images=len(reference),
+            n_groups=None if units.group_of is None else units.n_units,
+            resampled=next((table.resampled for table in means.values()), ""),
+        )
     tables = left_out_table(predictions, TESTED, units)
     metrics = {metric: _metric(metric, found, predictions, units) for metric, found in tables.items()}
     return TableStatistics(
@@ -114,6 +133,22 @@ def _metric(
             order, intervals, note=f"{units.n_units} groups are too few for comparisons: no ties are marked"
         )
     return MetricStatistics(order, intervals, Pairs.of(found.columns(names)), "jackknife", note)
+
+
+def _means(metric: str, table: EpisodeTable, units: SamplingUnits) -> MetricStatistics:
+    """A metric that every run reports as a mean over episodes."""
+    found = table.found
+    values = dict(zip(found.names, found.values.tolist(), strict=True))
+    order = order_of(metric, values)
+    if table.note:
+        return MetricStatistics(order, {}, note=f"{table.note}: nothing is tested")
+    n = len(units.labels)
+    intervals = {name: crossed_interval(found, metric, n, column=k) for k, name in enumerate(found.names)}
+    names = [name for name in order if not math.isnan(values[name])]
+    if len(names) < 2 or (units.group_of is not None and units.too_few(by_class=False) is not None):
+        return MetricStatistics(order, intervals, note=units.caution() or "")
+    pairs = Pairs.of(found.columns(names))
+    return MetricStatistics(order, intervals, pairs, "jackknife", units.caution() or "")
 
 
 def order_of(metric: str, values: Mapping[str, float]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from histobench.roi.protocols.label_efficiency import nested_parts, setting_of
 from histobench.roi.protocols.linear_probe import linear_probe
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.protocols.sklearn_probe import sklearn_probe
+from histobench.roi.results.episode_predictions import EpisodePredictions
 
 
 def run_linear_probe(context: Context) -> Iterable[TaskResult]:
@@ -119,4 +120,5 @@ def _mean_of_runs(
         )
         for name in each[0]
     }
-    return TaskResult.averaged(predictions, metrics, setting=setting, warnings=warnings)
+    episodes = EpisodePredictions.of_runs([run.probabilities for run in runs], labels)
+    return TaskResult.averaged(predictions, metrics, episodes, setting=setting, warnings=warnings)

@@ -19,6 +19,7 @@ class Options:
     use_all_way: bool = True
     n_way: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8, 9, 10)
     n_shot: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    keep_probabilities: bool = False  # of every few-shot episode, for intervals of AUROC and log loss
     zeroshot_model_name: str | None = None
     zeroshot_prompt_file: Path | None = None
     zeroshot_batch_size: int = 32

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.store import check_pair
 from histobench.roi.protocols.presets import check_choice, check_preset
+from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
+from histobench.roi.results.layout import episode_predictions_of
 from histobench.roi.results.placement import claim_place, place_of
 from histobench.roi.results.stored_run import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
@@ -92,9 +95,9 @@ def evaluate(
                     log.warning("%s: %s", identity.dataset, caveat)
                 told = True
             try:
-                for result in TASK_RUNNERS[task](context):
-                    folder = claim_place(request.results_dir, task, known_by)
-                    done.rows.append(_write(folder, task, result, identity, context))
+                for place, row in _written(task, TASK_RUNNERS[task](context), known_by, identity, context):
+                    folder = place
+                    done.rows.append(row)
                 Ledger(folder).record(task, digest)
                 done.folders.append(folder)
             except TaskSkippedError as reason:
@@ -135,6 +138,26 @@ class _Done:
         for folder in dict.fromkeys(self.folders):
             if folder != results_dir:
                 log.warning("%s holds the results of another run; these are in %s", results_dir, folder)
+
+
+def _written(
+    task: str,
+    results: Iterable[TaskResult],
+    known_by: Mapping[str, str],
+    identity: RunIdentity,
+    context: Context,
+) -> Iterator[tuple[Path, Row]]:
+    """Write the results of a task one by one, and beside them what every episode or run predicted."""
+    with ExitStack() as stack:
+        file: EpisodeFile | None = None
+        for result in results:
+            folder = claim_place(context.request.results_dir, task, known_by)
+            if file is None:
+                file = stack.enter_context(episode_file(episode_predictions_of(folder, task)))
+            row = _write(folder, task, result, identity, context)
+            if result.episodes is not None:
+                file.add(result.setting, result.episodes)
+            yield folder, row
 
 
 def _write(results_dir: Path, task: str, result: TaskResult, identity: RunIdentity, context: Context) -> Row:

@@ -12,6 +12,7 @@ from histobench.roi.metrics.classification import evaluate
 from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.protocols.outcome import Outcome
+from histobench.roi.results.episode_predictions import EpisodePredictions
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class TaskResult:
     confusion_matrix: list[list[int]]
     setting: str = ""
     episode_metrics: Mapping[str, NDArray[np.float64]] | None = None
+    episodes: EpisodePredictions | None = None
     warnings: tuple[str, ...] = ()  # what to keep in mind when reading the numbers
     notes: tuple[str, ...] = ()  # what was not done, and leaves these numbers as they are
 
@@ -50,6 +52,7 @@ class TaskResult:
         cls,
         predictions: Predictions,
         metrics: Mapping[str, NDArray[np.float64]],
+        episodes: EpisodePredictions,
         *,
         setting: str = "",
         warnings: tuple[str, ...] = (),
@@ -64,7 +67,15 @@ class TaskResult:
         )
         scores = {name: _mean(values) for name, values in metrics.items()}
         return cls(
-            predictions, scores, whole.per_class, whole.confusion_matrix, setting, metrics, warnings, notes
+            predictions,
+            scores,
+            whole.per_class,
+            whole.confusion_matrix,
+            setting,
+            episode_metrics=metrics,
+            episodes=episodes,
+            warnings=warnings,
+            notes=notes,
         )
 
     def with_scores(self, scores: Mapping[str, Score]) -> TaskResult:

@@ -13,10 +13,12 @@ from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.evaluation.zero_shot import zero_shot_outcome
 from histobench.roi.metrics.score import Score
 from histobench.roi.protocols import thunder
-from histobench.roi.protocols.few_shot import few_shot
+from histobench.roi.protocols.episode_sampler import EpisodeSampler
+from histobench.roi.protocols.few_shot import few_shot_settings, possible_settings
 from histobench.roi.protocols.knn import knn
 from histobench.roi.protocols.prototype import prototype
 from histobench.roi.protocols.retrieval import retrieval
+from histobench.roi.results.episode_predictions import EpisodePredictions, log_odds_of
 
 
 def run_knn(context: Context) -> Iterable[TaskResult]:
@@ -63,27 +65,36 @@ def run_few_shot(context: Context) -> Iterable[TaskResult]:
         yield from _voted_few_shot(context)
         return
     options = context.request.options
-    result = few_shot(
+    ways, shots, warnings = possible_settings(
+        EpisodeSampler(context.train.labels.numpy(), seed=context.request.seed),
+        options.n_way,
+        options.n_shot,
+        use_all_way=options.use_all_way,
+    )
+    if not ways or not shots:
+        raise TaskSkippedError("; ".join(warnings) or "no way and shot fits the training set")
+    labels = context.request.test.labels.numpy()
+    settings = few_shot_settings(
         context.train.embeddings,
         context.train.labels,
         context.request.test.embeddings,
         context.request.test.labels,
         n_classes=len(context.classes),
         n_iter=options.n_iter,
-        n_way=options.n_way,
-        n_shot=options.n_shot,
-        use_all_way=options.use_all_way,
+        ways=ways,
+        shots=shots,
         seed=context.request.seed,
         device=context.device,
+        keep_probabilities=options.keep_probabilities,
     )
-    if not result.settings:
-        raise TaskSkippedError("; ".join(result.warnings) or "no way and shot fits the training set")
-    for number, setting in enumerate(result.settings):
+    for number, setting in enumerate(settings):
+        log_odds = None if setting.probabilities is None else log_odds_of(setting.probabilities)
         yield TaskResult.averaged(
             context.predictions(setting.outcome, episodes=setting.episodes_per_image),
             setting.episode_metrics,
+            EpisodePredictions(setting.votes, labels, setting.episodes.classes, log_odds),
             setting=setting.name,
-            notes=tuple(result.warnings) if number == 0 else (),
+            notes=tuple(warnings) if number == 0 else (),
         )
 
 

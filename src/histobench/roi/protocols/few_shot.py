@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +32,8 @@ class FewShotSetting:
     episode_metrics: dict[str, NDArray[np.float64]]  # [E] each
     episodes_per_image: NDArray[np.int64]  # [n]
     episodes: Episodes
+    votes: NDArray[np.int16]  # [n, E] class ids; -1 where the image's class was not in the episode
+    probabilities: NDArray[np.float32] | None = None  # [n, E, way] where they were asked for
 
     @property
     def name(self) -> str:
@@ -65,13 +67,46 @@ def few_shot(
     """Run every setting; impossible ways and shots are left out with a warning that names them."""
     sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
     ways, shots, warnings = possible_settings(sampler, n_way, n_shot, use_all_way=use_all_way)
+    settings = few_shot_settings(
+        train,
+        train_labels,
+        test,
+        test_labels,
+        n_classes=n_classes,
+        ways=ways,
+        shots=shots,
+        n_iter=n_iter,
+        seed=seed,
+        device=device,
+        memory=memory,
+    )
+    return FewShotResult(list(settings), warnings)
+
+
+def few_shot_settings(
+    train: Tensor,
+    train_labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    *,
+    n_classes: int,
+    ways: Sequence[int],
+    shots: Sequence[int],
+    n_iter: int = 100,
+    seed: int = 0,
+    device: str = "cpu",
+    memory: int = MEMORY,
+    keep_probabilities: bool = False,
+) -> Iterator[FewShotSetting]:
+    """The settings of possible ways and shots, one at a time."""
+    sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
     queries = Queries.of(train, test, test_labels, device=device)
-    settings = [
-        queries.run(sampler.draw(way=way, shot=shot, n_iter=n_iter), n_classes=n_classes, memory=memory)
-        for way in ways
-        for shot in shots
-    ]
-    return FewShotResult(settings, warnings)
+    for way in ways:
+        for shot in shots:
+            episodes = sampler.draw(way=way, shot=shot, n_iter=n_iter)
+            yield queries.run(
+                episodes, n_classes=n_classes, memory=memory, keep_probabilities=keep_probabilities
+            )
 
 
 def possible_settings(
@@ -118,13 +153,17 @@ class Queries:
         features = test.to(device).double() - shift.mean
         return cls(train, shift, features, features.square().sum(1), test_labels.to(device))
 
-    def run(self, episodes: Episodes, *, n_classes: int, memory: int = MEMORY) -> FewShotSetting:
+    def run(
+        self, episodes: Episodes, *, n_classes: int, memory: int = MEMORY, keep_probabilities: bool = False
+    ) -> FewShotSetting:
         """Score every test image of an episode's classes, in every episode."""
         n, d = self.features.shape
         way, shot = episodes.classes.shape[1], episodes.supports.shape[2]
         device = self.features.device
         total = torch.zeros(n_classes, n, dtype=torch.float64, device=device)
         taken = torch.zeros(n, dtype=torch.long, device=device)
+        votes = torch.full((n, len(episodes)), -1, dtype=torch.int16)
+        kept = torch.full((n, len(episodes), way), torch.nan) if keep_probabilities else None
         parts: list[dict[str, NDArray[np.float64]]] = []
         for part in row_chunks(len(episodes), 8 * (way + 1) * (d + 4 * n), memory):
             classes = torch.from_numpy(episodes.classes[part]).to(device)
@@ -134,13 +173,26 @@ class Queries:
             probabilities = torch.softmax(distances.neg_(), dim=1)  # [E, way, q]
             parts.append(evaluate_episodes(probabilities.transpose(1, 2), labels, memory=memory))
             _add(total, taken, probabilities, rows, labels, classes)
+            top = classes.gather(1, probabilities.max(1).indices)  # [E, q] class ids
+            _scatter(votes[:, part], top.to(torch.int16), rows, labels)
+            if kept is not None:
+                _scatter(kept[:, part], probabilities.transpose(1, 2), rows, labels)
         metrics = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
         scored = taken > 0
         mean = torch.where(scored, total / taken.clamp_min(1), torch.nan).T.contiguous()
         predicted = torch.where(scored, total.argmax(0), -1)
         info = {"way": way, "shot": shot, "n_iter": len(episodes)}
         outcome = Outcome(mean.cpu().numpy(), predicted.cpu().numpy(), info)
-        return FewShotSetting(way, shot, outcome, metrics, taken.cpu().numpy(), episodes)
+        return FewShotSetting(
+            way,
+            shot,
+            outcome,
+            metrics,
+            taken.cpu().numpy(),
+            episodes,
+            votes.numpy(),
+            None if kept is None else kept.numpy(),
+        )
 
     def _members(self, classes: Tensor) -> tuple[Tensor | None, Tensor]:
         """Test rows of each episode [E, q] (None: all rows) and their labels within it (-1: filling)."""
@@ -216,3 +268,14 @@ def _add(
         mine = rows[e][counts]
         total[classes[e][:, None], mine] += probabilities[e][:, counts].double()
         taken[mine] += 1
+
+
+def _scatter(table: Tensor, values: Tensor, rows: Tensor | None, labels: Tensor) -> None:
+    """Put values [E, q, ...] of the episodes' images into a table [n, E, ...] of all images."""
+    values = values.cpu()
+    if rows is None:
+        table.copy_(values.transpose(0, 1))
+        return
+    rows, counts = rows.cpu(), (labels >= 0).cpu()
+    for e in range(len(values)):
+        table[rows[e][counts[e]], e] = values[e][counts[e]]

@@ -11,6 +11,7 @@ DETAILED = "_detailed_results.csv"
 PER_EPISODE = "_per_episode_metrics.json"
 FEW_SHOT = "_few_shot_results.json"
 BOOTSTRAP = "_bootstrap_ci.json"
+EPISODES = "_episode_predictions.npz"
 
 _FEW_SHOT_SETTING = re.compile(r"^(\d+)way_(\d+)shot$")
 
@@ -65,3 +66,18 @@ class TaskFiles:
     @property
     def bootstrap(self) -> Path:
         return self._file(BOOTSTRAP)
+
+    @property
+    def episode_predictions(self) -> Path:
+        """The file of the whole task: all settings together."""
+        folder = self.folder.parent if self.folder.name.startswith("way_") else self.folder
+        return folder / f"{folder.name}{EPISODES}"
+
+
+def episode_predictions_of(results_dir: Path, task: str) -> Path:
+    """The file with the predictions of every episode or run of a task, all settings together.
+
+    >>> episode_predictions_of(Path("r"), "Few-shot").as_posix()
+    'r/Few-shot/Few-shot_episode_predictions.npz'
+    """
+    return results_dir / task / f"{task}{EPISODES}"

@@ -13,6 +13,7 @@ import numpy as np
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.predictions import Predictions
+from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
 from histobench.roi.results.layout import COMPLETE, TaskFiles
 from histobench.roi.results.stored_run import RunIdentity, StoredRun
 from histobench.roi.results.writer import PREDICTIONS, digest_of
@@ -122,6 +123,27 @@ def read_predictions(run: StoredRun) -> Predictions:
         episodes=counted,
         info=run.info,
     )
+
+
+def read_episodes_of(run: StoredRun) -> EpisodePredictions | None:
+    """What each episode or run of a stored run said about the images of its predictions, in their order.
+
+    A file of another evaluation (its labels or values are not those of the run) counts as none.
+    """
+    episodes = read_episode_predictions(TaskFiles.beside(run.path).episode_predictions, run.setting)
+    if episodes is None:
+        return None
+    # The images without predictions are those that took part in no episode.
+    seen = np.flatnonzero((episodes.votes >= 0).any(axis=1))
+    kept = episodes if len(seen) == len(episodes.labels) else episodes.taken(seen)
+    labels = run.predictions.labels
+    if len(kept.labels) != len(labels) or (kept.labels != labels).any():
+        return None
+    reported = run.metrics.get("accuracy")
+    images = (kept.votes >= 0).sum(axis=0)
+    right = (kept.votes == labels[:, None]).sum(axis=0)[images > 0] / images[images > 0]
+    fits = reported is not None and len(right) > 0 and abs(float(right.mean()) - reported) < 1e-6
+    return kept if fits else None
 
 
 def _table(path: Path) -> tuple[str, list[list[str]], dict[str, int]]:

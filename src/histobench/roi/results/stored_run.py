@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.roi.predictions import Predictions
+from histobench.roi.results.episode_predictions import EpisodePredictions
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,10 @@ class StoredRun:
         from histobench.roi.results.reader import read_predictions
 
         return read_predictions(self)
+
+    @cached_property
+    def episodes(self) -> EpisodePredictions | None:
+        """What each episode or run said about the images of `predictions`; None where it was not kept."""
+        from histobench.roi.results.reader import read_episodes_of
+
+        return read_episodes_of(self)

@@ -1,0 +1,82 @@
+"""Intervals of means over episodes or runs, over episodes and test units alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from histobench.core.statistics.intervals import Interval
+from histobench.core.statistics.jackknife import LeaveOneOut
+from histobench.core.statistics.logit_t import jackknife_bounds
+from histobench.core.statistics.resampling import SamplingDesign
+from histobench.roi.comparison.episode_uncertainty import WITHOUT_ERROR, crossed_metrics
+from histobench.roi.comparison.metric_intervals import METHOD, NO_CALIBRATION_INTERVAL, scale_of
+from histobench.roi.results.episode_predictions import EpisodePredictions
+
+#: What the interval of a metric is over where the probabilities of the episodes were not kept.
+NOT_KEPT = (
+    "over episodes alone, for these test images: the probabilities of each episode were not kept; "
+    "evaluate with --keep_probabilities"
+)
+NO_FILE = (
+    "over episodes alone, for these test images: the predictions of each episode were not kept; "
+    "evaluate again for intervals over test images, too"
+)
+
+
+def crossed_interval(
+    found: LeaveOneOut, metric: str, n_images: int, *, column: int = 0, level: float = 0.95
+) -> Interval:
+    """The interval of one column of a crossed `LeaveOneOut`: the jackknife on the metric's own scale."""
+    if metric in WITHOUT_ERROR:
+        return Interval(None, None, level, METHOD, reason=NO_CALIBRATION_INTERVAL)
+    low, high = (
+        float(bounds[column]) for bounds in jackknife_bounds(found, scale_of(metric), n_images, level=level)
+    )
+    if not np.isfinite(low + high):
+        return Interval(None, None, level, METHOD, reason="undefined when a unit or an episode is left out")
+    return Interval(low, high, level, METHOD, len(found.left_out))
+
+
+def crossed_entries(
+    episodes: EpisodePredictions,
+    design: SamplingDesign,
+    reported: Mapping[str, float | None],
+    *,
+    freedom: float | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Value, interval and standard error of every metric that follows from what was kept of the episodes."""
+    entries: dict[str, dict[str, Any]] = {}
+    for metric, found in crossed_metrics(episodes, design, freedom=freedom).items():
+        value = reported.get(metric)
+        if value is None:
+            continue
+        # Half-precision probabilities move an area by less than its last printed digit; the file's counts.
+        centred = LeaveOneOut(
+            found.names,
+            np.array([value]),
+            found.left_out + (value - found.values[0]),
+            found.stratum_of,
+            found.freedom,
+        )
+        interval = crossed_interval(centred, metric, len(episodes.labels))
+        entries[metric] = {
+            "value": value,
+            "ci_lower": interval.low,
+            "ci_upper": interval.high,
+            "std": float(found.variance()[0] ** 0.5),
+            "method": interval.method,
+            "n_valid": interval.n_valid,
+            "reason": interval.reason,
+        }
+    for metric in WITHOUT_ERROR & set(reported):
+        entries[metric] = {
+            "value": reported[metric],
+            "ci_lower": None,
+            "ci_upper": None,
+            "n_valid": 0,
+            "reason": NO_CALIBRATION_INTERVAL,
+        }
+    return entries
