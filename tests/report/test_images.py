@@ -23,7 +23,8 @@ from histobench.report.image_source import ImageSources, image_sources, open_sou
 from histobench.report.inventory import take_inventory
 from histobench.report.payload import unpacked
 from histobench.report.thumbnails import SIDE, Cache, priority, thumbnail
-from histobench.roi.plan.dataset_notes import FILE, DatasetNote
+from histobench.roi.data.source import DatasetSource
+from histobench.roi.plan.dataset_notes import FILE
 
 DataOf = Callable[[Path, str], Any]
 
@@ -203,8 +204,8 @@ def test_images_of_a_noted_dataset_are_found_with_their_splits(
 ) -> None:
     folder = tmp_path / "lab"
     shutil.copytree(results / "tissue" / "plip" / "KNN", folder / "tissue" / "plip" / "KNN")
-    note = DatasetNote(str(tiles.resolve()), classes_file=str(tiles.with_suffix(".txt")))
-    write_json(folder / FILE, {"tissue": vars(note)})
+    note = DatasetSource(str(tiles.resolve()), classes_file=str(tiles.with_suffix(".txt")))
+    write_json(folder / FILE, {"tissue": note.as_note()})
     inventory = take_inventory(folder)
     source = image_sources(inventory, None, results_dir=folder).of["tissue"]
     assert source.dataset is not None
@@ -213,5 +214,5 @@ def test_images_of_a_noted_dataset_are_found_with_their_splits(
         "test": 108,
     }
     assert image_sources(inventory, None).of == {}
-    write_json(folder / FILE, {"tissue": vars(DatasetNote(str(tmp_path / "gone.csv")))})
+    write_json(folder / FILE, {"tissue": DatasetSource(str(tmp_path / "gone.csv")).as_note()})
     assert image_sources(inventory, None, results_dir=folder).of == {}

@@ -112,7 +112,7 @@ def load_dataset(
     group_column : column of the CSV with the patient or slide (default: group)
     seed : of the split
     """
-    from histobench.roi.data.load import scan_dataset
+    from histobench.roi.data.source import DatasetSource
 
     if not isinstance(source, str | Path):
         source, name = _written(source), name or "data"
@@ -124,15 +124,15 @@ def load_dataset(
         "group_regex": group_regex,
         "group_column": group_column,
     }
-    reading = scan_dataset(
-        source,
-        classes_file=classes,
+    reading = DatasetSource(
+        str(source),
+        classes_file=None if classes is None else str(classes),
         name=name,
         split=split,
         group_regex=group_regex,
         group_column=group_column,
         seed=seed,
-    )
+    ).read()
     reading.checked()
     return Dataset(reading, {key: value for key, value in given.items() if value is not None})
 

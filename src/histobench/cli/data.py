@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli import data_registry
 from histobench.cli.flag_values import seed
+from histobench.cli.source_flags import add_source_flags, source_from
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 
@@ -40,6 +41,7 @@ _PASSED = {
     "near-duplicate": "no image looks like one in another split (re-saved, resized)",
     "group in two splits": "no group is in two splits",
     "double image": "no image is there twice within a split",
+    "sites": "classes and sites are crossed, and no site is in test alone or never in test",
 }
 _NO_GROUPS = "no groups are given, so one patient's images may be in train and test"
 _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
@@ -88,24 +90,12 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--class2id_txt", help="class map (default: from the labels or folder names)")
     parser.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
-    parser.add_argument("--split", help="shares of train/val/test for data without splits, e.g. 0.7/0.1/0.2")
-    parser.add_argument("--group-regex", help="finds the patient or slide in a path; groups are not split up")
-    parser.add_argument("--group-column", help="column of the CSV with the patient or slide (default: group)")
+    add_source_flags(parser)
     parser.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
 
 
 def _scan(args: argparse.Namespace) -> Reading:
-    from histobench.roi.data.load import scan_dataset
-
-    return scan_dataset(
-        args.source,
-        classes_file=args.class2id_txt,
-        name=args.dataset_name,
-        split=args.split,
-        group_regex=args.group_regex,
-        group_column=args.group_column,
-        seed=args.seed,
-    )
+    return source_from(args, args.source).read()
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -148,6 +138,8 @@ def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) ->
     from rich.table import Table
     from rich.text import Text
 
+    from histobench.roi.data.sites import site_table
+
     images = [image for members in dataset.splits.values() for image in members]
     groups = {image.group for image in images if image.group is not None}
     sizes = sorted(findings.sizes.items(), key=lambda item: (-item[1], item[0]))
@@ -155,6 +147,8 @@ def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) ->
     size += f" and {len(sizes) - 3} other sizes" if len(sizes) > 3 else ""
     parts = [_count(len(dataset.classes), "class"), _count(len(images), "image")]
     parts += [_count(len(groups), "group")] if groups else []
+    for column, values in site_table([image.sites for image in images]).items():
+        parts.append(f"{column}: {len(set(values) - {''}):,}")
     parts += [f"{size} px"] if sizes else []
     console.print(f"{dataset.name}: {', '.join(parts)}", soft_wrap=True)
     table = Table()
@@ -176,10 +170,13 @@ def _print_findings(console: Console, dataset: RoiDataset, findings: Findings, *
 
     anything = any(dataset.splits.values())
     grouped = any(image.group is not None for members in dataset.splits.values() for image in members)
+    sited = any(image.sites for members in dataset.splits.values() for image in members)
     for kind in KINDS:
         found = findings.of(kind)
         if kind == "group in two splits" and not grouped:
             _print_line(console, "NOTE", _NO_GROUPS)
+        elif kind == "sites" and not sited:
+            continue
         elif not found and kind in _PASSED and anything:
             _print_line(console, "PASS", _PASSED[kind])
         for word, level in (("FAIL", "error"), ("WARN", "warning")):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 
 from histobench.cli.flag_values import positive, seed
+from histobench.cli.source_flags import add_source_flags, source_from
 from histobench.core.errors import HistobenchError
 
 
@@ -26,9 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument("--class2id_txt", help="class mapping file (default: from the labels or folder names)")
     data.add_argument("--dataset_name", help="name in the feature files (default: from the CSV's name)")
-    data.add_argument("--split", help="shares of train/val/test where the data has none, e.g. 0.7/0.1/0.2")
-    data.add_argument("--group-regex", help="finds the patient or slide in a path; groups are not split up")
-    data.add_argument("--group-column", help="column of the CSV with the patient or slide (default: group)")
+    add_source_flags(data)
     data.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
     data.add_argument(
         "--on-bad-image",
@@ -93,19 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the dataset, build the encoders, extract, print the files."""
     from histobench.cli.extraction_display import display, print_extractions
-    from histobench.roi.data.load import load_dataset
     from histobench.roi.features.extract import extract
     from histobench.roi.features.settings import EncoderRecipe
 
-    dataset = load_dataset(
-        args.dataset_split_csv,
-        classes_file=args.class2id_txt,
-        name=args.dataset_name,
-        split=args.split,
-        group_regex=args.group_regex,
-        group_column=args.group_column,
-        seed=args.seed,
-    )
+    dataset = source_from(args, args.dataset_split_csv).load()
     recipes = [
         EncoderRecipe(name, args.resize_size, args.weights, args.allow_revision)
         for name in _names(args.model_name)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_values import seed
+from histobench.cli.source_flags import add_source_flags
 from histobench.cli.terminal import open_terminal
 from histobench.core.errors import HistobenchError
 
@@ -52,14 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", nargs="?", help="plan file (YAML); or use --data and --models")
     data = parser.add_argument_group("without a plan file")
     data.add_argument(
-        "--data", help="folder of class folders, CSV or TAR shards; several separated by commas"
+        "--data",
+        help="folder of class folders, CSV, TAR shards or name of a public set; several by commas",
     )
     data.add_argument("--models", help="encoders, separated by commas")
     data.add_argument("--class2id_txt", help="class mapping file")
     data.add_argument("--prompts", help="zero-shot prompts")
-    data.add_argument("--split", help="shares of train/val/test where the data has none, e.g. 0.7/0.1/0.2")
-    data.add_argument("--group-regex", help="finds the patient or slide in a path; groups are not split up")
-    data.add_argument("--group-column", help="column of the CSV with the patient or slide (default: group)")
+    add_source_flags(data)
     both = parser.add_argument_group("settings (override the plan file)")
     both.add_argument("--results", help="where everything goes (default: ./results)")
     both.add_argument("--tasks", help="tasks, separated by commas (default: all five)")
@@ -173,6 +173,8 @@ def _dataset(args: argparse.Namespace, source: str) -> dict[str, Any]:
         "split": args.split,
         "group_regex": args.group_regex,
         "group_column": args.group_column,
+        "site_regex": args.site_regex,
+        "site_columns": args.site_column,
     }
     return {key: value for key, value in entry.items() if value is not None}
 

@@ -13,7 +13,8 @@ from histobench.report.inventory import Inventory
 from histobench.roi.data.dataset import SPLITS, RoiDataset
 from histobench.roi.data.load import scan_dataset
 from histobench.roi.data.problem import Reading
-from histobench.roi.plan.dataset_notes import FILE, DatasetNote, read_dataset_notes
+from histobench.roi.data.source import DatasetSource
+from histobench.roi.plan.dataset_notes import FILE, read_dataset_notes
 
 log = logging.getLogger(__name__)
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2"})
@@ -110,15 +111,15 @@ def image_sources(
     return ImageSources(found)
 
 
-def noted_datasets(results_dir: Path) -> dict[str, DatasetNote]:
+def noted_datasets(results_dir: Path) -> dict[str, DatasetSource]:
     """What runs below a folder noted about their datasets; the outermost folder has the last word."""
-    notes: dict[str, DatasetNote] = {}
+    notes: dict[str, DatasetSource] = {}
     for path in sorted(results_dir.rglob(FILE), key=lambda path: -len(path.parts)):
         notes |= read_dataset_notes(path.parent)
     return notes
 
 
-def _source_of(note: DatasetNote) -> ImageSource:
+def _source_of(note: DatasetSource) -> ImageSource:
     """The images as the run had them: same splits, same patients."""
     reading = note.read()
     return ImageSource(_with_file_names(_paths(reading)), reading, Path(note.source))

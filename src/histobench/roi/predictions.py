@@ -25,6 +25,7 @@ class Predictions:
     groups: tuple[str, ...] | None = None
     episodes: NDArray[np.int64] | None = None  # [n] few-shot: how many episodes the image took part in
     info: dict[str, Any] = field(default_factory=dict)
+    sites: dict[str, tuple[str, ...]] = field(default_factory=dict)  # column -> [n], "" where not known
 
     def __len__(self) -> int:
         return len(self.labels)

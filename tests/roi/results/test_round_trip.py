@@ -28,6 +28,7 @@ def _predictions(*, groups: bool = True) -> Predictions:
         img_names=("x.png", "y,1.png", 'z"2.png', "<script>.png", "ü.png"),
         groups=("p1", "p1", "p2", "", "p3") if groups else None,
         info={"note": "n"},
+        sites={"scanner": ("S1", "S1", "", "a,b", "S2")} if groups else {},
     )
 
 
@@ -54,6 +55,7 @@ def test_predictions_come_back_bit_for_bit(tmp_path: Path, groups: bool) -> None
     np.testing.assert_array_equal(read.labels, written.labels)
     np.testing.assert_array_equal(read.predicted, written.predicted)
     assert (read.img_names, read.groups, read.classes) == (written.img_names, written.groups, written.classes)
+    assert read.sites == written.sites
     assert run.identity == RunIdentity("data", "enc", seed=3, fingerprint="f00")
 
 

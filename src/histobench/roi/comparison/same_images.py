@@ -89,6 +89,7 @@ def taken(predictions: Predictions, order: NDArray[np.int64]) -> Predictions:
         img_names=tuple(predictions.img_names[k] for k in order),
         groups=None if groups is None else tuple(groups[k] for k in order),
         episodes=None if episodes is None else episodes[order],
+        sites={column: tuple(values[k] for k in order) for column, values in predictions.sites.items()},
     )
 
 

@@ -19,6 +19,7 @@ from histobench.roi.data.labels import is_fraction
 from histobench.roi.data.near_duplicates import Thumb, near_duplicates, thumbnail
 from histobench.roi.data.problem import Reading, listing
 from histobench.roi.data.single_groups import single_group_classes
+from histobench.roi.data.site_balance import site_warnings
 
 #: The kinds of findings, in the order of a report.
 KINDS = (
@@ -35,6 +36,7 @@ KINDS = (
     "group in two splits",
     "double image",
     "groups",
+    "sites",
     "left out",
 )
 _MISSING = "the file does not exist"
@@ -140,6 +142,7 @@ def check_dataset(
     found += _content_findings(data, contents)
     found += _near_findings(data, contents)
     found += _unusual_findings(data, contents)
+    found += [Finding("warning", "sites", data.name, text) for text in site_warnings(data)]
     sizes = Counter(
         contents[image.path].size for _, image in _all(data) if contents[image.path].error is None
     )

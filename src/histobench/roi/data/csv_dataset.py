@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
@@ -13,6 +13,13 @@ from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.image_names import image_names
 from histobench.roi.data.labels import classes_of, label_reader
 from histobench.roi.data.problem import Problem, Reading
+from histobench.roi.data.sites import (
+    Sites,
+    as_sites,
+    check_site_names,
+    sites_in_path,
+    wanted_columns,
+)
 from histobench.roi.data.split import SPLIT_WORDS, arrange, group_of
 from histobench.roi.data.text_file import read_text
 
@@ -36,6 +43,7 @@ class _Entry:
     path: str
     label: str
     group: str | None
+    sites: Sites = ()
 
 
 def scan_csv(
@@ -46,18 +54,25 @@ def scan_csv(
     split: tuple[float, float, float] | None = None,
     group_regex: str | None = None,
     group_column: str | None = None,
+    site_regex: str | None = None,
+    site_columns: Sequence[str] = (),
     seed: int = 0,
 ) -> Reading:
     """Read every row that can be read and collect what is wrong with the others.
 
     Paths are absolute or relative to the CSV. Without `classes` they come from the labels. A long CSV
-    without a `split` column is split by `split` shares, whole groups at a time.
+    without a `split` column is split by `split` shares, whole groups at a time. The usual site columns are
+    taken by themselves, others by `site_columns`.
     """
     path = Path(path)
     problems: list[Problem] = []
     header, rows = _table(path, problems)
-    entries = _entries(path, header, rows, problems, split=split, group_column=group_column)
+    check_site_names(site_columns)
+    entries = _entries(
+        path, header, rows, problems, split=split, group_column=group_column, site_columns=site_columns
+    )
     entries = _with_groups(path, entries, group_regex, problems)
+    entries = _with_sites(path, entries, site_regex, problems)
     texts = [entry.label for entry in entries]
     classes = tuple(classes) if classes is not None else classes_of(texts)
     read_label = label_reader(texts, classes)
@@ -70,7 +85,7 @@ def scan_csv(
             problems.append(Problem(origin, str(error), "label"))
             continue
         file = path.parent / Path(entry.path).expanduser()
-        placed.append((entry.split, RoiImage(file, label, image_name, origin, entry.group)))
+        placed.append((entry.split, RoiImage(file, label, image_name, origin, entry.group, entry.sites)))
     if not entries and not problems:
         raise HistobenchError(f"{path} lists no images")
     splits = arrange(placed, split, seed=seed)
@@ -124,12 +139,21 @@ def _entries(
     *,
     split: tuple[float, float, float] | None,
     group_column: str | None,
+    site_columns: Sequence[str],
 ) -> list[_Entry]:
     if any(f"{word}_path" in header or f"{word}_label" in header for word in SPLITS):
         if split is not None:
             raise HistobenchError(f"{path} says itself what is train and test; leave out --split")
-        return _wide(path, header, rows, problems, group_column=group_column)
-    return _long(path, header, rows, problems, splitting=split is not None, group_column=group_column)
+        return _wide(path, header, rows, problems, group_column=group_column, site_columns=site_columns)
+    return _long(
+        path,
+        header,
+        rows,
+        problems,
+        splitting=split is not None,
+        group_column=group_column,
+        site_columns=site_columns,
+    )
 
 
 def _wide(
@@ -139,6 +163,7 @@ def _wide(
     problems: list[Problem],
     *,
     group_column: str | None,
+    site_columns: Sequence[str],
 ) -> list[_Entry]:
     present = [word for word in SPLITS if f"{word}_path" in header or f"{word}_label" in header]
     for word in present:
@@ -146,6 +171,10 @@ def _wide(
             _require(path, column, header)
     entries = []
     for word in present:
+        for name in site_columns:
+            _require(path, f"{word}_{name.lower()}", header)
+        there = [column.removeprefix(f"{word}_") for column in header if column.startswith(f"{word}_")]
+        sited = wanted_columns(there, site_columns)
         for row in rows:
             file, label = row.cells[f"{word}_path"], row.cells[f"{word}_label"]
             if file in _EMPTY and label in _EMPTY:
@@ -153,7 +182,8 @@ def _wide(
             if group_column:
                 _require(path, f"{word}_{group_column.lower()}", header)
             group = row.cells.get(f"{word}_{(group_column or 'group').lower()}") or None
-            entry = _Entry(row.line, word, file, label, group)
+            sites = as_sites({name: _known(row.cells[f"{word}_{name}"]) for name in sited})
+            entry = _Entry(row.line, word, file, label, group, sites)
             if _complete(path, entry, f"{word}_path", f"{word}_label", problems):
                 entries.append(entry)
     return entries
@@ -167,9 +197,11 @@ def _long(
     *,
     splitting: bool,
     group_column: str | None,
+    site_columns: Sequence[str],
 ) -> list[_Entry]:
     file_column = next((column for column in _PATH_COLUMNS if column in header), "image_path")
-    for column in (file_column, "label", *([group_column.lower()] if group_column else [])):
+    asked = [name.lower() for name in (group_column, *site_columns) if name]
+    for column in (file_column, "label", *asked):
         _require(path, column, header)
     if splitting and "split" in header:
         raise HistobenchError(f"{path} has a split column; leave out --split, or remove the column")
@@ -177,11 +209,13 @@ def _long(
         raise HistobenchError(
             f"{path} has no split column; add one (train, val or test), or give shares: --split 0.7/0.1/0.2"
         )
+    sited = wanted_columns(header, site_columns)
     entries = []
     for row in rows:
         split = None if splitting else SPLIT_WORDS.get(row.cells["split"].lower())
         group = row.cells.get((group_column or "group").lower()) or None
-        entry = _Entry(row.line, split, row.cells[file_column], row.cells["label"], group)
+        sites = as_sites({name: _known(row.cells[name]) for name in sited})
+        entry = _Entry(row.line, split, row.cells[file_column], row.cells["label"], group, sites)
         if not splitting and split is None:
             word = row.cells["split"]
             message = f"split {word!r} is not train, val or test" if word else "no split"
@@ -227,5 +261,26 @@ def _with_groups(
             message = f"--group-regex {group_regex!r} finds no group in {entry.path!r}"
             problems.append(Problem(f"{path}:{entry.line}", message, "groups"))
         else:
-            grouped.append(_Entry(entry.line, entry.split, entry.path, entry.label, group))
+            grouped.append(replace(entry, group=group))
     return grouped
+
+
+def _with_sites(
+    path: Path, entries: list[_Entry], site_regex: str | None, problems: list[Problem]
+) -> list[_Entry]:
+    """Sites from the paths, where a regular expression is given; they go before columns of the same name."""
+    if site_regex is None:
+        return entries
+    placed = []
+    for entry in entries:
+        found = sites_in_path(entry.path, site_regex)
+        if found is None:
+            message = f"--site-regex {site_regex!r} finds no site in {entry.path!r}"
+            problems.append(Problem(f"{path}:{entry.line}", message, "sites"))
+        else:
+            placed.append(replace(entry, sites=as_sites({**dict(entry.sites), **found})))
+    return placed
+
+
+def _known(cell: str) -> str:
+    return "" if cell in _EMPTY else cell

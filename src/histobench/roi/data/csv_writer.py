@@ -10,24 +10,28 @@ from pathlib import Path
 from histobench.core.atomic import write_text
 from histobench.roi.data.dataset import SPLITS, RoiDataset
 from histobench.roi.data.labels import label_id
+from histobench.roi.data.sites import site_table
 
 
 def write_csv(dataset: RoiDataset, target: str | Path) -> Path:
-    """Write `image_path,label,split[,group]` to `target` and the class map beside it; returns the latter.
+    """Write `image_path,label,split[,group][,sites]` to `target`; returns the class map beside it.
 
     Paths are relative to the CSV. Labels are class names, or ids where a name could be taken for an id.
     """
     target = Path(target)
     grouped = any(image.group is not None for images in dataset.splits.values() for image in images)
+    sites = site_table([image.sites for images in dataset.splits.values() for image in images])
     by_id = any(label_id(name) is not None for name in dataset.classes)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image_path", "label", "split", *(["group"] if grouped else [])])
+    writer.writerow(["image_path", "label", "split", *(["group"] if grouped else []), *sites])
     for split in SPLITS:
         for image in dataset.splits.get(split, ()):
             path = Path(os.path.relpath(image.path.absolute(), target.parent.absolute())).as_posix()
             label = str(image.label) if by_id else dataset.classes[image.label]
-            writer.writerow([path, label, split, *([image.group or ""] if grouped else [])])
+            placed = dict(image.sites)
+            cells = [path, label, split, *([image.group or ""] if grouped else [])]
+            writer.writerow([*cells, *(placed.get(name, "") for name in sites)])
     class_map = target.with_suffix(".txt")
     write_text(class_map, "".join(f"{name},{label}\n" for label, name in enumerate(dataset.classes)))
     write_text(target, text.getvalue())

@@ -6,18 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from histobench.roi.data.sites import Sites
+
 SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
 class RoiImage:
-    """One labelled tissue region. `origin` is where it was listed, for error messages ("file.csv:12")."""
+    """One labelled tissue region. `origin` is where it was listed, for error messages ("file.csv:12").
+
+    `group` is the patient or slide; `sites` are named columns beside it, such as hospital and scanner.
+    """
 
     path: Path
     label: int
     name: str
     origin: str
     group: str | None = None
+    sites: Sites = ()
 
 
 @dataclass(frozen=True)

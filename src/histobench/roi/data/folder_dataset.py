@@ -10,6 +10,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_names import image_names
 from histobench.roi.data.problem import Problem, Reading
+from histobench.roi.data.sites import as_sites, sites_in_path
 from histobench.roi.data.split import SPLIT_WORDS, arrange, group_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
@@ -26,6 +27,7 @@ def scan_folder(
     *,
     split: tuple[float, float, float] | None = None,
     group_regex: str | None = None,
+    site_regex: str | None = None,
     seed: int = 0,
 ) -> Reading:
     """Read a folder of class folders, or of train/val/test folders of class folders.
@@ -47,13 +49,19 @@ def scan_folder(
         found, image_names([f for _, _, f in found]), strict=True
     ):
         group = None if group_regex is None else group_of(file, group_regex)
+        sites = {} if site_regex is None else sites_in_path(file, site_regex)
         origin = str(root / file)
         if group_regex is not None and group is None:
             problems.append(
                 Problem(origin, f"--group-regex {group_regex!r} finds no group in {file!r}", "groups")
             )
+        elif sites is None:
+            problems.append(
+                Problem(origin, f"--site-regex {site_regex!r} finds no site in {file!r}", "sites")
+            )
         elif class_name in ids:
-            placed.append((word, RoiImage(root / file, ids[class_name], image_name, origin, group)))
+            label = ids[class_name]
+            placed.append((word, RoiImage(root / file, label, image_name, origin, group, as_sites(sites))))
     splits = arrange(placed, split, seed=seed)
     dataset = RoiDataset(name or root.resolve().name, classes, splits)
     return Reading(dataset, tuple(problems), tuple(warnings))

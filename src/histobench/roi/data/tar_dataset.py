@@ -17,6 +17,13 @@ from histobench.roi.data.image_names import image_names
 from histobench.roi.data.image_ref import tar_members
 from histobench.roi.data.labels import classes_of, label_reader
 from histobench.roi.data.problem import Problem, Reading
+from histobench.roi.data.sites import (
+    Sites,
+    as_sites,
+    check_site_names,
+    sites_in_path,
+    wanted_columns,
+)
 from histobench.roi.data.split import SPLIT_WORDS, arrange, group_of
 
 _LABEL_KEYS = ("label", "cls", "class")
@@ -30,6 +37,7 @@ class _Sample:
     split: str | None
     label: str
     group: str | None
+    sites: Sites
 
 
 def shards_in(folder: Path) -> list[Path]:
@@ -49,16 +57,19 @@ def scan_tar(
     *,
     split: tuple[float, float, float] | None = None,
     group_regex: str | None = None,
+    site_regex: str | None = None,
+    site_columns: Sequence[str] = (),
     seed: int = 0,
 ) -> Reading:
     """Read one shard, or a folder of shards whose names or folders begin with train, val or test.
 
-    The label is the text of `key.cls`, or `label` in `key.json`, which may also hold a `group`.
+    The label is the text of `key.cls`, or `label` in `key.json`, which may also hold a `group` and sites.
     """
     source = Path(source)
     shards = shards_in(source) if source.is_dir() else [source]
     problems: list[Problem] = []
-    samples = [sample for shard in shards for sample in _samples(shard, problems)]
+    check_site_names(site_columns)
+    samples = [sample for shard in shards for sample in _samples(shard, problems, site_columns)]
     if split is None:
         unplaced = next((sample.path.parent for sample in samples if sample.split is None), None)
         if unplaced is not None:
@@ -80,17 +91,23 @@ def scan_tar(
             message = f"--group-regex {group_regex!r} finds no group in {image_name!r}"
             problems.append(Problem(origin, message, "groups"))
             continue
+        found = {} if site_regex is None else sites_in_path(image_name, site_regex)
+        if found is None:
+            message = f"--site-regex {site_regex!r} finds no site in {image_name!r}"
+            problems.append(Problem(origin, message, "sites"))
+            continue
         try:
             label = read_label(sample.label)
         except HistobenchError as error:
             problems.append(Problem(origin, str(error), "label"))
             continue
-        placed.append((sample.split, RoiImage(sample.path, label, image_name, origin, group)))
+        sites = as_sites({**dict(sample.sites), **found})
+        placed.append((sample.split, RoiImage(sample.path, label, image_name, origin, group, sites)))
     dataset = RoiDataset(name or source.stem, classes, arrange(placed, split, seed=seed))
     return Reading(dataset, tuple(problems))
 
 
-def _samples(shard: Path, problems: list[Problem]) -> list[_Sample]:
+def _samples(shard: Path, problems: list[Problem], site_columns: Sequence[str]) -> list[_Sample]:
     members = tar_members(str(shard))
     by_key: dict[str, dict[str, str]] = defaultdict(dict)
     for member in members:
@@ -118,7 +135,10 @@ def _samples(shard: Path, problems: list[Problem]) -> list[_Sample]:
                 problems.append(Problem(str(origin), "no label (expected .cls, or .json with 'label')"))
                 continue
             group = str(about["group"]) if about.get("group") not in (None, "") else None
-            samples.append(_Sample(origin, _split_of(shard), label, group))
+            said = {str(key).lower(): value for key, value in about.items()}
+            named = wanted_columns(said, site_columns)
+            sites = as_sites({name: "" if said[name] is None else str(said[name]) for name in named})
+            samples.append(_Sample(origin, _split_of(shard), label, group, sites))
     return samples
 
 

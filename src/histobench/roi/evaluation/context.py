@@ -123,6 +123,7 @@ class Context:
             groups=test.groups,
             episodes=episodes,
             info={key: value for key, value in outcome.info.items() if key != "warnings"},
+            sites=test.sites,
         )
 
 
@@ -133,12 +134,14 @@ def merged(first: FeatureSet, second: FeatureSet | None) -> FeatureSet:
     import torch
 
     groups = None if first.groups is None or second.groups is None else first.groups + second.groups
+    both = [column for column in first.sites if column in second.sites]
     return replace(
         first,
         embeddings=torch.cat([first.embeddings, second.embeddings]),
         labels=torch.cat([first.labels, second.labels]),
         img_names=first.img_names + second.img_names,
         groups=groups,
+        sites={column: first.sites[column] + second.sites[column] for column in both},
     )
 
 
@@ -150,4 +153,5 @@ def rows_of(features: FeatureSet, rows: NDArray[np.int64]) -> FeatureSet:
         labels=features.labels[rows],
         img_names=tuple(features.img_names[row] for row in rows),
         groups=None if features.groups is None else tuple(features.groups[row] for row in rows),
+        sites={column: tuple(values[row] for row in rows) for column, values in features.sites.items()},
     )

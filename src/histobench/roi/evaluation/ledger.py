@@ -69,6 +69,7 @@ def _labelling(request: EvaluationRequest) -> str:
         if features is not None:
             said = [features.img_names, features.groups, features.metadata.get("classes")]
             digest.update(features.labels.numpy().tobytes())
+            said += [features.sites] if features.sites else []
             digest.update(json.dumps(said).encode())
         digest.update(b"/")
     return digest.hexdigest()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_name import check_plain_name
 from histobench.roi.data.dataset import RoiImage
+from histobench.roi.data.sites import site_table
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.transform import TransformSpec
@@ -83,6 +84,7 @@ def assemble(
             img_names=tuple(image.name for image in images),
             groups=_groups(images),
             metadata=dict(metadata),
+            sites=site_table([image.sites for image in images]),
         )
         save(features, path)
 

@@ -40,6 +40,8 @@ def save(features: FeatureSet, path: str | Path) -> Path:
         "groups": None if features.groups is None else list(features.groups),
         "metadata": {key: value for key, value in features.metadata.items() if key != SOURCE},
     }
+    if features.sites:
+        content["sites"] = {column: list(values) for column, values in features.sites.items()}
     content[CHECKSUM] = _checksum(content)
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         # Through a handle, because torch writes the file's own (temporary) name into the archive otherwise.
@@ -75,10 +77,12 @@ def load(path: str | Path) -> FeatureSet:
     count = len(embeddings)
     names = _texts(content.get("img_names"), "img_names", path)
     groups = _texts(content.get("groups"), "groups", path)
+    sites = _sites(content.get("sites"), path)
     for key, length in (
         ("labels", len(labels)),
         ("img_names", count if names is None else len(names)),
         ("groups", count if groups is None else len(groups)),
+        *((f"sites ({column})", len(values)) for column, values in sites.items()),
     ):
         if length != count:
             raise _bad(path, f"has {count} embeddings but {length} {key}")
@@ -89,6 +93,7 @@ def load(path: str | Path) -> FeatureSet:
         img_names=names if names is not None else tuple(f"image-{row}" for row in range(count)),
         groups=groups,
         metadata={**(metadata if isinstance(metadata, dict) else {}), SOURCE: str(path)},
+        sites=sites,
     )
 
 
@@ -238,6 +243,14 @@ def _texts(value: Any, key: str, path: Path) -> tuple[str, ...] | None:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise _bad(path, f"has {key} that are not a list of texts")
     return tuple(item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in value)
+
+
+def _sites(value: Any, path: Path) -> dict[str, tuple[str, ...]]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _bad(path, "has sites that are not named lists")
+    return {str(column): _texts(values, f"sites ({column})", path) or () for column, values in value.items()}
 
 
 def _bad(path: Path, what: str) -> HistobenchError:

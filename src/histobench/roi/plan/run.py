@@ -9,7 +9,6 @@ from pathlib import Path
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
-from histobench.roi.data.load import load_dataset
 from histobench.roi.encoders.own_name import check_labels, label_of
 from histobench.roi.encoders.registry import check_distinct_weights
 from histobench.roi.evaluation.request import EvaluationRequest, Options
@@ -57,15 +56,7 @@ def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
 
 
 def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
-    dataset = load_dataset(
-        str(entry.source),
-        classes_file=None if entry.class2id is None else str(entry.class2id),
-        name=entry.name,
-        split=entry.split,
-        group_regex=entry.group_regex,
-        group_column=entry.group_column,
-        seed=plan.seed,
-    )
+    dataset = entry.reading(plan.seed).load()
     for split in ("train", "test"):
         if not dataset.splits.get(split):
             raise HistobenchError(

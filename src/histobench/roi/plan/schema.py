@@ -12,6 +12,9 @@ from typing import Any
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_data import LARGEST, read_yaml
 from histobench.core.plain_name import check_plain_name
+from histobench.roi.data.source import DatasetSource
+from histobench.roi.registry.catalogue import is_name
+from histobench.roi.registry.install import require
 
 DEFAULT_TASKS = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
 #: Shots of the default plan; the script's longer list is there for whoever asks for it.
@@ -41,6 +44,22 @@ class DatasetEntry:
     split: str | None = None
     group_regex: str | None = None
     group_column: str | None = None
+    site_regex: str | None = None
+    site_columns: tuple[str, ...] = ()
+
+    def reading(self, seed: int) -> DatasetSource:
+        """How the dataset is read."""
+        return DatasetSource(
+            str(self.source),
+            classes_file=None if self.class2id is None else str(self.class2id),
+            name=self.name,
+            split=self.split,
+            group_regex=self.group_regex,
+            group_column=self.group_column,
+            site_regex=self.site_regex,
+            site_columns=self.site_columns,
+            seed=seed,
+        )
 
 
 @dataclass(frozen=True)
@@ -160,7 +179,11 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
     _known_keys(values, DatasetEntry, where)
     if "source" not in values:
         raise HistobenchError(f"{where}: 'source' is missing (a CSV file or a folder of class folders)")
-    source = base / Path(str(values["source"])).expanduser()
+    source, public = base / Path(str(values["source"])).expanduser(), None
+    if not source.exists() and is_name(str(values["source"])):
+        public = require(str(values["source"]))
+        source = public.table
+        values = {"name": public.name, **values}
     if not source.exists():
         raise HistobenchError(f"{where}: source {source} does not exist")
     given: dict[str, Any] = {
@@ -176,9 +199,13 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
             given[name] = base / Path(str(values[name])).expanduser()
             if not given[name].is_file():
                 raise HistobenchError(f"{where}: {name} {given[name]} does not exist")
-    for name in ("split", "group_regex", "group_column"):
+    if public is not None:
+        given.setdefault("class2id", public.classes_file)
+    for name in ("split", "group_regex", "group_column", "site_regex"):
         if values.get(name):
             given[name] = str(values[name])
+    if values.get("site_columns"):
+        given["site_columns"] = tuple(map(str, _sequence(values, "site_columns", where)))
     return DatasetEntry(**given)
 
 

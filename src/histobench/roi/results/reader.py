@@ -16,7 +16,7 @@ from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
 from histobench.roi.results.layout import COMPLETE, TaskFiles
 from histobench.roi.results.stored_run import RunIdentity, StoredRun
-from histobench.roi.results.writer import PREDICTIONS, digest_of
+from histobench.roi.results.writer import PREDICTIONS, SITES, digest_of
 
 
 def load_runs(results_dir: str | Path) -> list[StoredRun]:
@@ -122,6 +122,11 @@ def read_predictions(run: StoredRun) -> Predictions:
         groups=tuple(groups) if groups else None,
         episodes=counted,
         info=run.info,
+        sites={
+            name: tuple(row[column[name]] for row in rows)
+            for name in map(str, run.info.get(SITES) or ())
+            if name in column
+        },
     )
 
 

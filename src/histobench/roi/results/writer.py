@@ -25,6 +25,8 @@ from histobench.roi.results.stored_run import RunIdentity
 TIDY_FILE = "results.parquet"
 #: Key of `additional_info` under which the rows and the checksum of the detailed CSV stand.
 PREDICTIONS = "predictions_file"
+#: Key of `additional_info` with the names of the site columns of the detailed CSV.
+SITES = "site_columns"
 
 
 def write_task(
@@ -77,6 +79,7 @@ def write_task(
                 "undefined_metrics": missing,
                 "date": date,
                 "version": __version__,
+                **({SITES: list(predictions.sites)} if predictions.sites else {}),
                 **predictions.info,
                 **(info or {}),
                 PREDICTIONS: {"rows": len(predictions), "sha256": digest_of(text)},
@@ -166,6 +169,9 @@ def _detailed_csv(predictions: Predictions) -> str:
     if predictions.groups is not None:
         header.append("group")
         columns.append(list(predictions.groups))
+    for column, values in predictions.sites.items():
+        header.append(column)
+        columns.append(list(values))
     if predictions.episodes is not None:
         header.append("num_episodes")
         columns.append(predictions.episodes.tolist())

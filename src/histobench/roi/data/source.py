@@ -1,0 +1,112 @@
+"""One record for where a dataset is and how it is to be read; every verb, plan and note uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.class_map import read_class_map
+from histobench.roi.data.csv_dataset import scan_csv
+from histobench.roi.data.folder_dataset import scan_folder
+from histobench.roi.data.split import parse_fractions
+from histobench.roi.data.tar_dataset import scan_tar, shards_in
+from histobench.roi.registry.catalogue import is_name
+from histobench.roi.registry.install import require
+
+if TYPE_CHECKING:
+    from histobench.roi.data.dataset import RoiDataset
+    from histobench.roi.data.problem import Reading
+
+Fractions = tuple[float, float, float]
+#: Fields that notes of earlier versions do not have; they are written only where something is said.
+_LATER = ("name", "site_regex", "site_columns")
+
+
+@dataclass(frozen=True)
+class DatasetSource:
+    """A CSV file, a folder, TAR shards or the name of a public dataset, and how it is split and grouped.
+
+    `group_regex` finds the patient or slide in a path, `group_column` names its column of a CSV; `site_regex`
+    and `site_columns` do so for hospital, scanner or stain. `seed` is that of the split.
+    """
+
+    source: str
+    classes_file: str | None = None
+    name: str | None = None
+    split: str | Fractions | None = None
+    group_regex: str | None = None
+    group_column: str | None = None
+    site_regex: str | None = None
+    site_columns: tuple[str, ...] = ()
+    seed: int = 0
+
+    @classmethod
+    def from_note(cls, note: Mapping[str, Any]) -> DatasetSource:
+        """What `as_note` gave; an unknown field is a TypeError."""
+        return cls(**{**note, "site_columns": tuple(note.get("site_columns") or ())})
+
+    def as_note(self) -> dict[str, Any]:
+        """Plain values to be written down."""
+        return {key: value for key, value in asdict(self).items() if key not in _LATER or value}
+
+    def load(self) -> RoiDataset:
+        """The dataset; all that is wrong with it is one error.
+
+        Without a class map the classes are the sorted names (folders, or labels that are names), or the ids.
+        """
+        return self.read().checked()
+
+    def read(self) -> Reading:
+        """As `load`, but what is wrong comes back beside what could be read."""
+        source, name, classes_file = Path(self.source), self.name, self.classes_file
+        if not source.exists() and is_name(self.source):
+            public = require(self.source)
+            source, name = public.table, name or public.name
+            classes_file = classes_file or str(public.classes_file)
+        if not source.exists() and not source.suffix:
+            raise HistobenchError(
+                f"{source} does not exist (expected a CSV file, a folder of class folders,"
+                " TAR shards, or a name of: histobench data list)"
+            )
+        split = parse_fractions(self.split) if isinstance(self.split, str) else self.split
+        classes = read_class_map(classes_file) if classes_file is not None else None
+        is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
+        if source.is_dir() or is_shards:
+            for flag, given in (("group", self.group_column), ("site", self.site_columns)):
+                if given and not (is_shards and flag == "site"):
+                    raise HistobenchError(f"{source} has no columns; use --{flag}-regex, or give a CSV")
+        if is_shards:
+            return scan_tar(
+                source,
+                classes,
+                name,
+                split=split,
+                group_regex=self.group_regex,
+                site_regex=self.site_regex,
+                site_columns=self.site_columns,
+                seed=self.seed,
+            )
+        if not source.is_dir():
+            return scan_csv(
+                source,
+                classes,
+                name,
+                split=split,
+                group_regex=self.group_regex,
+                group_column=self.group_column,
+                site_regex=self.site_regex,
+                site_columns=self.site_columns,
+                seed=self.seed,
+            )
+        return scan_folder(
+            source,
+            classes,
+            name,
+            split=split,
+            group_regex=self.group_regex,
+            site_regex=self.site_regex,
+            seed=self.seed,
+        )
