@@ -173,7 +173,7 @@ TEXT = st.text() | st.lists(
 ).map("".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(TEXT, TEXT)
 def test_comparing_goes_both_ways(one: str, other: str) -> None:
     assert same(one, one)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_SOLUTION = 'solution ::= "<solution>" [^<\\n]{1,80} "</solution>"\n'
+#: One line that is no sentence: no full stop with a space after it.
+_SOLUTION = 'solution ::= "<solution>" piece{1,80} "</solution>"\npiece ::= [^<\\n.] | "." [^<\\n. ]\n'
 #: Code or a solution, and no thought before it: small models go round in circles there until their tokens are
 #: spent. No "<" inside: a tag ends what it opened.
 ACTION_GRAMMAR = (
