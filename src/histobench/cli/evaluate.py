@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     general.add_argument(
         "--TASK",
         required=True,
-        help="comma-separated: Linear-Probe,KNN,Proto,Few-shot,Zero-shot,Retrieval,Label-efficiency",
+        help="comma-separated: Linear-Probe,KNN,Proto,Few-shot,Zero-shot,Retrieval,Label-efficiency,"
+        "Robustness",
     )
     general.add_argument("--class2id_txt", help="class mapping file")
     general.add_argument("--train_feature_file", required=True, help="training features (.pt)")

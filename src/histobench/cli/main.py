@@ -21,6 +21,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "evaluate": ("histobench.cli.evaluate", "features to predictions, metrics and result files"),
     "bootstrap": ("histobench.cli.bootstrap", "confidence intervals for stored results"),
     "compare": ("histobench.cli.compare", "rank encoders with paired tests"),
+    "robustness": (
+        "histobench.cli.robustness",
+        "biology or the site: what stored features show",
+    ),
     "power": ("histobench.cli.power", "how many test images a difference needs"),
     "report": ("histobench.cli.report", "results to a web site: leaderboard, runs, comparisons"),
     "serve": ("histobench.cli.serve", "the same site, live, while runs are going on"),

@@ -32,7 +32,10 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
         table.add_column(title, justify="right")
     table.add_column("n", justify="right")
     caveats = list(dict.fromkeys(text for row in outcome.rows for text in row.caveats))
+    measured = [row for row in outcome.rows if row.task == "Robustness"]
     for row in outcome.rows:
+        if row in measured:
+            continue
         values = (row.metrics.get(name) for name, _ in _SHOWN)
         marks = ",".join(str(1 + caveats.index(text)) for text in row.caveats)
         table.add_row(
@@ -41,8 +44,11 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
             *("-" if value is None else f"{value:.4f}" for value in values),
             str(row.n),
         )
-    if outcome.rows:
+    if len(outcome.rows) > len(measured):
         console.print(table)
+    for row in measured:
+        known = [f"{name} {value:.4f}" for name, value in row.metrics.items() if value is not None]
+        console.print(f"robustness by {row.setting}: {', '.join(known)}", soft_wrap=True)
     for number, text in enumerate(caveats, start=1):
         console.print(f"({number}) {text}", soft_wrap=True)
     for task, reason in outcome.skipped.items():

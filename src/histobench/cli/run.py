@@ -119,6 +119,7 @@ def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
 
     from histobench.cli.compare import print_grid
     from histobench.cli.extraction_display import display
+    from histobench.cli.robustness import print_tables
     from histobench.roi.comparison.grids import ranked_grid
     from histobench.roi.plan.benchmark import run_benchmark
 
@@ -136,6 +137,7 @@ def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
             print_grid(ranked_grid(comparison, table, digits=3), console)
     for problem in done.not_compared:
         console.print(f"not compared: {problem}", soft_wrap=True)
+    print_tables(done.robustness, console)
     outcome = done.outcome
     _print_failures(outcome, console)
     if done.summary is not None:

@@ -124,14 +124,14 @@ def pairs_csv(comparison: Comparison) -> str:
 def markdown(comparison: Comparison) -> str:
     """All tables for a README or a lab book."""
     blocks = [f"# {comparison.task} {comparison.setting}".rstrip() + f": {comparison.metric}"]
-    for grid in grids(comparison):
-        lines = [_row(grid.header), "|" + "---|" * len(grid.header), *map(_row, grid.rows)]
-        blocks += [
-            f"## {markdown_text(grid.title)}",
-            "\n".join(lines),
-            "\n".join(f"- {markdown_text(note)}" for note in grid.notes),
-        ]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+    return "\n\n".join([*blocks, *map(grid_markdown, grids(comparison))]) + "\n"
+
+
+def grid_markdown(grid: Grid) -> str:
+    """One table with its title and notes."""
+    lines = [_row(grid.header), "|" + "---|" * len(grid.header), *map(_row, grid.rows)]
+    notes = "\n".join(f"- {markdown_text(note)}" for note in grid.notes)
+    return "\n\n".join(block for block in (f"## {markdown_text(grid.title)}", "\n".join(lines), notes) if block)
 
 
 def latex(comparison: Comparison) -> str:

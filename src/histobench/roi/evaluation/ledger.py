@@ -11,7 +11,7 @@ from typing import Any
 from histobench import __version__
 from histobench.core.atomic import write_json
 from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.results.layout import COMPLETE, TaskFiles
+from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
 
 FILE = "evaluation_ledger.json"
 
@@ -34,8 +34,9 @@ class Ledger:
         """Whether the task was finished with the same input, and its results are still there."""
         if self._done().get(task) != digest:
             return False
-        stored = list((self._folder / task).rglob(f"*{COMPLETE}"))
-        return bool(stored) and all(TaskFiles.beside(path).detailed.is_file() for path in stored)
+        stored = stored_in(self._folder / task)
+        runs = [path for path in stored if path.name.endswith(COMPLETE)]
+        return bool(stored) and all(TaskFiles.beside(path).detailed.is_file() for path in runs)
 
     def record(self, task: str, digest: str) -> None:
         """Remember that the task is finished."""

@@ -17,6 +17,7 @@ from histobench.core.file_lock import exclusive
 from histobench.roi.evaluation.context import Context, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.robustness import RobustnessOptions, RobustnessResult
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.store import check_pair
@@ -24,6 +25,7 @@ from histobench.roi.protocols.presets import check_choice, check_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import episode_predictions_of
 from histobench.roi.results.placement import claim_place, place_of
+from histobench.roi.results.robustness_files import write_robustness
 from histobench.roi.results.stored_run import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
@@ -142,7 +144,7 @@ class _Done:
 
 def _written(
     task: str,
-    results: Iterable[TaskResult],
+    results: Iterable[TaskResult | RobustnessResult],
     known_by: Mapping[str, str],
     identity: RunIdentity,
     context: Context,
@@ -155,12 +157,24 @@ def _written(
             if file is None:
                 file = stack.enter_context(episode_file(episode_predictions_of(folder, task)))
             row = _write(folder, task, result, identity, context)
-            if result.episodes is not None:
+            if isinstance(result, TaskResult) and result.episodes is not None:
                 file.add(result.setting, result.episodes)
             yield folder, row
 
 
-def _write(results_dir: Path, task: str, result: TaskResult, identity: RunIdentity, context: Context) -> Row:
+def _write(
+    results_dir: Path,
+    task: str,
+    result: TaskResult | RobustnessResult,
+    identity: RunIdentity,
+    context: Context,
+) -> Row:
+    if isinstance(result, RobustnessResult):
+        for caveat in result.caveats:
+            log.warning("%s: %s", task, caveat)
+        write_robustness(results_dir, result, identity=identity, draws=RobustnessOptions.draws)
+        measured = {name: measure.value for name, measure in result.pack.measures.items()}
+        return Row(task, result.column, measured, len(result.tissue.labels), result.caveats)
     for warning in (*result.warnings, *result.notes):
         log.warning("%s: %s", task, warning)
     caveats = (*context.caveats, *result.warnings)

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from histobench.roi.evaluation.context import Context, TaskSkippedError
 from histobench.roi.evaluation.probes import run_label_efficiency, run_linear_probe
+from histobench.roi.evaluation.robustness import TASK as ROBUSTNESS
+from histobench.roi.evaluation.robustness import RobustnessResult, run_robustness
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.evaluation.zero_shot import zero_shot_outcome
 from histobench.roi.metrics.score import Score
@@ -118,7 +120,7 @@ def run_retrieval(context: Context) -> Iterable[TaskResult]:
     yield result.with_scores({name: Score(value) for name, value in scores.items()})
 
 
-TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult]]] = {
+TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult | RobustnessResult]]] = {
     "Linear-Probe": run_linear_probe,
     "KNN": run_knn,
     "Proto": run_prototype,
@@ -126,10 +128,15 @@ TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult]]] = {
     "Zero-shot": run_zero_shot,
     "Retrieval": run_retrieval,
     "Label-efficiency": run_label_efficiency,
+    ROBUSTNESS: run_robustness,
 }
 
 #: What a preset has no recipe for; everything else follows `uni`.
-LEFT_OUT = {"eva": ("KNN", "Proto", "Few-shot", "Retrieval", "Label-efficiency")}
+LEFT_OUT = {
+    "sklearn": (ROBUSTNESS,),
+    "thunder": (ROBUSTNESS,),
+    "eva": ("KNN", "Proto", "Few-shot", "Retrieval", "Label-efficiency", ROBUSTNESS),
+}
 
 
 def _voted_few_shot(context: Context) -> Iterable[TaskResult]:

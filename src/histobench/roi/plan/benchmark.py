@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.roi.comparison.comparison import Comparison
+from histobench.roi.comparison.robustness import RobustnessTable, summarise
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.comparison.stored_intervals import write_summary as write_intervals
@@ -14,7 +15,7 @@ from histobench.roi.features.progress import Progress
 from histobench.roi.plan.run import PlanOutcome, Say, run_plan
 from histobench.roi.plan.schema import Plan
 from histobench.roi.plan.summary import compare_tasks, write_summary
-from histobench.roi.results.reader import load_runs
+from histobench.roi.results.reader import load_runs, results_files
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class BenchmarkOutcome:
     comparisons: tuple[Comparison, ...] = ()
     not_compared: tuple[str, ...] = ()
     summary: Path | None = None
+    robustness: tuple[RobustnessTable, ...] = ()
 
 
 def run_benchmark(
@@ -49,9 +51,12 @@ def run_benchmark(
     )
     if not outcome.has_results:
         return BenchmarkOutcome(outcome)
+    robustness = summarise(plan.results)
+    if not results_files(plan.results):
+        return BenchmarkOutcome(outcome, robustness=robustness)
     say("confidence intervals")
     intervals = list(bootstrap_runs(load_runs(plan.results), BootstrapSettings(plan.n_bootstrap)))
     write_intervals(plan.results, intervals)
     comparisons, problems = compare_tasks(plan.results)
-    summary = write_summary(plan.results, comparisons, heading=heading)
-    return BenchmarkOutcome(outcome, tuple(comparisons), tuple(problems), summary)
+    summary = write_summary(plan.results, comparisons, heading=heading, robustness=robustness)
+    return BenchmarkOutcome(outcome, tuple(comparisons), tuple(problems), summary, robustness)

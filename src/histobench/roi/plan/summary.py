@@ -9,7 +9,8 @@ from histobench import __version__
 from histobench.core.atomic import write_text
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs
-from histobench.roi.comparison.comparison_files import markdown, write_comparison
+from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
+from histobench.roi.comparison.robustness import RobustnessTable, robustness_grid
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
 
@@ -35,8 +36,14 @@ def compare_tasks(results_dir: Path, *, metric: str = METRIC) -> tuple[list[Comp
     return comparisons, problems
 
 
-def write_summary(results_dir: Path, comparisons: Sequence[Comparison], *, heading: str) -> Path:
-    """Write `summary.md`: every comparison, one after the other."""
+def write_summary(
+    results_dir: Path,
+    comparisons: Sequence[Comparison],
+    *,
+    heading: str,
+    robustness: Sequence[RobustnessTable] = (),
+) -> Path:
+    """Write `summary.md`: every comparison, one after the other, then robustness."""
     parts = [
         f"# {heading}",
         f"histobench {__version__}. {METRIC.replace('_', ' ').capitalize()} with 95 % confidence intervals; "
@@ -45,6 +52,7 @@ def write_summary(results_dir: Path, comparisons: Sequence[Comparison], *, headi
             markdown(comparison).replace("\n## ", "\n### ").replace("# ", "## ", 1)
             for comparison in comparisons
         ),
+        *(grid_markdown(robustness_grid(table)) for table in robustness),
     ]
     path = results_dir / FILE
     write_text(path, "\n\n".join(parts))

@@ -12,8 +12,15 @@ PER_EPISODE = "_per_episode_metrics.json"
 FEW_SHOT = "_few_shot_results.json"
 BOOTSTRAP = "_bootstrap_ci.json"
 EPISODES = "_episode_predictions.npz"
+#: The measures of robustness by one site column.
+ROBUSTNESS = "_robustness.json"
 
 _FEW_SHOT_SETTING = re.compile(r"^(\d+)way_(\d+)shot$")
+
+
+def stored_in(folder: Path) -> list[Path]:
+    """The files that results of a task are known by, below its folder."""
+    return sorted(path for ending in (COMPLETE, ROBUSTNESS) for path in folder.rglob(f"*{ending}"))
 
 
 @dataclass(frozen=True)

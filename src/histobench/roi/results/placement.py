@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.atomic import write_json
-from histobench.roi.results.layout import COMPLETE
+from histobench.roi.results.layout import stored_in
 
 #: Beside the files of a task: whose they are, written before the first of them.
 CLAIM = ".run.json"
@@ -61,7 +61,7 @@ def claim_place(results_dir: Path, task: str, identity: Identity) -> Path:
 
 def _occupant(folder: Path) -> Identity | None:
     """Whose results are in a task's folder; None where there are none."""
-    stored = next(iter(sorted(folder.rglob(f"*{COMPLETE}"))), None)
+    stored = next(iter(stored_in(folder)), None)
     claim = folder / CLAIM
     with contextlib.suppress(OSError, ValueError):
         if stored is not None or time.time() - claim.stat().st_mtime < _ABANDONED_SECONDS:

@@ -23,6 +23,7 @@ class SiteProbe:
     per_fold: tuple[float, ...]
     skipped_folds: int
     scores: Floats  # [n, sites], the out-of-fold probability of each site; NaN where a fold was skipped
+    fold: Ints  # [n], the fold an image was tested in; -1 where that fold was skipped
 
     @property
     def auroc(self) -> float:
@@ -48,20 +49,21 @@ def site_probe(features: NDArray[np.floating], sites: Ints, groups: Ints) -> Sit
             "a site has one group only; the site probe needs two groups (patients) at each site"
         )
     scores = np.full((len(features), classes), np.nan)
+    tested_in = np.full(len(features), -1, dtype=np.int64)
     areas: list[float] = []
     splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=_SEED)
     for train, test in splitter.split(features, sites, groups):
         if len(np.unique(sites[train])) < classes or len(np.unique(sites[test])) < classes:
             continue
         shares = _classifier().fit(features[train], sites[train]).predict_proba(features[test])
-        scores[test] = shares
+        scores[test], tested_in[test] = shares, len(areas)
         truth, guess = sites[test], shares[:, 1] if classes == 2 else shares
         areas.append(float(roc_auc_score(truth, guess, multi_class="ovr", labels=np.arange(classes))))
     if not areas:
         raise HistobenchError(
             "no fold has every site on both sides; the site probe needs more groups at each site"
         )
-    return SiteProbe(tuple(areas), folds - len(areas), scores)
+    return SiteProbe(tuple(areas), folds - len(areas), scores, tested_in)
 
 
 def _fewest_groups(sites: Ints, groups: Ints) -> int:

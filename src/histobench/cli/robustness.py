@@ -1,0 +1,150 @@
+"""Does the encoder see biology or the hospital? Measured from stored features, without images or a GPU.
+
+Feature files need a site column (site, scanner, stain, ...): see docs/datasets.md and docs/robustness.md.
+
+Examples:
+  histobench robustness features/ -o results
+  histobench robustness features/*uni_v1*.pt features/*virchow2*.pt --column scanner --slow
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from histobench.cli.entry import USER_ERROR
+from histobench.cli.flag_values import positive, seed
+from histobench.cli.terminal import labelled, open_terminal
+from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from histobench.roi.comparison.robustness import RobustnessTable
+    from histobench.roi.features.feature_set import FeatureSet
+
+_SPLITS = ("train", "val", "test")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Feature files and how they are measured."""
+    parser.add_argument(
+        "features", nargs="+", help="feature files (.pt) of one or more encoders, or folders of them"
+    )
+    parser.add_argument("-o", "--output", default="./results", help="where the results go (./results)")
+    parser.add_argument("--column", action="append", help="site column; repeatable (default: all)")
+    parser.add_argument("--k", type=positive, help="neighbours of the robustness index (default: chosen)")
+    parser.add_argument(
+        "--slow", action="store_true", help="clusters and the label-site schedule (APD, nIPD), too"
+    )
+    parser.add_argument("--n_bootstrap", type=positive, default=2000, help="draws of groups (default: 2000)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the draws (default: 0)")
+    parser.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure every encoder, write the files, print the table."""
+    from histobench.core.device import resolve_device
+    from histobench.roi.comparison.robustness import FILE, summarise
+    from histobench.roi.evaluation.robustness import NO_SITES, RobustnessOptions, robustness_by, site_columns
+    from histobench.roi.evaluation.run import fingerprint_of
+    from histobench.roi.results.robustness_files import write_robustness
+    from histobench.roi.results.stored_run import RunIdentity
+
+    console = open_terminal()
+    options = RobustnessOptions(
+        k=args.k, slow=args.slow, draws=args.n_bootstrap, seed=args.seed, device=resolve_device(args.device)
+    )
+    output, measured = Path(args.output), 0
+    for (dataset, encoder, size), features in _encoders(args.features).items():
+        columns = args.column or site_columns(features)
+        skipped = {} if columns else {"": NO_SITES}
+        for column in columns:
+            if column not in features.sites:
+                known = ", ".join(features.sites) or "none"
+                raise HistobenchError(
+                    f"{encoder} on {dataset} has no site column {column!r} (it has: {known})"
+                )
+            classes = tuple(map(str, features.metadata.get("classes") or ()))
+            classes = classes or tuple(map(str, range(int(features.labels.max()) + 1)))
+            try:
+                with console.status(f"{encoder} on {dataset}: {column}"):
+                    result = robustness_by(features, column, classes, options)
+            except HistobenchError as error:
+                skipped[column] = str(error)
+                continue
+            identity = RunIdentity(
+                dataset=dataset,
+                encoder=encoder,
+                preset="uni",
+                seed=args.seed,
+                fingerprint=fingerprint_of(features),
+                size=size,
+            )
+            write_robustness(
+                output / _plain(dataset) / _plain(encoder), result, identity=identity, draws=options.draws
+            )
+            measured += 1
+        for column, reason in skipped.items():
+            what = f"{encoder} on {dataset}" + (f", {column}" if column else "")
+            console.print(labelled("skipped", "yellow", f"{what}: {reason}"), soft_wrap=True)
+    if measured:
+        print_tables(summarise(output), console)
+        console.print(f"robustness: {output / FILE}", soft_wrap=True)
+    return 0 if measured else USER_ERROR
+
+
+def print_tables(tables: Sequence[RobustnessTable], console: Console) -> None:
+    """Print one table per dataset and site column."""
+    from histobench.cli.compare import print_grid
+    from histobench.roi.comparison.robustness import robustness_grid
+
+    for table in tables:
+        print_grid(robustness_grid(table), console)
+
+
+def _encoders(given: Sequence[str]) -> dict[tuple[str, str, str], FeatureSet]:
+    """The features of each dataset, encoder and image size, splits one after the other."""
+    from histobench.roi.evaluation.context import merged
+    from histobench.roi.features.store import load
+
+    found: dict[tuple[str, str, str], dict[str, FeatureSet]] = {}
+    for path in _files(given):
+        features = load(path)
+        about = features.metadata
+        key = (
+            str(about.get("dataset") or "dataset"),
+            str(about.get("encoder") or path.stem),
+            str(about.get("size") or ""),
+        )
+        split = str(about.get("split") or path.stem.rpartition("_")[2])
+        if split in found.setdefault(key, {}):
+            raise HistobenchError(f"{path}: the {split} features of {key[1]} on {key[0]} are given twice")
+        found[key][split] = features
+    joined = {}
+    for key, splits in found.items():
+        ordered = [split for split in _SPLITS if split in splits]
+        ordered += [split for split in splits if split not in _SPLITS]
+        whole = splits[ordered[0]]
+        for split in ordered[1:]:
+            if splits[split].embeddings.shape[1] != whole.embeddings.shape[1]:
+                raise HistobenchError(f"the features of {key[1]} on {key[0]} differ in their dimension")
+            whole = merged(whole, splits[split])
+        joined[key] = whole
+    return joined
+
+
+def _files(given: Sequence[str]) -> list[Path]:
+    files: list[Path] = []
+    for item in map(Path, given):
+        inside = sorted(item.rglob("*.pt")) if item.is_dir() else [item]
+        if not inside:
+            raise HistobenchError(f"{item} holds no feature files (.pt)")
+        files += inside
+    return list(dict.fromkeys(files))
+
+
+def _plain(name: str) -> str:
+    return name.replace("/", "_").replace("\\", "_").replace(":", "_")

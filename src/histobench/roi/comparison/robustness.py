@@ -1,0 +1,169 @@
+"""Encoders side by side in robustness: every measure with its interval, and paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from histobench.core.atomic import write_json
+from histobench.core.statistics.multiplicity import holm
+from histobench.roi.comparison.grids import Grid
+from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
+from histobench.roi.robustness.intervals import difference
+
+FILE = "robustness.json"
+#: What the table shows, with its heading and whether more is better.
+SHOWN = (
+    ("robustness_index", "index", True),
+    ("croma_median", "margin", True),
+    ("site_probe_auroc", "site AUROC", False),
+    ("new_site_linear_probe_mean", "new site", True),
+    ("new_site_linear_probe_worst", "worst site", True),
+)
+
+
+@dataclass(frozen=True)
+class PairedMeasure:
+    """First minus second encoder in one measure, paired by group; `p_holm` over all pairs of encoders."""
+
+    measure: str
+    first: str
+    second: str
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    p_holm: float | None
+
+
+@dataclass(frozen=True)
+class RobustnessTable:
+    """The packs of one dataset and site column, best index first, with their differences."""
+
+    dataset: str
+    column: str
+    packs: tuple[StoredRobustness, ...]
+    pairs: tuple[PairedMeasure, ...]
+
+
+def robustness_tables(packs: Sequence[StoredRobustness]) -> list[RobustnessTable]:
+    """One table per dataset, site column and set of images."""
+    alike: dict[tuple[str, str, str], list[StoredRobustness]] = {}
+    for pack in packs:
+        alike.setdefault((pack.dataset, pack.column, pack.images), []).append(pack)
+    return [
+        RobustnessTable(dataset, column, tuple(sorted(found, key=_rank)), _pairs(found))
+        for (dataset, column, _), found in alike.items()
+    ]
+
+
+def summarise(results_dir: Path) -> tuple[RobustnessTable, ...]:
+    """The tables of all packs below a folder, written to its `robustness.json` where there are any."""
+    tables = tuple(robustness_tables(load_robustness(results_dir))) if results_dir.is_dir() else ()
+    if tables:
+        write_json(results_dir / FILE, {"tables": [_as_json(table) for table in tables]})
+    return tables
+
+
+def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
+    """The table as text: one row per encoder, values with 95 % intervals over groups."""
+    first = table.packs[0].content
+    rows = tuple((pack.encoder, *(_cell(pack, name, digits) for name, _, _ in SHOWN)) for pack in table.packs)
+    notes = [
+        f"{first['num_samples']} images of {first['num_groups']} groups from {len(first['sites'])} sites; "
+        "intervals: 95 %, groups drawn with replacement; more is better except for site AUROC (.5: the site "
+        "cannot be read)",
+        *dict.fromkeys(
+            text for pack in table.packs for text in pack.content["additional_info"].get("caveats", ())
+        ),
+        *(_reasons(table)),
+    ]
+    header = ("encoder", *(heading for _, heading, _ in SHOWN))
+    return Grid(f"{table.dataset}: robustness by {table.column}", header, rows, tuple(notes))
+
+
+def _rank(pack: StoredRobustness) -> tuple[float, str]:
+    value = pack.value("robustness_index")
+    return (np.inf if value is None else -value, pack.encoder)
+
+
+def _pairs(packs: Sequence[StoredRobustness]) -> tuple[PairedMeasure, ...]:
+    drawn = {pack.path: pack.draws() for pack in packs}
+    names = dict.fromkeys(name for draws in drawn.values() for name in draws)
+    found: list[PairedMeasure] = []
+    for name in names:
+        apart = []
+        for one, other in combinations(sorted(packs, key=_rank), 2):
+            values = (one.value(name), other.value(name))
+            if values[0] is None or values[1] is None or any(name not in drawn[p.path] for p in (one, other)):
+                continue
+            first, second = drawn[one.path][name], drawn[other.path][name]
+            times = np.empty((len(first), int(one.content["num_groups"])), dtype=np.int8)
+            both = [_constant(first), _constant(second)]
+            gap, p = difference((values[0], values[1]), both, times)  # type: ignore[arg-type]
+            apart.append((one.encoder, other.encoder, gap, p))
+        known = [k for k, (_, _, _, p) in enumerate(apart) if np.isfinite(p)]
+        corrected = dict(zip(known, holm([apart[k][3] for k in known]), strict=True)) if known else {}
+        for k, (encoder, against, gap, p) in enumerate(apart):
+            sure = k in corrected
+            found.append(
+                PairedMeasure(
+                    name,
+                    encoder,
+                    against,
+                    gap.value,
+                    gap.low,
+                    gap.high,
+                    float(p) if sure else None,
+                    float(corrected[k]) if sure else None,
+                )
+            )
+    return tuple(found)
+
+
+def _constant(draws: Any) -> Any:
+    return lambda _: draws
+
+
+def _cell(pack: StoredRobustness, name: str, digits: int) -> str:
+    found = pack.content["measures"].get(name) or {}
+    if found.get("value") is None:
+        return "-"
+    text = f"{found['value']:.{digits}f}"
+    if found.get("low") is None:
+        return text
+    return f"{text} [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
+
+
+def _reasons(table: RobustnessTable) -> list[str]:
+    """Why a shown measure is missing, said once."""
+    return list(
+        dict.fromkeys(
+            f"{heading}: {found['reason']}"
+            for pack in table.packs
+            for name, heading, _ in SHOWN
+            if (found := pack.content["measures"].get(name) or {}).get("value") is None
+            and found.get("reason")
+        )
+    )
+
+
+def _as_json(table: RobustnessTable) -> dict[str, Any]:
+    return {
+        "dataset": table.dataset,
+        "column": table.column,
+        "encoders": {
+            pack.encoder: {
+                "measures": pack.content["measures"],
+                "k": pack.content["details"].get("k"),
+                "file": pack.path.name,
+            }
+            for pack in table.packs
+        },
+        "differences": [asdict(pair) for pair in table.pairs],
+    }

@@ -1,0 +1,152 @@
+"""The robustness pack from feature sets: by each site column, over the images of all splits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.site_balance import CONFOUNDED, cramers_v
+from histobench.roi.data.sites import PAIR_COLUMN
+from histobench.roi.evaluation.context import Context, TaskSkippedError, merged
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.protocols.knn import knn
+from histobench.roi.protocols.linear_probe import linear_probe
+from histobench.roi.protocols.outcome import Outcome
+from histobench.roi.protocols.prototype import prototype
+from histobench.roi.robustness.pack import Pack, Tissue, measure_robustness
+from histobench.roi.robustness.probes import FitPredict
+
+TASK = "Robustness"
+NO_SITES = (
+    "the features name no site; give the dataset a column such as site, scanner or stain, or --site-regex, "
+    "and extract again"
+)
+
+
+@dataclass(frozen=True)
+class RobustnessResult:
+    """The pack by one site column, and what it was measured on."""
+
+    column: str
+    pack: Pack
+    tissue: Tissue
+    images: str  # names the images, their labels, sites and groups
+    confounding: float  # Cramer's V of label and site
+    caveats: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RobustnessOptions:
+    """How the pack is measured."""
+
+    k: int | None = None
+    slow: bool = False
+    draws: int = 2000
+    seed: int = 0
+    n_neighbors: int = 20
+    max_iteration: int = 1000
+    device: str = "cpu"
+
+
+def run_robustness(context: Context) -> Iterator[RobustnessResult]:
+    """The task of an evaluation: every site column of the features."""
+    request, options = context.request, context.request.options
+    chosen = RobustnessOptions(
+        seed=request.seed,
+        n_neighbors=options.n_neighbors,
+        max_iteration=options.max_iteration,
+        device=context.device,
+    )
+    features = merged(merged(request.train, request.val), request.test)
+    skipped: list[str] = []
+    found = False
+    for column in site_columns(features):
+        try:
+            yield robustness_by(features, column, context.classes, chosen)
+            found = True
+        except HistobenchError as error:
+            skipped.append(f"{column}: {error}")
+    if not found:
+        raise TaskSkippedError("; ".join(skipped) or NO_SITES)
+
+
+def site_columns(features: FeatureSet) -> tuple[str, ...]:
+    """The columns of a feature set that name places; registered pairs are no place."""
+    return tuple(column for column in features.sites if column != PAIR_COLUMN)
+
+
+def robustness_by(
+    features: FeatureSet, column: str, classes: tuple[str, ...], options: RobustnessOptions
+) -> RobustnessResult:
+    """The pack by one site column; images whose site is not known are left out."""
+    values = features.sites[column]
+    rows = np.array([row for row, value in enumerate(values) if value], dtype=np.int64)
+    names, sites = np.unique(np.array([values[row] for row in rows], dtype=object), return_inverse=True)
+    labels = features.labels.numpy()[rows]
+    groups, caveats = _groups(features, rows)
+    if left_out := len(values) - len(rows):
+        caveats = (*caveats, f"{left_out:,} images have no {column} and are left out")
+    tissue = Tissue(labels, sites.astype(np.int64), groups, classes, tuple(map(str, names)))
+    confounding = cramers_v(labels.tolist(), sites.tolist()) if len(rows) else float("nan")
+    if confounding >= CONFOUNDED:
+        caveats = (*caveats, f"label and {column} are confounded (Cramer's V {confounding:.2f})")
+    told: list[str] = []
+    pack = measure_robustness(
+        features.embeddings.numpy()[rows],
+        tissue,
+        protocols(len(classes), options, told),
+        k=options.k,
+        slow=options.slow,
+        draws=options.draws,
+        seed=options.seed,
+    )
+    caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(told)))
+    named = [(features.img_names[row], values[row]) for row in rows]
+    return RobustnessResult(column, pack, tissue, _digest(named, labels, groups), confounding, caveats)
+
+
+def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Mapping[str, FitPredict]:
+    """The protocols of preset `uni` as functions from training features and new features to labels.
+
+    What they have to say about themselves is added to `told`.
+    """
+    import torch
+
+    def by(outcome_of: Callable[..., Outcome], **more: int) -> FitPredict:
+        def fit_predict(
+            x: NDArray[np.floating], y: NDArray[np.int64], new: NDArray[np.floating]
+        ) -> NDArray[np.int64]:
+            train, labels, test = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(new)
+            outcome = outcome_of(train, labels, test, n_classes=n_classes, device=options.device, **more)
+            told.extend(outcome.info.get("warnings", ()))
+            return outcome.predicted
+
+        return fit_predict
+
+    return {
+        "linear_probe": by(linear_probe, max_iteration=options.max_iteration),
+        "knn": by(knn, n_neighbors=options.n_neighbors),
+        "prototype": by(prototype),
+    }
+
+
+def _groups(features: FeatureSet, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Groups as numbers; an image without one is a group of its own."""
+    if features.groups is None:
+        told = "no groups are given: neighbours may be of the same patient, and intervals are over images"
+        return np.arange(len(rows)), (told,)
+    names = [f"g{features.groups[row]}" if features.groups[row] else f"i{row}" for row in rows]
+    _, groups = np.unique(np.array(names, dtype=object), return_inverse=True)
+    return groups.astype(np.int64), ()
+
+
+def _digest(named: object, labels: NDArray[np.int64], groups: NDArray[np.int64]) -> str:
+    digest = hashlib.sha256(repr(named).encode("utf-8", "surrogatepass"))
+    digest.update(labels.astype("<i8").tobytes())
+    digest.update(groups.astype("<i8").tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,133 @@
+"""The files of the robustness pack: one JSON per site column, and its draws for paired differences."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench import __version__
+from histobench.core.atomic import atomic_path, write_json
+from histobench.core.errors import HistobenchError
+from histobench.core.plain_name import check_plain_name
+from histobench.roi.evaluation.robustness import TASK, RobustnessResult
+from histobench.roi.results.layout import ROBUSTNESS
+from histobench.roi.results.stored_run import RunIdentity
+
+_DRAWS = "_draws.npz"
+
+
+@dataclass(frozen=True)
+class StoredRobustness:
+    """One pack as it was written: plain values, and the draws of its measures."""
+
+    path: Path
+    content: dict[str, Any]
+
+    @property
+    def dataset(self) -> str:
+        return str(self.content["additional_info"].get("dataset", ""))
+
+    @property
+    def encoder(self) -> str:
+        return str(self.content["additional_info"].get("encoder", ""))
+
+    @property
+    def column(self) -> str:
+        return str(self.content["column"])
+
+    @property
+    def images(self) -> str:
+        """Names the images and how groups were drawn; packs with the same are paired."""
+        return f"{self.content['images']} {self.content['draws']} {self.content['additional_info']['seed']}"
+
+    def value(self, measure: str) -> float | None:
+        """The value of a measure, None where there is none."""
+        found = self.content["measures"].get(measure) or {}
+        return found.get("value")
+
+    def draws(self) -> dict[str, NDArray[np.float64]]:
+        """The redrawn values of every measure that has an interval; empty where the file has gone."""
+        path = _draws_file(self.path)
+        if not path.is_file():
+            return {}
+        try:
+            with np.load(path, allow_pickle=False) as box:
+                return {name: box[name] for name in box.files}
+        except (OSError, ValueError, KeyError) as error:
+            raise HistobenchError(f"{path} is damaged; measure robustness again") from error
+
+
+def write_robustness(
+    results_dir: Path, result: RobustnessResult, *, identity: RunIdentity, draws: int
+) -> Path:
+    """Write one pack below `results_dir`; the JSON is written last, so a pack that has one is whole."""
+    name = check_plain_name(result.column, what="site column")
+    path = results_dir / TASK / f"{name}{ROBUSTNESS}"
+    tissue, measures = result.tissue, result.pack.measures
+    drawn = {key: measure.draws for key, measure in measures.items() if measure.draws is not None}
+    with atomic_path(_draws_file(path)) as temporary, temporary.open("wb") as handle:
+        np.savez(handle, **drawn)  # type: ignore[arg-type]
+    counts = np.bincount(tissue.sites, minlength=len(tissue.site_names))
+    write_json(
+        path,
+        {
+            "task_name": TASK,
+            "column": result.column,
+            "measures": {
+                key: {
+                    "value": measure.value,
+                    "low": measure.low,
+                    "high": measure.high,
+                    **({"reason": measure.reason} if measure.reason else {}),
+                }
+                for key, measure in measures.items()
+            },
+            "details": dict(result.pack.details),
+            "label_site_cramers_v": None if np.isnan(result.confounding) else result.confounding,
+            "sites": {site: int(count) for site, count in zip(tissue.site_names, counts, strict=True)},
+            "classes": list(tissue.classes),
+            "num_samples": len(tissue.labels),
+            "num_groups": len(np.unique(tissue.groups)),
+            "images": result.images,
+            "draws": draws,
+            "additional_info": {
+                "dataset": identity.dataset,
+                "encoder": identity.encoder,
+                "preset": identity.preset,
+                "seed": identity.seed,
+                "fingerprint": identity.fingerprint,
+                "size": identity.size,
+                "caveats": list(result.caveats),
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "version": __version__,
+            },
+        },
+    )
+    return path
+
+
+def load_robustness(results_dir: str | Path) -> list[StoredRobustness]:
+    """Every pack under a results folder, in the order of their paths."""
+    found = []
+    for path in sorted(Path(results_dir).rglob(f"*{ROBUSTNESS}")):
+        if path.name.startswith("."):
+            continue
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            stored = StoredRobustness(path, content)
+            if not isinstance(content["measures"], dict) or not stored.images:
+                raise TypeError("measures are missing")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise HistobenchError(f"{path} is not a robustness file of histobench: {error}") from error
+        found.append(stored)
+    return found
+
+
+def _draws_file(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(".json") + _DRAWS)

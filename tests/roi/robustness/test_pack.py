@@ -1,0 +1,163 @@
+"""The robustness pack from feature files to tables: measures, reasons, files, paired differences."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.robustness import robustness_grid, robustness_tables, summarise
+from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.robustness import RobustnessOptions, robustness_by
+from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.store import save
+from histobench.roi.results.robustness_files import load_robustness
+from histobench.roi.robustness.intervals import draw_groups
+from histobench.roi.robustness.probes import SiteProbe, SiteTransfer
+from histobench.roi.robustness.redrawn import of_site_probe, of_site_transfer, weighted_auroc, worst_of
+
+QUICK = RobustnessOptions(draws=50)
+CLASSES = ("tumour", "normal")
+
+
+def made(
+    *, site_pull: float = 1.0, split: str = "train", encoder: str = "kind", seed: int = 0, n: int = 96
+) -> FeatureSet:
+    """24 patients of two classes at two sites, features pulled by both."""
+    draw = np.random.default_rng(seed + (split == "test"))
+    group = np.repeat(np.arange(24), n // 24)
+    site, label = group % 2, (group // 2) % 2
+    x = draw.normal(size=(n, 6)).astype(np.float32)
+    x[:, 0] += 3 * label
+    x[:, 1] += site_pull * site
+    return FeatureSet(
+        torch.from_numpy(x),
+        torch.from_numpy(label),
+        tuple(f"{split}-{row}.png" for row in range(n)),
+        tuple(f"{split}-p{patient}" for patient in group),
+        {"dataset": "set", "encoder": encoder, "size": 224, "split": split, "classes": list(CLASSES)},
+        {"scanner": tuple("AB"[k] for k in site)},
+    )
+
+
+def test_the_pull_of_the_site_shows_in_every_measure() -> None:
+    free = robustness_by(made(site_pull=0.0), "scanner", CLASSES, QUICK).pack.measures
+    pulled = robustness_by(made(site_pull=9.0), "scanner", CLASSES, QUICK).pack.measures
+    for name in ("robustness_index", "robustness_index_paired", "margin_aware_index", "croma_median"):
+        assert free[name].value > pulled[name].value + 0.2, name  # type: ignore[operator]
+        assert free[name].low <= free[name].value <= free[name].high  # type: ignore[operator]
+    assert free["site_probe_auroc"].value < 0.75 < pulled["site_probe_auroc"].value  # type: ignore[operator]
+    assert free["croma_share_below"].value < pulled["croma_share_below"].value  # type: ignore[operator]
+    worst, mean = (free[f"new_site_prototype_{word}"].value for word in ("worst", "mean"))
+    assert 0.8 < worst <= mean  # type: ignore[operator]
+
+
+def test_what_cannot_be_measured_says_why() -> None:
+    features = made()
+    alike = replace(features, sites={"scanner": tuple("AB"[k] for k in features.labels.tolist())})
+    result = robustness_by(alike, "scanner", CLASSES, QUICK)
+    assert result.confounding == pytest.approx(1.0)
+    assert "confounded" in result.caveats[0]
+    assert "crossed" in (result.pack.measures["croma_median"].reason or "")
+    assert "no site can be left out" in (result.pack.measures["new_site_knn_mean"].reason or "")
+    assert result.pack.measures["new_site_knn_mean"].value is None
+    assert "--slow" in (result.pack.measures["nipd"].reason or "")
+    with pytest.raises(HistobenchError, match="one site only"):
+        robustness_by(replace(features, sites={"scanner": ("A",) * 96}), "scanner", CLASSES, QUICK)
+
+
+def test_images_of_unknown_site_are_left_out_and_told() -> None:
+    features = made()
+    unknown = replace(features, sites={"scanner": ("", *features.sites["scanner"][1:])})
+    result = robustness_by(unknown, "scanner", CLASSES, QUICK)
+    assert len(result.tissue.labels) == 95
+    assert result.caveats[0] == "1 images have no scanner and are left out"
+    assert "W = 0" in result.caveats[-1]  # six dimensions are too few for the published penalty
+
+
+def test_the_weighted_auroc_is_scikit_learns() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    draw = np.random.default_rng(1)
+    scores, truth = draw.integers(0, 9, 40) / 9, draw.random(40) < 0.4
+    weights = draw.integers(0, 4, (5, 40))
+    judge = [roc_auc_score(truth, scores, sample_weight=row) for row in weights]
+    assert weighted_auroc(scores, truth, weights) == pytest.approx(judge, abs=1e-12)
+
+
+def test_redrawn_measures_equal_those_of_repeated_images() -> None:
+    draw = np.random.default_rng(2)
+    groups = np.repeat(np.arange(12), 5)
+    labels, sites = (groups // 2) % 2, groups % 2
+    transfer = SiteTransfer({0: 0.0, 1: 0.0}, draw.integers(0, 2, 60))
+    scores = draw.random((60, 2))
+    probe = SiteProbe((0.5, 0.5), 0, scores, (groups >= 6).astype(np.int64))
+    times = draw_groups(groups, draws=6, seed=3)
+    parts = of_site_transfer(transfer, labels, sites, groups)
+    from sklearn.metrics import roc_auc_score
+
+    areas = of_site_probe(probe, sites, groups)(times)
+    for row, counts in enumerate(times):
+        rows = np.repeat(np.arange(60), counts[groups])
+        each = []
+        for site in (0, 1):
+            here = rows[sites[rows] == site]
+            right = transfer.predicted[here] == labels[here]
+            each.append(np.mean([right[labels[here] == label].mean() for label in np.unique(labels[here])]))
+            assert parts[site](times)[row] == pytest.approx(each[-1])
+        assert worst_of(parts)(times)[row] == pytest.approx(min(each))
+        folds = [rows[probe.fold[rows] == fold] for fold in (0, 1)]
+        judge = np.mean([roc_auc_score(sites[fold], scores[fold, 1]) for fold in folds])
+        assert areas[row] == pytest.approx(judge)
+
+
+def test_the_task_writes_one_file_per_column_and_is_not_done_twice(tmp_path: Path) -> None:
+    request = EvaluationRequest(("Robustness", "Proto"), made(), made(split="test"), tmp_path)
+    done = evaluate(request, resume=True)
+    assert (done.failed, done.skipped) == ({}, {})
+    (stored,) = load_robustness(tmp_path)
+    assert (stored.encoder, stored.column, stored.content["num_samples"]) == ("kind", "scanner", 192)
+    assert set(stored.content["details"]["new_site"]["knn"]["per_site"]) == {"A", "B"}
+    assert evaluate(request, resume=True).unchanged == ("Robustness", "Proto")
+    plain = replace(request, train=replace(made(), sites={}))
+    skipped = evaluate(replace(plain, results_dir=tmp_path / "other")).skipped
+    assert "name no site" in skipped["Robustness"]
+
+
+def test_encoders_are_compared_in_pairs_over_the_same_groups(tmp_path: Path) -> None:
+    for encoder, pull in (("steady", 0.0), ("swayed", 9.0)):
+        for split in ("train", "test"):
+            features = made(encoder=encoder, site_pull=pull, split=split)
+            save(features, tmp_path / "features" / f"{encoder}_{split}.pt")
+    command = ["robustness", str(tmp_path / "features"), "-o", str(tmp_path / "r"), "--n_bootstrap", "60"]
+    assert main(command) == 0
+    (table,) = robustness_tables(load_robustness(tmp_path / "r"))
+    assert [pack.encoder for pack in table.packs] == ["steady", "swayed"]
+    pair = next(pair for pair in table.pairs if pair.measure == "robustness_index")
+    assert (pair.first, pair.second) == ("steady", "swayed")
+    assert 0 < pair.low < pair.difference < pair.high  # type: ignore[operator]
+    assert pair.p_holm is not None
+    assert pair.p_holm < 0.05
+    text = robustness_grid(table).rows[0]
+    assert text[0] == "steady"
+    assert "[" in text[1]
+    written = json.loads((tmp_path / "r" / "robustness.json").read_text())
+    assert written["tables"][0]["encoders"]["steady"]["measures"]["robustness_index"]["value"] > 0.5
+    (tmp_path / "r" / "set" / "steady" / "Robustness" / "scanner_robustness_draws.npz").write_bytes(b"x")
+    with pytest.raises(HistobenchError, match="damaged"):
+        summarise(tmp_path / "r")
+
+
+def test_features_without_sites_are_an_error_that_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(replace(made(), sites={}), tmp_path / "f.pt")
+    assert main(["robustness", str(tmp_path / "f.pt"), "-o", str(tmp_path / "r")]) == 2
+    assert "--site-regex" in " ".join(capsys.readouterr().out.split())
