@@ -74,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     demo.add_argument("--size", type=int, default=224, help="tile side in pixels (default: 224)")
     demo.add_argument("--seed", type=seed, default=0, help="seed (default: 0)")
     demo.add_argument("--layout", choices=("long", "wide"), default="long", help="CSV layout (default: long)")
+    demo.add_argument(
+        "--sites",
+        choices=("crossed", "confounded"),
+        help="name scanner and stain lot of each tile; confounded: each class from one kind of scanner only",
+    )
     data_registry.add_jobs(jobs)
 
 
@@ -231,6 +236,7 @@ def _demo(args: argparse.Namespace) -> int:
         size=args.size,
         seed=args.seed,
         layout=args.layout,
+        sites=args.sites or "",
     )
     say(f"synthetic dataset: {table}")
     say(f"check it with: histobench data check {table} --class2id_txt {table.with_suffix('.txt')}")

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.cli.demo_agents import play_agents
     from histobench.cli.run import carry_out
     from histobench.roi.data.demo import write_demo_dataset
-    from histobench.roi.plan.schema import DatasetEntry, Plan
+    from histobench.roi.plan.schema import DEFAULT_TASKS, DatasetEntry, Plan
 
     console = open_terminal()
     output = Path(args.output)
@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
             train_per_class=args.per_class,
             test_per_class=args.test_per_class,
             seed=args.seed,
+            sites="crossed",
         )
     name = table.stem
     console.print(f"synthetic tiles: {table.parent / 'tiles'}", soft_wrap=True)
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
         ),
         encoders=ENCODERS,
         results=output / "results",
+        tasks=(*DEFAULT_TASKS, "Robustness"),
         seed=args.seed,
         compile="off",
         n_shot=(1, 2, 4, 8, 16, 32),

@@ -8,11 +8,12 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import count, islice
 from pathlib import Path
 
 from histobench.core.atomic import write_json, write_text
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.roi.data.demo.tile import CLASSES, patient_of, tile_jpeg
+from histobench.roi.data.demo.tile import CLASSES, patient_of, slide_of, tile_jpeg
 
 #: Raised whenever the same arguments would give other pixels.
 GENERATOR_VERSION = 1
@@ -32,6 +33,7 @@ PROMPT_WORDS = {
 }
 
 _LAYOUTS = ("long", "wide")
+_SITES = ("crossed", "confounded")
 _README = """\
 SYNTHETIC DATA. No patient, no tissue, no scanner: every tile in this folder was computed from random
 numbers by histobench (histobench.roi.data.demo). The nine classes are named after the CRC-100K data set
@@ -55,6 +57,12 @@ class _Recipe:
     seed: int
     layout: str
     generator_version: int = GENERATOR_VERSION
+    sites: str = ""
+
+    def as_note(self) -> dict[str, object]:
+        """What is written beside the tiles; sites only where the table names them."""
+        found = {key: value for key, value in asdict(self).items() if key != "sites" or value}
+        return {"synthetic": True, **found}
 
 
 @dataclass(frozen=True)
@@ -83,19 +91,25 @@ def write_demo_dataset(
     size: int = 224,
     seed: int = 0,
     layout: str = "long",
+    sites: str = "",
     workers: int = 2,
 ) -> Path:
     """Write the synthetic demo dataset into the folder `out` and return the path of its split CSV.
 
     The long layout (`image_path,label,split,group`) names the synthetic patient of each tile; the wide
     layout has no room for it. A folder that already holds exactly this dataset is left as it is.
+
+    With `sites="crossed"` the long table also names the scanner and the stain lot of each tile. With
+    `sites="confounded"` every other class comes from one kind of scanner only: a set to be warned of.
     """
     if layout not in _LAYOUTS:
         raise HistobenchError(f"unknown CSV layout {layout!r}; {did_you_mean(layout, _LAYOUTS)}")
+    if sites and (sites not in _SITES or layout != "long"):
+        raise HistobenchError(f"sites {sites!r}: expected {' or '.join(_SITES)}, with the long layout")
     if train_per_class < 1 or test_per_class < 1:
         raise HistobenchError("the demo dataset needs at least one training and one test tile per class")
     out = Path(out)
-    recipe = _Recipe(name, train_per_class, test_per_class, size, seed, layout)
+    recipe = _Recipe(name, train_per_class, test_per_class, size, seed, layout, sites=sites)
     tiles = list(_listing(recipe))
     table, note = out / f"{name}.csv", out / f"{name}.recipe.json"
     if _is_complete(out, table, note, recipe, tiles):
@@ -115,19 +129,28 @@ def write_demo_dataset(
         write_text(prompts, _prompts())
     counts = {"train": train_per_class * len(CLASSES), "test": test_per_class * len(CLASSES)}
     write_text(out / "README.txt", _README.format(name=name, size=size, **counts))
-    write_json(note, {"synthetic": True, **asdict(recipe)})
-    write_text(table, _long_table(tiles) if layout == "long" else _wide_table(tiles))
+    write_json(note, recipe.as_note())
+    write_text(table, _long_table(tiles, recipe) if layout == "long" else _wide_table(tiles))
     return table
 
 
 def _listing(recipe: _Recipe) -> Iterator[_Tile]:
-    for split, first, count in (
+    for split, first, number in (
         ("train", 0, recipe.train_per_class),
         ("test", FIRST_TEST_INDEX, recipe.test_per_class),
     ):
         for class_name in CLASSES:
-            for index in range(first, first + count):
+            for index in islice(_indices(recipe, class_name, first), number):
                 yield _Tile(class_name, split, index)
+
+
+def _indices(recipe: _Recipe, class_name: str, first: int) -> Iterator[int]:
+    """The tiles of a class in order; where sites are confounded, those of its kind of scanner."""
+    wanted = ("synthetic-sharp", "synthetic-soft")[CLASSES.index(class_name) % 2]
+    for index in count(first):
+        slide = slide_of(patient_of(index), seed=recipe.seed)
+        if recipe.sites != "confounded" or slide.scanner == wanted:
+            yield index
 
 
 def _write_tile(out: Path, tile: _Tile, *, size: int, seed: int) -> None:
@@ -146,7 +169,7 @@ def _is_complete(out: Path, table: Path, note: Path, recipe: _Recipe, tiles: lis
         found = json.loads(note.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return found == {"synthetic": True, **asdict(recipe)} and all((out / t.path).is_file() for t in tiles)
+    return found == recipe.as_note() and all((out / t.path).is_file() for t in tiles)
 
 
 def _remove_leftovers(out: Path, tiles: list[_Tile]) -> None:
@@ -163,12 +186,15 @@ def _prompts() -> str:
     return "".join(lines)
 
 
-def _long_table(tiles: list[_Tile]) -> str:
+def _long_table(tiles: list[_Tile], recipe: _Recipe) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image_path", "label", "split", "group"])
+    sited = ["scanner", "stain"] if recipe.sites else []
+    writer.writerow(["image_path", "label", "split", "group", *sited])
     for tile in tiles:
-        writer.writerow([tile.path, CLASSES.index(tile.class_name), tile.split, tile.group])
+        slide = slide_of(patient_of(tile.index), seed=recipe.seed)
+        sites = [slide.scanner, slide.stain_lot] if recipe.sites else []
+        writer.writerow([tile.path, CLASSES.index(tile.class_name), tile.split, tile.group, *sites])
     return text.getvalue()
 
 

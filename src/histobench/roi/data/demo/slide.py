@@ -17,6 +17,10 @@ _HAEMATOXYLIN = np.array([[0.5626, 0.7201, 0.4062], [0.650, 0.704, 0.286]])
 _EOSIN = np.array([[0.2159, 0.8012, 0.5581], [0.20, 0.93, 0.25]])
 _BLOOD = np.array([0.10, 0.85, 0.62])
 
+# Between the blur of the scanners, and between the red to blue of the two haematoxylins (1.4 and 2.3).
+_SOFT = 0.10
+_LOT = 1.75
+
 # Optical density is looked up in a table of this many steps per unit, from -_BELOW steps upwards.
 _STEPS = 400.0
 _BELOW = 60
@@ -42,6 +46,17 @@ class Slide:
     passes: int
     noise: float  # optical density
     jpeg_quality: int  # of the files that this scanner writes
+
+    @property
+    def scanner(self) -> str:
+        """The kind of scanner: one that sharpens, or leaves edges nearly as they are, or a soft one."""
+        return "synthetic-sharp" if self.blur < _SOFT else "synthetic-soft"
+
+    @property
+    def stain_lot(self) -> str:
+        """The lot of haematoxylin, which is what makes it more or less blue."""
+        red, _, blue = self.stains[0]
+        return "synthetic-lot-1" if red / blue < _LOT else "synthetic-lot-2"
 
     def scan(self, tissue: Tissue, rng: np.random.Generator) -> NDArray[np.uint8]:
         """The RGB image [size, size, 3] of a piece of tissue on this slide."""
