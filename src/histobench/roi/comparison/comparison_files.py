@@ -131,7 +131,9 @@ def grid_markdown(grid: Grid) -> str:
     """One table with its title and notes."""
     lines = [_row(grid.header), "|" + "---|" * len(grid.header), *map(_row, grid.rows)]
     notes = "\n".join(f"- {markdown_text(note)}" for note in grid.notes)
-    return "\n\n".join(block for block in (f"## {markdown_text(grid.title)}", "\n".join(lines), notes) if block)
+    return "\n\n".join(
+        block for block in (f"## {markdown_text(grid.title)}", "\n".join(lines), notes) if block
+    )
 
 
 def latex(comparison: Comparison) -> str:
