@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 
 from histobench.cli.main import main
+from histobench.consult.policies import POLICIES
 from histobench.consult.study import Study, open_study
 
-CLASSES = ("ADI", "LYM", "MUC, loose", "STR", "TUM")
+CLASSES = ("ADI", "LYM", "MUC loose", "STR", "TUM")
 COLOURS = ((235, 220, 230), (110, 70, 150), (190, 180, 220), (220, 130, 170), (150, 70, 140))
 ENCODERS = '''
 import numpy as np
@@ -67,32 +68,38 @@ def make_images(folder: Path) -> Path:
                     Image.fromarray(pixels).save(path)
                     lines.append(f"{path},{label},{split},{split}-patient-{label}-{patient}")
     (folder / "tiles.csv").write_text("\n".join(lines) + "\n")
-    (folder / "tiles.txt").write_text(
-        "".join(
-            f'"{name}",{number}\n' if "," in name else f"{name},{number}\n"
-            for number, name in enumerate(CLASSES)
-        )
-    )
+    (folder / "tiles.txt").write_text("".join(f"{name},{number}\n" for number, name in enumerate(CLASSES)))
     (folder / "three.py").write_text(ENCODERS)
     return folder
 
 
 @pytest.fixture(scope="session")
 def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that `consult prepare` writes for 60 cases."""
+    """The folder that `consult prepare` writes for 40 cases."""
     folder = make_images(tmp_path_factory.mktemp("consult"))
     patch = pytest.MonkeyPatch()
     patch.setenv("HISTOBENCH_CACHE", str(folder / "cache"))
     source = folder / "three.py"
     arguments = ["consult", "prepare", str(folder / "tiles.csv"), "--classes", str(folder / "tiles.txt")]
     arguments += ["--encoders", ",".join(f"{source}:{name}" for name in ("Colours", "Green", "Noise"))]
-    arguments += ["--cases", "60", "--measured", "8", "--num_workers", "0", "--out", str(folder / "study")]
+    arguments += ["--cases", "40", "--measured", "8", "--num_workers", "0", "--out", str(folder / "study")]
     arguments += ["--organ", "colon", "--device", "cpu"]
     try:
         assert main(arguments) == 0
     finally:
         patch.undo()
     return folder / "study"
+
+
+@pytest.fixture(scope="session")
+def played(study: Study) -> Path:
+    """The runs of all policies in some arms, and of one policy in those of the contrasts."""
+    jobs = dict.fromkeys(POLICIES, "none,strong,shuffled")
+    jobs["reader"] += ",weak,random,swap,sure,unsure,wrong-25,placebo"
+    for policy, arms in jobs.items():
+        arguments = ["--agent", f"policy:{policy}", "--arms", arms, "--cache", "none"]
+        assert main(["consult", "run", str(study.folder), *arguments]) == 0
+    return study.folder / "runs"
 
 
 @pytest.fixture(scope="session")

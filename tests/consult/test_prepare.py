@@ -34,10 +34,10 @@ def order(study: Study, arm: str, case: Case) -> list[str]:
 
 def test_the_study_has_every_arm_and_as_many_errors_as_can_be_had(study: Study) -> None:
     assert set(study.facts.arms) == set(ARMS)
-    assert len(study.cases) == 60
+    assert len(study.cases) == 40
     wrong = sum(case.arms["strong"].label != case.reference for case in study.cases)
     population = round(120 * (1 - study.facts.encoder("strong").probe_accuracy))  # type: ignore[union-attr]
-    assert wrong == min(30, population)
+    assert wrong == min(20, population)
     assert wrong > 5
     assert all(0 < case.probability <= 1 for case in study.cases)
     # Weights stand for the population: but for the lots over uneven places, they add up to it.
@@ -75,8 +75,8 @@ def test_a_smaller_dose_is_part_of_a_larger_one(study: Study) -> None:
 
 def test_a_silent_swap_changes_the_answers_of_the_tool_and_nothing_else(study: Study) -> None:
     swapped = [case for case in study.cases if case.arms["swap"].manipulated]
-    assert 0 < len(swapped) <= 30
-    assert all(case.arms["swap"].position >= 30 for case in swapped)
+    assert 0 < len(swapped) <= 20
+    assert all(case.arms["swap"].position >= 20 for case in swapped)
     for case in study.cases:
         like = "random" if case.arms["swap"].manipulated else "strong"
         assert case.arms["swap"].encoder == case.arms[like].encoder
@@ -95,7 +95,7 @@ def test_the_cassette_has_every_answer_that_can_be_asked_for_and_no_reference(st
     assert tuple(table.column_names) == COLUMNS
     per_case = 5 + 10  # predict and neighbours
     arms = len(ARMS) - 1
-    assert len(table) == 60 * (1 + arms * per_case + 1) + 5  # measure, track_record; typical
+    assert len(table) == 40 * (1 + arms * per_case + 1) + 5  # measure, track_record; typical
 
 
 def test_no_neighbour_is_of_the_own_group_and_the_audit_would_notice(study: Study) -> None:

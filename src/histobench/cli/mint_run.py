@@ -65,13 +65,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits")
     limits.add_argument("--concurrency", type=int, default=8, help="episodes at a time (default: 8)")
     limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
-    _add_model_arguments(parser.add_argument_group("advanced: how the model writes"))
+    add_model_arguments(parser.add_argument_group("advanced: how the model writes"))
     _add_protocol_arguments(parser.add_argument_group("advanced: the protocol"))
-    _add_provider_arguments(parser.add_argument_group("advanced: the provider"))
+    add_provider_arguments(parser.add_argument_group("advanced: the provider"))
 
 
-def _add_model_arguments(how: argparse._ArgumentGroup) -> None:
-    how.add_argument("--max-tokens", type=int, default=512, help="of one message (default: 512)")
+def add_model_arguments(how: argparse._ArgumentGroup, *, max_tokens: int = 512) -> None:
+    """How long and how freely the model writes."""
+    how.add_argument(
+        "--max-tokens", type=int, default=max_tokens, help=f"of one message (default: {max_tokens})"
+    )
     how.add_argument("--temperature", type=float, default=0.0, help="default: 0")
     how.add_argument("--top-p", type=float, help="nucleus sampling (default: the provider's)")
     how.add_argument("--seed", type=int, help="of the sampling, where the provider offers one")
@@ -103,7 +106,8 @@ def _add_protocol_arguments(how: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_provider_arguments(how: argparse._ArgumentGroup) -> None:
+def add_provider_arguments(how: argparse._ArgumentGroup) -> None:
+    """How the provider is asked, and what its answers cost."""
     how.add_argument("--cache", help=f"file of answers, or none (default: {ANSWERS} in the results' folder)")
     how.add_argument("--prices", help="YAML file of prices: MODEL: [read, written] in dollars per million")
     how.add_argument("--attempts", type=int, default=10, help="of one request (default: 10)")
@@ -137,15 +141,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.mint.sandbox import open_sandbox
     from histobench.mint.tools.wikipedia.source import open_encyclopedia
 
-    for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise HistobenchError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    if not args.timeout > 0:  # also "nan"
-        raise HistobenchError(f"--timeout must be more than 0 seconds, not {args.timeout}")
-    if not 0 <= args.temperature < float("inf"):
-        raise HistobenchError(f"--temperature must be 0 or more, not {args.temperature}")
-    if args.top_p is not None and not 0 < args.top_p <= 1:
-        raise HistobenchError(f"--top-p must be more than 0 and at most 1, not {args.top_p}")
+    check_numbers(args)
     if args.calls == "native" and args.prompts != "own":
         raise HistobenchError("--calls native has words of its own; leave out --prompts official")
     if args.calls == "native" and args.constrain:
@@ -155,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
     cells, output = _cells(args)
     cells = [replace(cell, wikipedia=args.wikipedia) if searches(cell.dataset) else cell for cell in cells]
     loaded = [(cell, load_tasks(cell.dataset, args.data or cell.data, args.limit)) for cell in cells]
-    terms = _terms(args, output, cells)
+    terms = open_terms(args, output, cells)
     encyclopedia = open_encyclopedia(args.wikipedia)
     with Run(
         loaded,
@@ -180,6 +176,19 @@ def run(args: argparse.Namespace) -> int:
         terms.cache.close()
     print_summary(output, [cell.cell for cell in cells], outcome)
     return 0 if outcome.complete else INCOMPLETE
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """Raise where a flag has a value that nothing can be done with."""
+    for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise HistobenchError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    if not args.timeout > 0:  # also "nan"
+        raise HistobenchError(f"--timeout must be more than 0 seconds, not {args.timeout}")
+    if not 0 <= args.temperature < float("inf"):
+        raise HistobenchError(f"--temperature must be 0 or more, not {args.temperature}")
+    if args.top_p is not None and not 0 < args.top_p <= 1:
+        raise HistobenchError(f"--top-p must be more than 0 and at most 1, not {args.top_p}")
 
 
 def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
@@ -240,7 +249,8 @@ def _cells(args: argparse.Namespace) -> tuple[list[PlannedCell], Path]:
     return request.cells(), Path(args.output or OUTPUT)
 
 
-def _terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell]) -> Terms:
+def open_terms(args: argparse.Namespace, output: Path, cells: Sequence[PlannedCell]) -> Terms:
+    """What all endpoints of the run share; raises where a limit of cost could not be kept."""
     from histobench.mint.agents.cache import AnswerCache
     from histobench.mint.agents.cost import CostTracker, find_price, read_prices
     from histobench.mint.agents.factory import Batches, Terms

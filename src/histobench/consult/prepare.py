@@ -127,7 +127,8 @@ def _tool_view(shown: ArmPlan, views: dict[str, EncoderView], names: Sequence[st
         confidence=float(shown.probabilities[place, label]),
         manipulated=bool(shown.manipulated[place]),
         position=int(shown.position[place]),
-        zero_shot=view.zero_shot is not None,
+        # That a tool is missing must not give a swap away.
+        zero_shot=all(views[role].zero_shot is not None for role in set(shown.role)),
     )
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from histobench.mint.envs.action import Action, CheckedCall
 from histobench.mint.envs.native_calls import PROPOSAL, PROPOSE, PYTHON
+from histobench.mint.envs.state import Budget
 from histobench.mint.envs.turn_loop import WRONG, Outcome
 from histobench.mint.envs.words import BAD_CALL, CLOSED, NOT_MADE, SERVICE_FAILED, TOOL_FAILED, correction
-from histobench.mint.messages.parts import Image, ToolCall, ToolResult, ToolSpec
+from histobench.mint.messages.parts import Image, Message, ToolCall, ToolResult, ToolSpec
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task, checked
 from histobench.mint.tools import check_unique_names
@@ -28,8 +29,8 @@ class GeneralEnv:
     `outcome` is the only thing that touches the world; counting is the turn loop's. `wording` is how Python's
     error messages read: as they are, or as those of the version that the public recordings were made with.
 
-    A subclass may ask for more than a solution (`proposal`), judge it in its own way (`check`), and hold
-    tools that open while the episode goes on (`Tool.is_open`).
+    A subclass may ask for more than a solution (`proposal`), judge it in its own way (`check`), begin with
+    its own words (`own_prompt`), and hold tools that open while the episode goes on (`Tool.is_open`).
     """
 
     #: The function that answers, where calls are native. Its name stays; a subclass may add parameters.
@@ -63,6 +64,10 @@ class GeneralEnv:
         """What a model with native calls may call in this turn: the session, the open tools, the answer."""
         tools = [tool_spec(tool) for tool in (self._repl, *self.tools) if tool.is_open()]
         return (*tools, self.proposal)
+
+    def own_prompt(self, budget: Budget, *, native: bool) -> str | Message | None:
+        """The first message, where the common one will not do."""
+        return None
 
     def outcome(self, action: Action) -> Outcome:
         """What comes of an action."""

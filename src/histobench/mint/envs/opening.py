@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from histobench.mint.envs.general_env import CELL_TIMEOUT_S, GeneralEnv
 from histobench.mint.sandbox import SandboxPool
@@ -19,7 +20,7 @@ def open_environment(
     cell_timeout: float = CELL_TIMEOUT_S,
     wording: str = "native",
 ) -> GeneralEnv:
-    """A fresh environment; household tasks bring their own actions along."""
+    """A fresh environment; household tasks bring their own actions along, others may bring all of it."""
     from histobench.mint.tasks.alfworld import AlfWorldTask
     from histobench.mint.tasks.codegen import CodeGenTask
 
@@ -36,11 +37,11 @@ def open_environment(
             cell_timeout=cell_timeout,
             wording=wording,
         )
-    return GeneralEnv(
-        task,
-        tools,
-        pool=pool,
-        first_cell_number=first_cell_number,
-        cell_timeout=cell_timeout,
-        wording=wording,
-    )
+    settings: dict[str, Any] = {
+        "pool": pool,
+        "first_cell_number": first_cell_number,
+        "cell_timeout": cell_timeout,
+        "wording": wording,
+    }
+    own: GeneralEnv | None = task.open_environment(tools, **settings)
+    return own if own is not None else GeneralEnv(task, tools, **settings)

@@ -83,7 +83,7 @@ def _played(
     with open_environment(task, tools, pool=stage.pool) as environment:
         adviser = _adviser(planned, task, environment.tools, stage, expert, key)
         native = planned.cell.calls == "native"
-        prompt = (
+        prompt = environment.own_prompt(budget, native=native) or (
             calls_message(task, budget, with_feedback=adviser is not None)
             if native
             else first_message(

@@ -74,6 +74,13 @@ class Task:
         except OSError as error:
             raise HistobenchError(f"{type(self).__name__}: no worked example at {path}") from error
 
+    def open_environment(self, tools: Sequence[Any], **settings: Any) -> Any:
+        """Its own environment, where the general one will not do; None asks for the general one.
+
+        `settings` are the keyword arguments of `GeneralEnv`, of which it must be a subclass.
+        """
+        return None
+
     def extract_answer(self, solution: str) -> Any:
         """The answer within a solution; the default is the solution itself."""
         return solution

@@ -1,0 +1,133 @@
+"""Let an agent play the cases of a study in some arms; what is finished is kept, and a killed run goes on.
+
+Agents: policy:always-trust, policy:never-trust, policy:measurements, policy:reader, policy:rational,
+policy:oracle, policy:random (reference agents that need no language model), and every agent of
+`histobench mint run` (openai:MODEL, anthropic:MODEL, gemini:MODEL, local:, human, replay:FILE, ...).
+
+Examples:
+  histobench consult run study/ --agent policy:reader --arms all
+  histobench consult run study/ --agent openai:gpt-4o-mini --arms none,strong,swap --calls native --max-cost 5
+  histobench consult run study/ --agent openai:M@http://localhost:8000/v1 --arms none,strong --pictures
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from histobench.cli.flag_values import positive
+from histobench.cli.mint_run import (
+    CALLS,
+    INCOMPLETE,
+    add_model_arguments,
+    add_provider_arguments,
+    check_numbers,
+    open_terms,
+)
+from histobench.cli.terminal import open_terminal
+
+if TYPE_CHECKING:
+    from histobench.consult.run import Seat
+
+RUNS = "runs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Who plays which arms, and where the episodes go."""
+    parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
+    what = parser.add_argument_group("what is run")
+    what.add_argument("--agent", required=True, help="who plays")
+    what.add_argument(
+        "--arms", default="all", help="arms, separated by commas (default: all without an expert)"
+    )
+    what.add_argument("--limit", type=positive, help="only the first N cases")
+    what.add_argument("--repeat", type=int, default=1, help="play everything N times (default: 1)")
+    what.add_argument(
+        "--calls",
+        choices=CALLS,
+        help="how the agent acts: tags in its text, or calls of functions (default: text; policies: native)",
+    )
+    what.add_argument("--pictures", action="store_true", help="the agent sees the region and may look(box)")
+    what.add_argument("--expert", help="the agent that gives feedback in the arm expert")
+    what.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
+    what.add_argument("-o", "--output", help=f"folder of the episodes (default: {RUNS} in the study)")
+    what.add_argument("--sandbox", default="auto", help="auto, or one that `histobench doctor` lists")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--concurrency", type=int, default=8, help="episodes at a time (default: 8)")
+    limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
+    add_model_arguments(parser.add_argument_group("advanced: how the model writes"), max_tokens=800)
+    add_provider_arguments(parser.add_argument_group("advanced: the provider"))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play the missing episodes and say how it went."""
+    from histobench.cli.mint_progress import progress_display
+    from histobench.cli.mint_summary import print_summary
+    from histobench.consult.run import check_arms, plan_cells, player_opener
+    from histobench.consult.study import open_study
+    from histobench.mint.prompts.first_message import OwnWording
+    from histobench.mint.runs.episode_run import Stage
+    from histobench.mint.runs.run import Run
+    from histobench.mint.sandbox import open_sandbox
+
+    check_numbers(args)
+    study = open_study(args.study)
+    arms = check_arms(study, args.arms)
+    planned = plan_cells(study, arms, _seat(args), limit=args.limit)
+    cells = [cell for cell, _ in planned]
+    output = Path(args.output) if args.output else study.folder / RUNS
+    terms = open_terms(args, output, cells)
+    with Run(
+        planned,
+        output,
+        open_player=player_opener(study, terms),
+        repeats=args.repeat,
+        costs=terms.costs,
+    ) as work:
+        if not work.jobs:
+            outcome = work.nothing_to_do()
+        else:
+            with (
+                open_sandbox(args.sandbox, withhold=[output, study.folder]) as pool,
+                progress_display(open_terminal(error=True), work.tally) as watch,
+            ):
+                stage = Stage(pool, OwnWording(), None, threading.Event())
+                outcome = work.carry_out(stage, concurrency=args.concurrency, watch=watch)
+    if terms.cache is not None:
+        terms.cache.close()
+    print_summary(output, [cell.cell for cell in cells], outcome)
+    return 0 if outcome.complete else INCOMPLETE
+
+
+def _seat(args: argparse.Namespace) -> Seat:
+    from histobench.consult.policies import KIND, parse_policy, policy_name
+    from histobench.consult.run import Seat
+    from histobench.mint.agents.completion import Sampling
+    from histobench.mint.agents.factory import player_name
+    from histobench.mint.agents.spec import parse_agent
+    from histobench.mint.configs.cell import NONE, check_model_name
+    from histobench.mint.feedback.kind import FeedbackKind
+    from histobench.mint.runs.request import plan_expert
+
+    is_policy = args.agent.startswith(f"{KIND}:")
+    agent = parse_policy(args.agent) if is_policy else parse_agent(args.agent)
+    name = args.name or (policy_name(agent) if is_policy else player_name(agent))
+    expert = plan_expert(args.expert, FeedbackKind()) if args.expert else None
+    return Seat(
+        agent,
+        check_model_name(name),
+        Sampling(
+            args.temperature,
+            args.max_tokens,
+            top_p=args.top_p,
+            seed=args.seed,
+            reasoning_effort=args.reasoning_effort,
+            reasoning_history=args.reasoning_history,
+        ),
+        calls=args.calls or ("native" if is_policy else "text"),
+        sees=args.pictures,
+        expert=expert,
+        expert_name=player_name(expert.spec, as_expert=True) if expert and expert.spec else NONE,
+    )

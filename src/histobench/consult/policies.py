@@ -1,0 +1,200 @@
+"""Reference agents without a language model. They act through the same loop, as any agent does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.consult.answers import first_class, neighbour_votes, read_prediction
+from histobench.consult.case import Case
+from histobench.consult.measurements import read_measurements
+from histobench.consult.policy_models import PolicyModels
+from histobench.consult.prompt import AVAILABLE
+from histobench.consult.study import Study
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
+from histobench.mint.agents.spec import AgentSpec
+from histobench.mint.envs.native_calls import PROPOSE
+from histobench.mint.messages.parts import Message, ToolCall, ToolResult, ToolSpec
+
+KIND = "policy"
+VOTING = 5
+#: Between the outputs of two calls in one block of code.
+_RULE = "=" * 20
+_COUNT_DOWN = re.compile(r"\nYou have \d+ steps left.*\Z", re.DOTALL)
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that a policy may go by when it gives its final answer; `said` is what `predict` shows."""
+
+    case: Case
+    role: str
+    names: Sequence[str]
+    models: PolicyModels
+    measurements: Floats
+    own: Floats
+    said: Floats
+    votes: Floats
+    tool: int
+
+    @property
+    def first(self) -> int:
+        """The answer from the measurements."""
+        return int(self.own.argmax())
+
+
+Choice = tuple[int, float]
+
+
+def _always(seen: Seen) -> Choice:
+    return seen.tool, float(seen.said[seen.tool])
+
+
+def _never(seen: Seen) -> Choice:
+    return seen.first, float(seen.own[seen.first])
+
+
+def _reader(seen: Seen) -> Choice:
+    read = seen.models.reader(seen.role, seen.measurements, np.concatenate([seen.said, seen.votes]))
+    return int(read.argmax()), float(read.max())
+
+
+def _rational(seen: Seen) -> Choice:
+    tool = seen.models.tool_is_right(seen.role, float(seen.said[seen.tool]))
+    own = seen.models.own_is_right(float(seen.own[seen.first]))
+    return (seen.tool, tool) if tool > own else (seen.first, own)
+
+
+def _oracle(seen: Seen) -> Choice:
+    tool_is_right = seen.names[seen.tool] == seen.case.reference
+    return (seen.tool, 1.0) if tool_is_right else (seen.first, 1.0)
+
+
+#: name -> final answer; None where the tool is never asked.
+POLICIES: dict[str, Callable[[Seen], Choice] | None] = {
+    "always-trust": _always,
+    "never-trust": _never,
+    "measurements": None,
+    "reader": _reader,
+    "rational": _rational,
+    "oracle": _oracle,
+    "random": None,
+}
+
+
+def parse_policy(text: str) -> AgentSpec:
+    """The specification of `policy:NAME`."""
+    name = text.partition(":")[2]
+    if name not in POLICIES:
+        raise HistobenchError(f"unknown policy {name!r}; {did_you_mean(name, POLICIES)}")
+    return AgentSpec(KIND, name)
+
+
+def policy_name(spec: AgentSpec) -> str:
+    """In folders and tables."""
+    return f"{KIND}-{spec.target}"
+
+
+class PolicyPlayer(Player):
+    """Plays every case of a study by one rule."""
+
+    def __init__(self, study: Study, policy: str, models: PolicyModels | None = None) -> None:
+        self.name = f"{KIND}-{policy}"
+        self._study, self._policy = study, policy
+        self._models = models or PolicyModels(study)
+
+    def open(self, key: EpisodeKey) -> EpisodeAgent:
+        """The dataset of an episode ends with its arm."""
+        arm = key.dataset.rpartition("@")[2]
+        case = self._study.by_id[str(key.task_id)]
+        return PolicyAgent(self._study, case, arm, self._policy, self._models, key.repeat)
+
+
+class PolicyAgent(EpisodeAgent):
+    """Measures, answers, asks the encoder if it is there, answers again."""
+
+    def __init__(
+        self, study: Study, case: Case, arm: str, policy: str, models: PolicyModels, repeat: int
+    ) -> None:
+        self._names = study.facts.classes
+        self._case, self._arm, self._policy, self._models, self._repeat = case, arm, policy, models, repeat
+        self._turn = 0
+        self._measured = np.zeros(0)
+        self._own = np.zeros(len(self._names))
+
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
+        """The next message, in whichever dialect is spoken."""
+        native = bool(functions)
+        last = history[-1]
+        self._turn += 1
+        if self._turn == 1:
+            return _calls(native, ("measure", {}))
+        if self._turn == 2:
+            self._measured = read_measurements(_results(last, 1)[0])
+            self._own = self._models.own(self._measured)
+            return self._answer(native, *self._first_choice())
+        if self._turn == 3 and AVAILABLE in last.content and POLICIES[self._policy] is not None:
+            asked = ("predict", {"n": len(self._names)}), ("neighbours", {"k": VOTING})
+            return _calls(native, *asked)
+        return self._answer(native, *self._final_choice(last))
+
+    def _first_choice(self) -> Choice:
+        if self._policy == "random":
+            return self._guess("first")
+        return int(self._own.argmax()), float(self._own.max())
+
+    def _final_choice(self, last: Message) -> Choice:
+        rule = POLICIES[self._policy]
+        if self._policy == "random":
+            return self._guess("final")
+        if self._turn == 3 or rule is None:
+            return self._first_choice()
+        prediction, neighbours = _results(last, 2)
+        tool = first_class(prediction, self._names)
+        if tool is None:
+            return self._first_choice()
+        role = self._arm if self._arm in ("weak", "random") else "strong"
+        said = read_prediction(prediction, self._names)
+        votes = neighbour_votes(neighbours, self._names)
+        seen = Seen(self._case, role, self._names, self._models, self._measured, self._own, said, votes, tool)
+        return rule(seen)
+
+    def _guess(self, when: str) -> Choice:
+        key = f"{when} {self._case.id} {self._arm} {self._repeat}".encode()
+        number = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+        return number % len(self._names), 1 / len(self._names)
+
+    def _answer(self, native: bool, label: int, confidence: float) -> str | Message:
+        arguments = {"label": self._names[label], "confidence": round(confidence, 4)}
+        if native:
+            return Message.of("assistant", [ToolCall(f"call_{self._turn}", PROPOSE, arguments)])
+        return f"<solution>{json.dumps(arguments)}</solution>"
+
+
+def _calls(native: bool, *calls: tuple[str, dict[str, int]]) -> str | Message:
+    if native:
+        return Message.of("assistant", [ToolCall(f"call_{name}", name, given) for name, given in calls])
+    lines = []
+    for name, given in calls:
+        arguments = ", ".join(f"{key}={value}" for key, value in given.items())
+        lines.append(f"print({name}({arguments}))")
+    return "<execute>" + f"\nprint({_RULE!r})\n".join(lines) + "</execute>"
+
+
+def _results(message: Message, count: int) -> list[str]:
+    """The answers to the calls of the last turn, in their order."""
+    results = [part.text for part in message.parts if isinstance(part, ToolResult)]
+    if not results:
+        text = _COUNT_DOWN.sub("", message.content.removeprefix("Observation:\n"))
+        results = [part.strip() for part in text.split(_RULE)]
+    if len(results) < count:
+        raise HistobenchError(f"a policy cannot read the answer of its tools: {message.content[:200]!r}")
+    return results

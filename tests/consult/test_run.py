@@ -1,0 +1,197 @@
+"""Episodes through MINT's loop: policies, both dialects, the same prompt, pictures, kill and resume."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+from histobench.consult.answer import read_answer
+from histobench.consult.desk import MOST_CALLS, SPENT, Desk, desk_tools
+from histobench.consult.policies import POLICIES, PolicyAgent
+from histobench.consult.policy_models import PolicyModels
+from histobench.consult.study import Study
+from histobench.consult.task import ConsultTask
+from histobench.mint.envs.episode import play
+from histobench.mint.envs.state import Budget
+from histobench.mint.messages.parts import Message, ToolCall, ToolResult
+from histobench.mint.tools.base import ToolArgumentError
+
+
+def records(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """(arm, case) -> what happened."""
+    found = {}
+    for file in sorted(folder.rglob("results.jsonl")):
+        for line in file.read_text().splitlines():
+            task = json.loads(line)["task"]
+            record = task["metadata"]["consult"]
+            key = record["arm"], task["task_id"]
+            assert key not in found
+            found[key] = record | {"reference": task["reference"]}
+    return found
+
+
+def test_policies_act_through_the_loop_as_their_names_say(study: Study, played: Path) -> None:
+    found = {policy: records(played / f"policy-{policy}") for policy in POLICIES}
+    assert len(found["always-trust"]) == 3 * len(study.cases)
+    for (arm, _), record in found["always-trust"].items():
+        wanted = record["first"] if arm == "none" else record["tool"]
+        assert record["final"]["label"] == wanted["label"]
+        assert record["asked"] == (arm != "none")
+    for record in found["never-trust"].values():
+        assert record["final"]["label"] == record["first"]["label"]
+    for record in found["oracle"].values():
+        known = {record["first"]["label"], (record["tool"] or {}).get("label")}
+        assert (record["final"]["label"] == record["reference"]) == (record["reference"] in known)
+    assert not any(record["asked"] for record in found["measurements"].values())
+
+
+def test_the_prompt_is_the_same_in_every_arm_and_so_is_the_first_answer(study: Study, played: Path) -> None:
+    found = records(played / "policy-reader")
+    arms = {arm for arm, _ in found}
+    assert len(arms) == 10
+    for case in study.cases:
+        assert len({found[arm, case.id]["prompt"] for arm in arms}) == 1
+        assert len({found[arm, case.id]["first"]["label"] for arm in arms}) == 1
+
+
+def environment(study: Study, arm: str, **kwargs: Any) -> Any:
+    task = ConsultTask(study, study.cases[0], arm, **kwargs)
+    return task, task.open_environment(())
+
+
+@pytest.mark.parametrize("arm", ["none", "strong", "disclosed"])
+def test_both_dialects_give_the_same_results_of_tools(study: Study, arm: str) -> None:
+    seen = []
+    for native in (True, False):
+        task, world = environment(study, arm)
+        agent = PolicyAgent(study, study.cases[0], arm, "reader", PolicyModels(study), 1)
+        with world:
+            state = play(
+                world,
+                agent,
+                prompt=world.own_prompt(Budget(), native=native),
+                functions=world.functions if native else None,
+            )
+        observed = [message.content for message in state.history[1:] if message.role == "user"]
+        plain = {key: value for key, value in task.record.items() if key != "prompt"}
+        seen.append((plain, [text.replace("=" * 20 + "\n", "") for text in observed]))
+    assert seen[0] == seen[1]
+
+
+def test_encoder_tools_open_with_the_first_answer_and_never_in_the_arm_none(study: Study) -> None:
+    for arm, opened in (
+        ("none", set()),
+        ("strong", {"predict", "neighbours"}),
+        ("disclosed", {"predict", "neighbours", "track_record"}),
+    ):
+        _, world = environment(study, arm)
+        always = {"python", "measure", "typical", "propose_solution"}
+        with world:
+            assert {spec.name for spec in world.functions()} == always
+            said = world.check('{"label": "STR", "confidence": 0.7}').observation
+            assert {spec.name for spec in world.functions()} == always | opened
+        assert ("An image encoder is now available" in said) == (arm != "none")
+
+
+def test_an_unreadable_first_answer_has_its_place_and_the_agent_is_told(study: Study) -> None:
+    task, world = environment(study, "strong")
+    replies = iter(["<solution>", "<solution>nonsense</solution>"])
+    with world:
+        state = play(world, lambda history: next(replies), prompt="?", budget=Budget())
+    assert state.terminate_reason == "max_propose_steps"
+    assert "cannot be read" in state.history[2].content
+    assert "An image encoder is now available" in state.history[2].content
+    assert task.record["first"]["label"] is None
+    assert task.record["final"]["problem"]
+
+
+def test_a_seventh_call_is_not_answered_and_not_counted(study: Study) -> None:
+    desk = Desk(study.cases[0], "strong", study.facts, study.cassette, opened=True)
+    tools = {tool.name: tool for tool in desk_tools(desk)}
+    answers = [tools["predict"](n) for n in range(1, MOST_CALLS + 1)]
+    assert SPENT not in answers
+    assert tools["measure"]() == SPENT
+    assert len(desk.calls) == MOST_CALLS
+    assert tools["predict"](99) == SPENT
+
+
+def test_arguments_that_cannot_be_used_are_refused_without_being_counted(study: Study) -> None:
+    desk = Desk(study.cases[0], "strong", study.facts, study.cassette, opened=True)
+    tools = {tool.name: tool for tool in desk_tools(desk)}
+    for name, argument in (("predict", 0), ("predict", "3"), ("neighbours", True), ("typical", "XYZ")):
+        with pytest.raises(ToolArgumentError):
+            tools[name](argument)
+    assert desk.calls == []
+    assert tools["predict"](99) == tools["predict"](5)  # no more than there are classes
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "confidence", "defer"),
+    [
+        ('{"label": "MUC, loose", "confidence": 0.5}', "MUC, loose", 0.5, False),
+        ('```json\n{"label": "str", "confidence": "85%"}\n```', "STR", 0.85, False),
+        ("The answer is TUM.", "TUM", None, False),
+        ('{"label": "defer", "confidence": 0.2}', None, 0.2, True),
+        ('{"label": "TUM", "confidence": NaN}', "TUM", None, False),
+        ('{"label": "TUM", "confidence": -3}', "TUM", None, False),
+        ('{"label": 3}', None, None, False),
+        ("'ADI'", "ADI", None, False),
+        ("TUM or STR", None, None, False),
+        ("", None, None, False),
+        ("{" * 5000, None, None, False),
+    ],
+)
+def test_answers_are_read(text: str, label: str | None, confidence: float | None, defer: bool) -> None:
+    answer = read_answer(text, ["ADI", "LYM", "MUC, loose", "STR", "TUM"])
+    assert (answer.label, answer.confidence, answer.defer) == (label, confidence, defer)
+
+
+def test_agents_that_see_get_the_picture_and_crops_of_it(study: Study) -> None:
+    path = Path(json.loads((study.folder / "pictures.json").read_text())[study.cases[0].id])
+    task, world = environment(study, "strong", picture=path)
+    pixels = np.asarray(Pillow.open(path).convert("RGB"))
+    replies = iter(
+        [
+            Message.of("assistant", [ToolCall("a", "look", {"box": [0.0, 0.25, 0.5, 1.0]})]),
+            Message.of("assistant", [ToolCall("b", "propose_solution", {"label": "STR"})]),
+            Message.of("assistant", [ToolCall("c", "propose_solution", {"label": "STR"})]),
+        ]
+    )
+    with world:
+        first = world.own_prompt(Budget(), native=True)
+        state = play(world, lambda *_: next(replies), prompt=first, functions=world.functions)
+    assert np.array_equal(np.asarray(Pillow.open(io.BytesIO(first.images[0].data)).convert("RGB")), pixels)
+    result = next(part for part in state.history[2].parts if isinstance(part, ToolResult))
+    crop = np.asarray(Pillow.open(io.BytesIO(result.images[0].data)))
+    assert np.array_equal(crop, pixels[8:, :16])
+    assert task.record["calls"] == ["look"]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_was(study: Study, tmp_path: Path) -> None:
+    program = "import sys; from histobench.cli.main import main; sys.exit(main())"
+    arguments = ["consult", "run", str(study.folder), "--agent", "policy:reader", "--cache", "none"]
+    command = [sys.executable, "-c", program, *arguments, "--arms", "strong,swap", "-o"]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    killed = tmp_path / "killed"
+    process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while sum(path.read_bytes().count(b"\n") for path in killed.rglob("results.jsonl")) < 20:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    subprocess.run([*command, str(killed)], check=True, capture_output=True)
+    assert records(killed) == records(tmp_path / "whole")
