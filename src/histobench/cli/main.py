@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "histobench.cli.robustness",
         "biology or the site: what stored features show",
     ),
+    "verify": ("histobench.cli.verify", "stored results beside published ones"),
     "power": ("histobench.cli.power", "how many test images a difference needs"),
     "report": ("histobench.cli.report", "results to a web site: leaderboard, runs, comparisons"),
     "serve": ("histobench.cli.serve", "the same site, live, while runs are going on"),

@@ -1,0 +1,1 @@
+"""Published numbers, and how ours compare with them."""

@@ -1,0 +1,165 @@
+"""Our numbers beside published ones: reproduced, different, or not to be compared and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.stored_intervals import stored_intervals
+from histobench.roi.published.table import PublishedValue, published_values
+from histobench.roi.results.reader import load_runs, results_files
+from histobench.roi.results.robustness_files import load_robustness
+
+REPRODUCED, DIFFERS, NOT_COMPARABLE = "reproduced", "differs", "not comparable"
+
+
+@dataclass(frozen=True)
+class OurValue:
+    """One stored number of ours with its 95 % interval, where there is one."""
+
+    dataset: str
+    encoder: str
+    task: str
+    preset: str
+    setting: str
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    size: str
+    caveats: tuple[str, ...]
+    path: Path
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A published number and the nearest of ours; `because` says why the two cannot be compared."""
+
+    published: PublishedValue
+    ours: OurValue
+    verdict: str
+    because: str = ""
+
+    @property
+    def difference(self) -> float:
+        """Ours minus theirs."""
+        return self.ours.value - self.published.value
+
+
+def verify(results_dir: str | Path) -> list[Verdict]:
+    """A verdict for every published number of which a results folder has the encoder, dataset and task.
+
+    A number is reproduced when it lies in our 95 % interval, up to the rounding of the source. Another split,
+    preset, setting or image size is no reproduction, and is named.
+    """
+    ours = list(stored_values(Path(results_dir)))
+    verdicts = []
+    for published in published_values():
+        near = [value for value in ours if _is_near(published, value)]
+        if near:
+            verdicts.append(min((judge(published, value) for value in near), key=_preference))
+    return verdicts
+
+
+def stored_values(results_dir: Path) -> Iterable[OurValue]:
+    """Every number below a results folder that a published one could stand beside."""
+    if not results_dir.is_dir():
+        raise HistobenchError(f"no results folder at {results_dir}")
+    wanted = {published.metric for published in published_values()}
+    for run in load_runs(results_dir) if results_files(results_dir) else ():
+        bounds = (stored_intervals(run) or {}).get("metrics", {})
+        for metric in wanted & set(run.metrics):
+            value, found = run.metrics[metric], bounds.get(metric) or {}
+            if value is not None:
+                yield OurValue(
+                    dataset=run.identity.dataset,
+                    encoder=run.identity.encoder,
+                    task=run.task,
+                    preset=run.identity.preset,
+                    setting=run.setting,
+                    metric=metric,
+                    value=value,
+                    low=found.get("ci_lower"),
+                    high=found.get("ci_upper"),
+                    size=run.identity.size,
+                    caveats=run.caveats,
+                    path=run.path,
+                )
+    for pack in load_robustness(results_dir):
+        info = pack.content["additional_info"]
+        for metric in wanted & set(pack.content["measures"]):
+            found = pack.content["measures"][metric]
+            if found["value"] is not None:
+                yield OurValue(
+                    dataset=pack.dataset,
+                    encoder=pack.encoder,
+                    task="Robustness",
+                    preset=str(info.get("preset", "")),
+                    setting="",
+                    metric=metric,
+                    value=found["value"],
+                    low=found["low"],
+                    high=found["high"],
+                    size=str(info.get("size", "")),
+                    caveats=tuple(info.get("caveats", ())),
+                    path=pack.path,
+                )
+
+
+def judge(published: PublishedValue, ours: OurValue) -> Verdict:
+    """The verdict on one published number and one of ours for the same encoder, dataset and task."""
+    apart = _apart(published, ours)
+    if apart:
+        return Verdict(published, ours, NOT_COMPARABLE, "; ".join(apart))
+    if ours.low is None or ours.high is None:
+        told = "no interval is stored; run: histobench bootstrap"
+        return Verdict(published, ours, NOT_COMPARABLE, told)
+    inside = ours.low - published.rounding <= published.value <= ours.high + published.rounding
+    return Verdict(published, ours, REPRODUCED if inside else DIFFERS)
+
+
+def _is_near(published: PublishedValue, ours: OurValue) -> bool:
+    """Same task, metric and base names of dataset and encoder: near enough to say what is different."""
+    return (
+        _base(published.dataset) == _base(ours.dataset)
+        and _base(published.encoder) == _base(ours.encoder)
+        and (published.task, published.metric) == (ours.task, ours.metric)
+    )
+
+
+def _apart(published: PublishedValue, ours: OurValue) -> list[str]:
+    fields: Sequence[tuple[str, str, str]] = (
+        ("split", published.dataset, ours.dataset),
+        ("encoder variant", published.encoder, ours.encoder),
+        ("preset", published.preset, ours.preset),
+        ("setting", published.setting, ours.setting),
+    )
+    found = [
+        f"another {what} (theirs {theirs or 'none'}, ours {mine or 'none'})"
+        for what, theirs, mine in fields
+        if theirs.lower() != mine.lower()
+    ]
+    expected = _own_size(published.encoder)
+    if expected and ours.size and ours.size != expected:
+        found.append(f"another image size (the encoder's own is {expected}, ours {ours.size})")
+    return found
+
+
+def _own_size(encoder: str) -> str:
+    from histobench.roi.encoders.registry import get_spec
+
+    try:
+        return str(get_spec(encoder).transform.crop)
+    except HistobenchError:
+        return ""
+
+
+def _base(name: str) -> str:
+    return name.lower().partition("@")[0]
+
+
+def _preference(verdict: Verdict) -> tuple[bool, int, str]:
+    """Of several of ours the comparable one, then the one with the fewest differences."""
+    return (verdict.verdict == NOT_COMPARABLE, verdict.because.count(";"), str(verdict.ours.path))
