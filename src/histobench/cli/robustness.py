@@ -5,6 +5,7 @@ Feature files need a site column (site, scanner, stain, ...): see docs/datasets.
 Examples:
   histobench robustness features/ -o results
   histobench robustness features/*uni_v1*.pt features/*virchow2*.pt --column scanner --slow
+  histobench robustness --stress --data tiles.csv --models uni_v1,virchow2 -o results
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_values import positive, seed
+from histobench.cli.source_flags import add_source_flags, source_from
 from histobench.cli.terminal import labelled, open_terminal
 from histobench.core.errors import HistobenchError
 
@@ -31,7 +33,7 @@ _SPLITS = ("train", "val", "test")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Feature files and how they are measured."""
     parser.add_argument(
-        "features", nargs="+", help="feature files (.pt) of one or more encoders, or folders of them"
+        "features", nargs="*", help="feature files (.pt) of one or more encoders, or folders of them"
     )
     parser.add_argument("-o", "--output", default="./results", help="where the results go (./results)")
     parser.add_argument("--column", action="append", help="site column; repeatable (default: all)")
@@ -42,10 +44,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n_bootstrap", type=positive, default=2000, help="draws of groups (default: 2000)")
     parser.add_argument("--seed", type=seed, default=0, help="seed of the draws (default: 0)")
     parser.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
+    images = parser.add_argument_group("from images again")
+    images.add_argument(
+        "--stress",
+        action="store_true",
+        help="change stain, sharpness, compression, ... of test images and see what features and a linear "
+        "probe trained on unchanged images make of it",
+    )
+    images.add_argument("--data", help="folder of class folders, CSV, TAR shards or name of a public set")
+    images.add_argument("--models", help="encoders, separated by commas")
+    images.add_argument("--stress-images", type=positive, default=200, help="test images (default: 200)")
+    images.add_argument("--weights", help="checkpoint, folder of checkpoints, or table")
+    images.add_argument("--class2id_txt", help="class mapping file")
+    images.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
+    add_source_flags(images)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure every encoder, write the files, print the table."""
+    if args.stress:
+        return _stress(args)
+    if not args.features:
+        raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
     from histobench.core.device import resolve_device
     from histobench.roi.comparison.robustness import FILE, summarise
     from histobench.roi.evaluation.robustness import NO_SITES, RobustnessOptions, robustness_by, site_columns
@@ -94,6 +114,33 @@ def run(args: argparse.Namespace) -> int:
         print_tables(summarise(output), console)
         console.print(f"robustness: {output / FILE}", soft_wrap=True)
     return 0 if measured else USER_ERROR
+
+
+def _stress(args: argparse.Namespace) -> int:
+    from histobench.cli.compare import names_in, print_grid
+    from histobench.cli.extraction_display import display
+    from histobench.roi.plan.stress import run_stress, stress_grid
+
+    models = names_in(args.models)
+    if not args.data or not models or args.features:
+        raise HistobenchError("--stress reads images: give --data and --models, and no feature files")
+    console = open_terminal()
+    dataset = source_from(args, args.data).load()
+    reports = run_stress(
+        dataset,
+        models,
+        Path(args.output),
+        images=args.stress_images,
+        draws=args.n_bootstrap,
+        seed=args.seed,
+        device=args.device,
+        weights=args.weights,
+        progress=display(),
+    )
+    for report in reports:
+        print_grid(stress_grid(report), console)
+        console.print(f"written: {report.path}", soft_wrap=True)
+    return 0
 
 
 def print_tables(tables: Sequence[RobustnessTable], console: Console) -> None:

@@ -1,0 +1,218 @@
+"""The stress test of encoders on a dataset: test images under every perturbation, from one decode each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench import __version__
+from histobench.core.atomic import write_json
+from histobench.core.device import resolve_device
+from histobench.core.errors import HistobenchError
+from histobench.core.plain_name import check_plain_name
+from histobench.roi.comparison.grids import Grid
+from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.encoders.own_name import label_of
+from histobench.roi.features.progress import Progress
+from histobench.roi.robustness.intervals import Interval
+from histobench.roi.robustness.perturbations import STRESS, THUNDER, Perturbation, Pixels
+from histobench.roi.robustness.stress import Encode, Stressed, stress_measures, stressed_features
+
+CHANGES = (*STRESS, *THUNDER)
+FILE = "stress.json"
+
+
+@dataclass(frozen=True)
+class StressReport:
+    """What one encoder makes of changed images, and where it is written."""
+
+    dataset: str
+    encoder: str
+    images: int
+    groups: int
+    clean_accuracy: float
+    stressed: tuple[Stressed, ...]
+    notes: tuple[str, ...]
+    path: Path
+
+
+def run_stress(
+    dataset: RoiDataset,
+    encoders: Sequence[str],
+    results: Path,
+    *,
+    images: int = 200,
+    changes: Sequence[Perturbation] = CHANGES,
+    draws: int = 2000,
+    seed: int = 0,
+    device: str | None = None,
+    weights: str | None = None,
+    progress: Progress,
+) -> list[StressReport]:
+    """Stress every encoder on up to `images` test images; training features come from the usual cache.
+
+    A linear probe (preset `uni`) is trained once on unchanged training images. Features are computed in
+    float32 without the fast paths of the extraction, so that no other difference is between two features.
+    """
+    from histobench.roi.features.extract import extract
+    from histobench.roi.features.settings import EncoderRecipe
+    from histobench.roi.features.store import load
+
+    for split in ("train", "test"):
+        if not dataset.splits.get(split):
+            raise HistobenchError(f"{dataset.name} has no {split} images; the stress test needs both")
+    device = resolve_device(device)
+    training = RoiDataset(dataset.name, dataset.classes, {"train": dataset.splits["train"]})
+    recipes = [EncoderRecipe(name, None, weights, False) for name in encoders]
+    files = extract(
+        training, recipes, results / "features", device=device, precision="fp32", progress=progress
+    )
+    chosen = _chosen(dataset.splits["test"], images, seed)
+    reports = []
+    for name in encoders:
+        train = load(next(file.path for file in files if file.asked == name))
+        features = stressed_features(_decoded(chosen), changes, _encoder(name, weights, device), seed=seed)
+        predicted, notes = _predicted(train, features, len(dataset.classes), device)
+        reports.append(
+            _report(dataset, name, chosen, changes, features, predicted, notes, results, draws, seed)
+        )
+    return reports
+
+
+def stress_grid(report: StressReport, *, digits: int = 3) -> Grid:
+    """One row per perturbation, the greatest loss of accuracy first."""
+    ranked = sorted(report.stressed, key=lambda item: (-item.accuracy_drop.value, item.name))
+    rows = tuple(
+        (item.name, *(_cell(value, digits) for value in (item.cosine, item.flip_rate, item.accuracy_drop)))
+        for item in ranked
+    )
+    notes = (
+        f"{report.images} test images of {report.groups} groups; accuracy of unchanged images "
+        f"{report.clean_accuracy:.{digits}f}; 95 % intervals over groups, paired per image",
+        *report.notes,
+    )
+    title = f"{report.encoder} on {report.dataset}: changed images"
+    return Grid(title, ("change", "cosine", "changed predictions", "accuracy lost"), rows, notes)
+
+
+def _chosen(test: Sequence[RoiImage], count: int, seed: int) -> list[RoiImage]:
+    if len(test) <= count:
+        return list(test)
+    rows = np.random.default_rng(seed).choice(len(test), count, replace=False)
+    return [test[row] for row in sorted(rows)]
+
+
+def _decoded(images: Sequence[RoiImage]) -> Iterator[tuple[str, Pixels]]:
+    from histobench.roi.data.image import open_rgb
+    from histobench.roi.data.image_ref import locate
+
+    for image in images:
+        try:
+            data = locate(image.path).read()
+        except OSError as error:
+            raise HistobenchError(f"{image.origin}: cannot read {image.path}: {error.strerror}") from error
+        yield image.name, np.asarray(open_rgb(data, name=str(image.path)))
+
+
+def _encoder(name: str, weights: str | None, device: str) -> Encode:
+    import torch
+    from PIL import Image
+
+    from histobench.roi.encoders.registry import create_encoder
+
+    encoder = create_encoder(name, weights=weights).to(device).float().eval()
+
+    def encode(images: Sequence[Pixels]) -> NDArray[np.float32]:
+        batch = torch.stack([encoder.eval_transforms(Image.fromarray(pixels)) for pixels in images])
+        with torch.inference_mode():
+            features: NDArray[np.float32] = encoder(batch.to(device)).float().cpu().numpy()
+        return features
+
+    return encode
+
+
+def _predicted(
+    train: Any, features: NDArray[np.float32], n_classes: int, device: str
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    import torch
+
+    from histobench.roi.protocols.linear_probe import linear_probe
+
+    flat = torch.from_numpy(features.reshape(-1, features.shape[2]))
+    outcome = linear_probe(train.embeddings, train.labels, flat, n_classes=n_classes, device=device)
+    return outcome.predicted.reshape(features.shape[:2]), tuple(outcome.info.get("warnings", ()))
+
+
+def _report(
+    dataset: RoiDataset,
+    encoder: str,
+    images: Sequence[RoiImage],
+    changes: Sequence[Perturbation],
+    features: NDArray[np.float32],
+    predicted: NDArray[np.int64],
+    notes: tuple[str, ...],
+    results: Path,
+    draws: int,
+    seed: int,
+) -> StressReport:
+    labels = np.array([image.label for image in images])
+    names = [f"g{image.group}" if image.group else f"i{row}" for row, image in enumerate(images)]
+    _, groups = np.unique(np.array(names, dtype=object), return_inverse=True)
+    stressed = stress_measures(features, changes, labels, groups, predicted, draws=draws, seed=seed)
+    safe = label_of(encoder).replace("/", "_").replace("\\", "_").replace(":", "_")
+    folder = results / check_plain_name(dataset.name, what="dataset") / check_plain_name(safe, what="encoder")
+    report = StressReport(
+        dataset.name,
+        label_of(encoder),
+        len(images),
+        len(np.unique(groups)),
+        float((predicted[0] == labels).mean()),
+        tuple(stressed),
+        notes,
+        folder / "Robustness" / FILE,
+    )
+    write_json(report.path, _as_json(report, draws=draws, seed=seed))
+    return report
+
+
+def _as_json(report: StressReport, *, draws: int, seed: int) -> dict[str, Any]:
+    return {
+        "dataset": report.dataset,
+        "encoder": report.encoder,
+        "num_samples": report.images,
+        "num_groups": report.groups,
+        "clean_accuracy": report.clean_accuracy,
+        "changes": {
+            item.name: {
+                "family": item.family,
+                "strength": item.strength,
+                **{
+                    name: {"value": found.value, "low": found.low, "high": found.high}
+                    for name, found in (
+                        ("cosine", item.cosine),
+                        ("flip_rate", item.flip_rate),
+                        ("accuracy_drop", item.accuracy_drop),
+                    )
+                },
+            }
+            for item in report.stressed
+        },
+        "notes": list(report.notes),
+        "draws": draws,
+        "seed": seed,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": __version__,
+    }
+
+
+def _cell(found: Interval, digits: int) -> str:
+    text = f"{found.value:.{digits}f}"
+    if found.low is None:
+        return text
+    return f"{text} [{found.low:.{digits}f}, {found.high:.{digits}f}]"

@@ -1,0 +1,142 @@
+"""Perturbations by definition, and what they do to features, predictions and accuracy."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from histobench.cli.main import main
+from histobench.roi.data.demo import write_demo_dataset
+from histobench.roi.data.demo.tile import render_tile
+from histobench.roi.robustness.perturbations import STRESS, THUNDER, macenko, scale
+from histobench.roi.robustness.stress import stress_measures, stressed_features
+
+TILE = render_tile("TUM", seed=0, index=1, size=96)
+BY_NAME = {change.name: change for change in (*STRESS, *THUNDER)}
+
+
+def changed(name: str, seed: int = 0) -> np.ndarray:
+    return BY_NAME[name].apply(TILE, np.random.default_rng(seed))
+
+
+def test_there_are_three_strengths_of_stress_and_fourteen_transforms_of_thunder() -> None:
+    assert len(THUNDER) == 14
+    assert {change.family for change in STRESS} >= {"hed", "jpeg", "blur", "brightness", "larger", "macenko"}
+    for family in {change.family for change in STRESS}:
+        assert [change.strength for change in STRESS if change.family == family] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_change_keeps_shape_and_type_and_depends_on_its_seed_alone(name: str) -> None:
+    before = TILE.copy()
+    result = changed(name)
+    assert (result.shape, result.dtype) == (TILE.shape, np.uint8)
+    np.testing.assert_array_equal(result, changed(name))
+    np.testing.assert_array_equal(TILE, before)
+    assert (result != TILE).any()
+
+
+@pytest.mark.parametrize("family", ["jpeg", "blur", "brightness", "hed"])
+def test_more_strength_is_more_change(family: str) -> None:
+    apart = [
+        np.mean([np.abs(changed(f"{family}_{k}", seed).astype(int) - TILE).mean() for seed in range(8)])
+        for k in (1, 2, 3)
+    ]
+    assert apart[0] < apart[1] < apart[2]
+
+
+def test_simple_changes_are_what_they_are_called() -> None:
+    box = io.BytesIO()
+    Image.fromarray(TILE).save(box, "JPEG", quality=40)
+    np.testing.assert_array_equal(changed("jpeg_2"), np.asarray(Image.open(box)))
+    np.testing.assert_array_equal(changed("brightness_2"), np.rint(TILE * 0.75).astype(np.uint8))
+    turned = changed("thunder_rotation")
+    assert any((turned == np.rot90(TILE, k)).all() for k in (1, 2, 3))
+    assert any((changed("thunder_flip") == flipped).all() for flipped in (TILE[::-1], TILE[:, ::-1]))
+    for kind in ("dilation", "erosion", "opening", "closing"):
+        judge = [
+            np.stack([getattr(ndimage, f"grey_{kind}")(TILE[..., c], size=(k, k)) for c in range(3)], axis=2)
+            for k in (3, 5)
+        ]
+        assert any((changed(f"thunder_{kind}") == result).all() for result in judge)
+    black = (changed("thunder_cutout") == 0).all(axis=2).mean()
+    assert 0.09 < black < 0.52
+    middle = np.asarray(Image.fromarray(TILE[10:86, 10:86]).resize((96, 96), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(scale(96 / 76)(TILE, np.random.default_rng(0)), middle)
+
+
+def test_no_change_of_the_stains_is_no_change() -> None:
+    from histobench.roi.robustness.perturbations import hed
+
+    assert np.abs(hed(0.0)(TILE, np.random.default_rng(0)).astype(int) - TILE).max() <= 1
+
+
+def test_macenko_brings_two_stainings_of_one_tissue_together() -> None:
+    draw = np.random.default_rng(0)
+    amounts = draw.uniform(0, 1.2, (64, 64, 2))
+    amounts[draw.random((64, 64)) < 0.4, 1] = 0.02
+    stains = (
+        np.array([[0.65, 0.70, 0.29], [0.15, 0.90, 0.35]]),
+        np.array([[0.55, 0.75, 0.45], [0.25, 0.80, 0.55]]),
+    )
+    images = [
+        np.clip(np.rint(256 * np.exp(-(amounts @ pair)) - 1), 0, 255).astype(np.uint8) for pair in stains
+    ]
+    apart = np.abs(images[0].astype(float) - images[1]).mean()
+    same = [macenko(1.0)(image, draw).astype(float) for image in images]
+    assert np.abs(same[0] - same[1]).mean() < apart / 2
+    glass = np.full((32, 32, 3), 245, np.uint8)
+    np.testing.assert_array_equal(macenko(1.0)(glass, draw), glass)
+
+
+def test_measures_are_plain_means_over_images() -> None:
+    draw = np.random.default_rng(1)
+    features = draw.normal(size=(3, 20, 5)).astype(np.float32)
+    labels, predicted = draw.integers(0, 2, 20), draw.integers(0, 2, (3, 20))
+    first, second = stress_measures(
+        features, STRESS[:2], labels, np.arange(20) // 4, predicted, draws=200, seed=0
+    )
+    assert first.flip_rate.value == pytest.approx((predicted[1] != predicted[0]).mean())
+    lost = (predicted[0] == labels).mean() - (predicted[2] == labels).mean()
+    assert second.accuracy_drop.value == pytest.approx(lost)
+    a, b = features[0], features[1]
+    slow = np.mean([x @ y / np.linalg.norm(x) / np.linalg.norm(y) for x, y in zip(a, b, strict=True)])
+    assert first.cosine.value == pytest.approx(slow, abs=1e-6)
+    assert first.cosine.low <= first.cosine.value <= first.cosine.high  # type: ignore[operator]
+
+
+def test_an_image_is_decoded_once_and_changed_alike_whatever_the_others_are() -> None:
+    seen = []
+
+    def encode(images: list[np.ndarray]) -> np.ndarray:
+        seen.append(len(images))
+        return np.array([[image.mean(), image.std()] for image in images], dtype=np.float32)
+
+    both = stressed_features([("a", TILE), ("b", TILE[::-1])], THUNDER, encode, seed=0)  # type: ignore[arg-type]
+    alone = stressed_features([("b", TILE[::-1])], THUNDER, encode, seed=0)  # type: ignore[arg-type]
+    assert both.shape == (15, 2, 2)
+    assert seen == [15, 15, 15]
+    np.testing.assert_array_equal(both[:, 1], alone[:, 0])
+
+
+def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    table = write_demo_dataset(tmp_path / "data", train_per_class=3, test_per_class=1, size=64)
+    command = ["robustness", "--stress", "--data", str(table), "--models", "tiny-vl", "--device", "cpu"]
+    assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "4", "--n_bootstrap", "20"]) == 0
+    content = json.loads(
+        (tmp_path / "r" / "synthetic-crc" / "tiny-vl" / "Robustness" / "stress.json").read_text()
+    )
+    assert content["num_samples"] == 4
+    assert set(content["changes"]) == set(BY_NAME)
+    assert (
+        content["changes"]["jpeg_1"]["cosine"]["value"]
+        > content["changes"]["thunder_cutout"]["cosine"]["value"]
+    )
+    assert main(["robustness", "--stress", "--data", str(table)]) == 2
