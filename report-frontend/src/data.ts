@@ -74,6 +74,15 @@ export interface Ranking {
   friedmanP: number;
   numDatasets: number;
   leftOut: string[];
+  leftOutColumns: number[];
+}
+
+/** The best measured value of a column, corrected for having been picked. */
+export interface Winner {
+  row: number;
+  value: number;
+  low: number | null;
+  high: number | null;
 }
 
 export interface BoardMetric {
@@ -81,6 +90,10 @@ export interface BoardMetric {
   low: (number | null)[][];
   high: (number | null)[][];
   standing: number[][];
+  /** Where each encoder may truly stand, for all at once; null where it is not known. */
+  ranks: ([number, number] | null)[][];
+  mayBeBest: number[][];
+  winners: (Winner | null)[];
   tests: [string, string][];
   ranking: Ranking | null;
 }

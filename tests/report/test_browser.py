@@ -187,7 +187,7 @@ def test_two_encoders_are_compared(site: Path, results: Path, open_page: Open) -
     assert pair is not None
     text = page.locator(".verdict").inner_text()
     assert f"+{pair.difference:.3f}" in text
-    assert f"+{pair.interval.low:.3f} to +{pair.interval.high:.3f}" in text
+    assert f"+{pair.simultaneous.low:.3f} to +{pair.simultaneous.high:.3f}" in text
     first, second = (
         stored(results, dataset="tissue", encoder=e, task="KNN").predictions for e in ("plip", "resnet50")
     )

@@ -37,11 +37,11 @@ def runs(simulated: ModuleType) -> dict[str, Predictions]:
 @pytest.mark.parametrize("metric", ["balanced_accuracy", "f1_score", "auroc"])
 def test_the_numbers_of_the_report_are_those_of_compare(results: Path, metric: str) -> None:
     chosen = select_runs(load_runs(results), task="KNN", dataset="clinic")
-    table = compare_runs(chosen, CompareSettings(metric=metric, test="jackknife")).tables[0]
+    table = compare_runs(chosen, CompareSettings(metric=metric)).tables[0]
     named = {name: run.predictions for name, run in distinct_names(chosen).items()}
     found = table_statistics(named)
     statistics = found.metrics[metric]
-    assert statistics.test == table.test == "jackknife"
+    assert (statistics.test, table.test) == ("max-t", "jackknife")
     assert list(statistics.order) == [entry.name for entry in table.entries]
     assert [statistics.intervals[entry.name] for entry in table.entries] == [
         e.interval for e in table.entries
@@ -50,7 +50,13 @@ def test_the_numbers_of_the_report_are_those_of_compare(results: Path, metric: s
     assert named_pairs(pairs) == [(pair.first, pair.second) for pair in table.pairs]
     assert pairs.holds.tolist() == [pair.holds for pair in table.pairs]
     assert pairs.difference.tolist() == [pair.difference for pair in table.pairs]
-    assert pairs.p_adjusted.tolist() == [pair.p_adjusted for pair in table.pairs]
+    assert pairs.p_value.tolist() == pytest.approx([pair.p_value for pair in table.pairs])
+    assert pairs.p_adjusted.tolist() == pytest.approx([pair.p_simultaneous for pair in table.pairs])
+    assert pairs.low.tolist() == pytest.approx([pair.simultaneous.low for pair in table.pairs])
+    assert statistics.standings is not None
+    assert statistics.standings.ranks == table.standings.ranks
+    assert statistics.standings.best.listed() == table.standings.best.listed()
+    assert statistics.standings.winner == table.standings.winner
 
 
 def test_who_stands_how(runs: dict[str, Predictions]) -> None:
@@ -66,11 +72,12 @@ def test_equal_encoders_in_many_are_not_told_apart_by_a_test_of_something_else(s
     runs = {f"e{k}": simulated.simulated_predictions(data, skill=1.5, sharpness=1, seed=k) for k in range(10)}
     found = table_statistics(runs)
     statistics = found.metrics["balanced_accuracy"]
-    assert statistics.test == "jackknife"
+    assert statistics.test == "max-t"
     assert not statistics.pairs.holds.any()
-    assert statistics.pairs.p_adjusted == pytest.approx(
-        multipletests(statistics.pairs.p_value, method="holm")[1]
-    )
+    holm = multipletests(statistics.pairs.p_value, method="holm")[1]
+    assert (statistics.pairs.p_adjusted <= holm + 1e-9).all()
+    assert statistics.standings is not None
+    assert set(statistics.standings.ranks.values()) == {(1, 10)}
 
 
 @pytest.mark.parametrize("groups", [0, 40])

@@ -222,13 +222,13 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
           <dd>{decimals(values[1])}</dd>
         </div>
         <div class="main">
-          <dt>difference, 95% interval</dt>
+          <dt>difference, 95% interval{info.test.includes("max-t") && " (all pairs at once)"}</dt>
           <dd>
             {signed(found.difference)} <small>{found.low === null ? "no interval" : `${signed(found.low)} to ${signed(found.high)}`}</small>
           </dd>
         </div>
         <div>
-          <dt>p, Holm-corrected</dt>
+          <dt>p, corrected for all pairs</dt>
           <dd>
             {pValue(found.holm)} <small>uncorrected {pValue(found.p)}</small>
           </dd>
@@ -256,7 +256,7 @@ function Differences({ site, table, a, b, names, chosen, onChoose }: { site: Sit
   const rows: (IntervalRow & { metric: string })[] = [];
   for (const metric of site.metrics) {
     const found = differenceOf(table, metric.name, a, b);
-    if (found && found.difference !== null) rows.push({ metric: metric.name, name: metric.label, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (Holm) ${pValue(found.holm)}` });
+    if (found && found.difference !== null) rows.push({ metric: metric.name, name: metric.label, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (corrected) ${pValue(found.holm)}` });
   }
   return (
     <Chart
@@ -265,7 +265,7 @@ function Differences({ site, table, a, b, names, chosen, onChoose }: { site: Sit
       depends={[rows]}
       draw={(width, palette) => intervalRows(rows, { sides: [`${names[1]} better`, `${names[0]} better`], zero: true }, width, palette)}
       controls={<Select label="Headline" value={chosen} options={rows.map((row) => ({ value: row.metric, label: row.name }))} onChange={onChoose} />}
-      caption="Filled: the difference holds after Holm’s correction."
+      caption="Filled: the difference holds; intervals are for all pairs of the table at once."
     />
   );
 }
@@ -339,7 +339,7 @@ function EveryDataset({ site, board, dataset, datasets, names, metric }: { site:
       setRows(
         tables.flatMap((table, k) => {
           const found = differenceOf(table, metric.name, find(both[k], names[0]), find(both[k], names[1]));
-          return found && found.difference !== null ? [{ name: site.datasets[both[k]].name, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (Holm) ${pValue(found.holm)}` }] : [];
+          return found && found.difference !== null ? [{ name: site.datasets[both[k]].name, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (corrected) ${pValue(found.holm)}` }] : [];
         }),
       ),
     );
@@ -361,7 +361,7 @@ function EveryDataset({ site, board, dataset, datasets, names, metric }: { site:
       name={`datasets_${names.join("_")}_${metric.name}`}
       depends={[rows, dataset]}
       draw={(width, palette) => intervalRows(rows, { sides: [`${names[1]} ${metric.lower ? "higher" : "better"}`, `${names[0]} ${metric.lower ? "higher" : "better"}`], zero: true }, width, palette)}
-      caption={`${names[0]} is better on ${wins}, ${names[1]} on ${holding.length - wins}, no difference shown on ${rows.length - holding.length} of ${count(rows.length, "dataset")} (Holm-corrected within each).`}
+      caption={`${names[0]} is better on ${wins}, ${names[1]} on ${holding.length - wins}, no difference shown on ${rows.length - holding.length} of ${count(rows.length, "dataset")} (corrected for all pairs within each).`}
     />
   );
 }

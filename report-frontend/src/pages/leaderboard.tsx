@@ -1,6 +1,6 @@
 // Encoders x datasets: values with intervals, ties with the best, ranks, and what an encoder costs.
 import { useMemo, useState } from "preact/hooks";
-import { boardName, type Board, type BoardMetric, type Encoder, type Metric, type Site } from "../data";
+import { boardName, type Board, type BoardMetric, type Encoder, type Metric, type Site, type Winner } from "../data";
 import { decimals, interval, pValue, count } from "../format";
 import { Loading, Notice, Segments, Select, TableDownloads, termsLabel, useData } from "../parts";
 import { href, replaceQuery, runHref, type Route } from "../route";
@@ -109,7 +109,8 @@ function BoardView({ site, board, metric, title, licence, search }: { site: Site
                   <>Friedman’s test: p {ranking.friedmanP < 0.001 ? "" : "= "}{pValue(ranking.friedmanP)}.</>
                 )}
                 {ranking.numDatasets < 5 && " With fewer than five datasets mean ranks hardly ever differ significantly."}
-                {ranking.leftOut.length > 0 && ` Not on every dataset, so not ranked: ${ranking.leftOut.join(", ")}.`}
+                {ranking.leftOut.length > 0 && ` Not run on all of these datasets, so without a rank: ${ranking.leftOut.join(", ")}.`}
+                {ranking.leftOutColumns.length > 0 && ` Left out, because too few encoders were run on them: ${ranking.leftOutColumns.map((k) => site.datasets[board.datasets[k]].name).join(", ")}.`}
               </>
             }
           />
@@ -165,7 +166,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
   );
   const table = () => ({
     name: `leaderboard_${title}_${metric.name}`,
-    caption: `${title}: ${metric.label} with 95% intervals. * not distinguishable from the best of its column (Holm, ${site.alpha}).`,
+    caption: `${title}: ${metric.label} with 95% intervals. * not distinguishable from the best of its column (corrected for all pairs, ${site.alpha}).`,
     header: ["encoder", ...(several ? ["mean rank", "mean"] : []), ...board.datasets.map((d) => site.datasets[d].name)],
     rows: sorted.map((row) => [
       row.name,
@@ -210,7 +211,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
                 {several && <td class="number">{decimals(row.rank, 2)}</td>}
                 {several && !narrow && <td class="number">{decimals(row.mean)}</td>}
                 {columns.map((k) => (
-                  <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} standing={standingOf(data, metric, row.index, k)} domain={domain} />
+                  <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} ranks={data.ranks[row.index][k]} standing={standingOf(data, metric, row.index, k)} domain={domain} />
                 ))}
               </tr>
             ))}
@@ -230,20 +231,22 @@ interface CellProps {
   value: number | null;
   low: number | null;
   high: number | null;
+  ranks: [number, number] | null;
   standing: number;
   domain: [number, number];
 }
 
-function ValueCell({ site, run, name, dataset, value, low, high, standing, domain }: CellProps) {
+function ValueCell({ site, run, name, dataset, value, low, high, ranks, standing, domain }: CellProps) {
   if (run < 0) return <td class="value none">–</td>;
   const share = (x: number) => (x - domain[0]) / (domain[1] - domain[0]);
   const at = (x: number) => `${(100 * Math.min(1, Math.max(0, share(x)))).toFixed(1)}%`;
   const outside = value === null ? "" : share(value) < 0 ? "below" : share(value) > 1 ? "above" : "";
   const mark = standing === BEST ? "best" : standing === TIE ? "tie" : "";
-  const said = standing === BEST ? ", the best" : standing === TIE ? ", not distinguishable from the best" : "";
+  const place = ranks === null ? "" : `, true rank ${ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]} to ${ranks[1]}`}`;
+  const said = (standing === BEST ? ", the best" : standing === TIE ? ", not distinguishable from the best" : "") + place;
   return (
     <td class={`value ${mark}`}>
-      <a href={runHref(site, run)} data-cell tabIndex={-1} aria-label={`${name} on ${dataset}: ${decimals(value)}, 95% interval ${interval(low, high)}${said}`} title={`95% interval ${interval(low, high)}`}>
+      <a href={runHref(site, run)} data-cell tabIndex={-1} aria-label={`${name} on ${dataset}: ${decimals(value)}, 95% interval ${interval(low, high)}${said}`} title={`95% interval ${interval(low, high)}${place}`}>
         <span class="figures">
           {decimals(value)}
           <b class={`mark ${mark}`}>{standing === BEST ? "●" : standing === TIE ? "○" : ""}</b>
@@ -300,9 +303,10 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
     <div class="fine notes">
       {tests.length > 0 && (
         <p>
-          Ties: {tests.join(", ")}; corrected by Holm over all pairs of a column. <a href={href("methods")}>More</a>
+          Ties: {tests.join(", ")}; corrected for all pairs of a column. <a href={href("methods")}>More</a>
         </p>
       )}
+      <Best site={site} board={board} data={data} />
       {!metric.tested && <p>Differences in {metric.label} are not tested here, so no ties are marked.</p>}
       {lacking && <p>Some values have no interval yet: run <code>histobench bootstrap</code> on the results folder, then build the report again.</p>}
       {[...notes].map(([note, names]) => (
@@ -312,6 +316,33 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
         </p>
       ))}
     </div>
+  );
+}
+
+/** One sentence for each dataset: who may be the best, and what the winner is worth. */
+function Best({ site, board, data }: { site: Site; board: Board; data: BoardMetric }) {
+  const known = board.datasets.map((d, k) => ({ name: site.datasets[d].name, k, winner: data.winners[k] })).filter(({ winner }) => winner);
+  if (!known.length) return null;
+  const sentence = (k: number, winner: Winner) => {
+    const rows = board.rows.map((_, r) => r).filter((r) => data.value[r][k] !== null);
+    const members = rows.filter((r) => data.mayBeBest[r][k]);
+    const among = members.length === rows.length ? `any of the ${rows.length} encoders may be the best` : members.length === 1 ? `the best is ${board.rows[members[0]]}` : `the best is one of ${members.map((r) => board.rows[r]).join(", ")}`;
+    const measured = data.value[winner.row][k];
+    const corrected = rows.length > 2 && winner.low !== null ? ` ${board.rows[winner.row]} measured ${decimals(measured)}; corrected for having been picked as the best it is worth ${decimals(winner.value)} (95% interval ${interval(winner.low, winner.high)}).` : "";
+    return `With ${100 * (1 - site.alpha)}% confidence ${among}.${corrected}`;
+  };
+  return (
+    <details class="best" open={known.length <= 3}>
+      <summary>Who may be the best, and what the winner is worth</summary>
+      <dl>
+        {known.map(({ name, k, winner }) => (
+          <>
+            <dt>{name}</dt>
+            <dd>{sentence(k, winner!)}</dd>
+          </>
+        ))}
+      </dl>
+    </details>
   );
 }
 

@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from histobench.core.statistics.ranking import cliques, friedman, mean_ranks, nemenyi_critical_difference
+from histobench.core.statistics.ranking import (
+    cliques,
+    complete_block,
+    friedman,
+    mean_ranks,
+    nemenyi_critical_difference,
+)
 from histobench.report.headline import HEADLINE
 from histobench.report.payload import rounded
 from histobench.report.table import TableResult
@@ -69,19 +75,31 @@ def _metric(
         "low": [[None if cell is None else cell.low for cell in row] for row in cells],
         "high": [[None if cell is None else cell.high for cell in row] for row in cells],
         "standing": [[0 if cell is None else _STANDINGS[cell.standing] for cell in row] for row in cells],
+        "ranks": [[None if cell is None else cell.ranks for cell in row] for row in cells],
+        "mayBeBest": [[int(cell is not None and cell.may_be_best) for cell in row] for row in cells],
+        "winners": [_winner(result.winners.get(metric), c, runs) for c, result in enumerate(results)],
         "tests": [list(result.tests.get(metric, ("", ""))) for result in results],
         "ranking": ranking(rows, values, lower_is_better=metric in LOWER_IS_BETTER),
     }
 
 
+def _winner(winner: dict[str, Any] | None, column: int, runs: list[list[int]]) -> dict[str, Any] | None:
+    """The winner of a column by its row."""
+    if winner is None:
+        return None
+    row = next(k for k, numbers in enumerate(runs) if numbers[column] == winner["run"])
+    return {"row": row, **{key: winner[key] for key in ("value", "low", "high")}}
+
+
 def ranking(
     names: Sequence[str], values: list[list[float | None]], *, lower_is_better: bool
 ) -> dict[str, Any] | None:
-    """Mean ranks of the rows that have a value on every dataset, as `histobench compare` has them."""
-    whole = [k for k, row in enumerate(values) if all(value is not None for value in row)]
-    if len(whole) < 2 or len(values[0]) < 2:
+    """Mean ranks over the part of the table that has no gaps, as `histobench compare` has them."""
+    known = np.array([[value is not None for value in row] for row in values], dtype=bool).T
+    columns, whole = complete_block(known)
+    if len(whole) < 2 or len(columns) < 2:
         return None
-    scores = np.array([values[k] for k in whole], dtype=np.float64).T
+    scores = np.array([[values[k][c] for k in whole] for c in columns], dtype=np.float64)
     n_datasets, n_models = scores.shape
     ranks = mean_ranks(scores, higher_is_better=not lower_is_better)
     critical = _critical_difference(n_models, n_datasets)
@@ -94,6 +112,7 @@ def ranking(
         "friedmanP": rounded(friedman(scores).p_value, 4),
         "numDatasets": n_datasets,
         "leftOut": [names[k] for k in range(len(names)) if k not in set(whole)],
+        "leftOutColumns": [c for c in range(len(values[0])) if c not in set(columns)],
     }
 
 

@@ -87,8 +87,8 @@ def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
         f"seed{'s' if len(seeds) > 1 else ''} {_and([str(seed) for seed in seeds])}." if presets else "",
         f"95% confidence intervals are {_interval_words(results)} over {units}"
         + _means_words(results),
-        f"Encoders were compared on the same test images ({_and(tests)}) with Holm's correction over all "
-        "pairs of a table at a family-wise error rate of 0.05." if tests else "",
+        f"Encoders were compared on the same test images ({_and(tests)}) at a family-wise error rate of 0.05 "
+        "over all pairs of a table." if tests else "",
         "Mean ranks over datasets were compared with Friedman's test and Nemenyi's critical difference."
         if len(inventory.datasets) > 1 and len(inventory.encoders) > 1 else "",
     ]  # fmt: skip

@@ -46,6 +46,8 @@ class Cell:
     low: float | None
     high: float | None
     standing: str
+    ranks: tuple[int, int] | None = None  # where it may truly stand, for all encoders at once
+    may_be_best: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class TableResult:
     dataset_index: int
     cells: dict[str, dict[int, Cell]] = field(default_factory=dict)  # metric -> run -> cell
     tests: dict[str, tuple[str, str]] = field(default_factory=dict)  # metric -> (test in words, note)
+    winners: dict[str, dict[str, Any]] = field(default_factory=dict)  # metric -> run and corrected value
     image_sets: dict[str, WrongImages] = field(default_factory=dict)
     image_set_of: dict[int, str] = field(default_factory=dict)  # run -> image set
     episodes: dict[int, dict[str, list[float | None]]] = field(default_factory=dict)
@@ -93,6 +96,14 @@ def build_table(job: TableJob) -> TableResult:
         _add_cells(result, statistics.metrics, number, name, run, bounds)
     for metric, found in statistics.metrics.items():
         result.tests[metric] = (TEST_NAMES.get(found.test, ""), found.note)
+        if found.standings is not None:
+            winner = found.standings.winner
+            result.winners[metric] = {
+                "run": next(number for number, (name, _) in readable.items() if name == winner.name),
+                "value": rounded(winner.value),
+                "low": rounded(winner.interval.low),
+                "high": rounded(winner.interval.high),
+            }
     if len(readable) > 1:
         write_payload(job.site, f"table/{job.board}-{job.dataset_index}", _pairs(job, statistics))
     return result
@@ -147,8 +158,14 @@ def _add_cells(
     for metric in HEADLINE:
         low, high = bounds.get(metric) or (None, None)
         standing = metrics[metric].standing(name) if metric in metrics else "untested"
+        together = metrics[metric].standings if metric in metrics else None
         result.cells.setdefault(metric, {})[number] = Cell(
-            rounded(run.metrics.get(metric)), low, high, standing
+            rounded(run.metrics.get(metric)),
+            low,
+            high,
+            standing,
+            None if together is None else together.ranks.get(name),
+            together is not None and name in together.best.listed(),
         )
 
 

@@ -20,6 +20,7 @@ from histobench.roi.predictions import Predictions
 
 TESTS = ("auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong")
 TEST_NAMES = {
+    "max-t": "paired jackknife-t for the largest of all differences (max-t)",
     "jackknife": "paired jackknife-t",
     "bootstrap": "paired bootstrap",
     "permutation": "sign-flip permutation",

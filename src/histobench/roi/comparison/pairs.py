@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.statistics.jackknife import LeaveOneOut, differences
-from histobench.core.statistics.multiplicity import holm
+from histobench.core.statistics.simultaneous import SimultaneousPairs
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -18,7 +18,10 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Pairs:
-    """One row for each pair, first - second on the same images; NaN where there is no number."""
+    """One row for each pair, first - second on the same images; NaN where there is no number.
+
+    Bounds hold for all pairs at once (max-t); they exclude 0 exactly where `p_adjusted` is below ALPHA.
+    """
 
     names: tuple[str, ...]  # best first
     difference: Floats
@@ -28,11 +31,18 @@ class Pairs:
     p_adjusted: Floats
 
     @classmethod
-    def of(cls, found: LeaveOneOut) -> Pairs:
-        """Of the columns of `found`, which stand best first."""
+    def of(cls, found: LeaveOneOut, together: SimultaneousPairs) -> Pairs:
+        """Of the columns of `found`, which stand best first, with what holds for all of them at once."""
         paired = differences(found, level=1 - ALPHA)
+        place = np.array([together.names.index(name) for name in found.names])
+        cells = place[paired.first], place[paired.second]
         return cls(
-            found.names, paired.difference, paired.low, paired.high, paired.p_value, holm(paired.p_value)
+            names=found.names,
+            difference=paired.difference,
+            low=together.low[cells],
+            high=together.high[cells],
+            p_value=paired.p_value,
+            p_adjusted=together.p_adjusted[cells],
         )
 
     def __len__(self) -> int:
@@ -47,7 +57,7 @@ class Pairs:
     @property
     def holds(self) -> NDArray[np.bool_]:
         """Whether the difference is real at the table's error rate."""
-        return self.p_adjusted <= ALPHA
+        return self.p_adjusted < ALPHA
 
     def against_best(self) -> dict[str, bool]:
         """Whether the difference from the best run holds, for every other one."""

@@ -65,7 +65,8 @@ def standings_of(
 
 def standings(found: LeaveOneOut, metric: str, n_images: int, *, alpha: float = 0.05) -> Standings | None:
     """The standings from one metric of all encoders with each unit left out."""
-    names = [name for name, value in zip(found.names, found.values, strict=True) if np.isfinite(value)]
+    # In the order of their names: what is drawn for the winner's value must not depend on the order of files.
+    names = sorted(name for name, value in zip(found.names, found.values, strict=True) if np.isfinite(value))
     if len(names) < 2:
         return None
     found = found.columns(names)

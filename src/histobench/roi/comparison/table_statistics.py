@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,13 +14,15 @@ from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.mcnemar import clustered_mcnemar_p_values, mcnemar_p_values
+from histobench.core.statistics.resampling import design_for_labels
 from histobench.roi.comparison.episode_intervals import crossed_interval
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
-from histobench.roi.comparison.pairs import NO_PAIRS, Pairs
+from histobench.roi.comparison.pairs import ALPHA, NO_PAIRS, Pairs
 from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.same_images import aligned
 from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.comparison.standings import Standings, standings_of
 from histobench.roi.metrics.formulas import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
@@ -37,8 +39,9 @@ class MetricStatistics:
     order: tuple[str, ...]
     intervals: dict[str, Interval]
     pairs: Pairs = NO_PAIRS
-    test: str = ""  # "jackknife", or empty
+    test: str = ""  # "max-t", or empty
     note: str = ""
+    standings: Standings | None = None  # what holds for all encoders at once; None where nothing was tested
 
     def standing(self, name: str) -> str:
         """`best`, `tie` (not distinguishable from the best), `behind`, or `untested`."""
@@ -132,7 +135,7 @@ def _metric(
         return MetricStatistics(
             order, intervals, note=f"{units.n_units} groups are too few for comparisons: no ties are marked"
         )
-    return MetricStatistics(order, intervals, Pairs.of(found.columns(names)), "jackknife", note)
+    return _tested(metric, found.columns(names), units, MetricStatistics(order, intervals, note=note))
 
 
 def _means(metric: str, table: EpisodeTable, units: SamplingUnits) -> MetricStatistics:
@@ -147,8 +150,23 @@ def _means(metric: str, table: EpisodeTable, units: SamplingUnits) -> MetricStat
     names = [name for name in order if not math.isnan(values[name])]
     if len(names) < 2 or (units.group_of is not None and units.too_few(by_class=False) is not None):
         return MetricStatistics(order, intervals, note=units.caution() or "")
-    pairs = Pairs.of(found.columns(names))
-    return MetricStatistics(order, intervals, pairs, "jackknife", units.caution() or "")
+    return _tested(
+        metric, found.columns(names), units, MetricStatistics(order, intervals, note=units.caution() or "")
+    )
+
+
+def _tested(
+    metric: str, found: LeaveOneOut, units: SamplingUnits, untested: MetricStatistics
+) -> MetricStatistics:
+    """The metric with all its pairs; `found` has the encoders with a value, best first."""
+    design = design_for_labels(units.labels, None if units.group_of is None else units.group_of.tolist())
+    together = standings_of(found, metric, design, units.labels, alpha=ALPHA)
+    if together is None:
+        return untested
+    pairs = Pairs.of(found, together.pairs)
+    if not np.isfinite(pairs.p_adjusted).any():  # one image, or one of a class: nothing shows how it varies
+        return replace(untested, pairs=pairs)
+    return replace(untested, pairs=pairs, test="max-t", standings=together)
 
 
 def order_of(metric: str, values: Mapping[str, float]) -> tuple[str, ...]:
