@@ -57,14 +57,14 @@ def main() -> int:
             _simulate(results, args.encoders, args.datasets, args.images)
         n_runs = len(list(results.rglob("*_complete_results.json")))
         seconds, cpu = _build(results, site)
-        files = [path for path in site.rglob("*") if path.is_file()]
+        sizes = [path.stat().st_size for path in site.rglob("*") if path.is_file()]
         opened = _open(site, args.repeats)
         packed, plain = _prediction_sizes(results, site)
     rows = [
         ("runs", f"{n_runs:,} ({args.encoders} encoders x {args.datasets} datasets x {len(TASKS)} tasks)"),
         ("test images and classes of each dataset", f"{args.images}, {len(CLASSES)}"),
         ("build", f"{seconds:.1f} s by the clock, {cpu:.1f} s of processor time, {os.cpu_count()} cores"),
-        ("site", f"{len(files):,} files, {sum(p.stat().st_size for p in files) / 2**20:.0f} MiB"),
+        ("site", f"{len(sizes):,} files, {sum(sizes) / 2**20:.0f} MiB"),
         ("leaderboard opens", opened),
         ("predictions of one run, packed", f"{packed / 1024:.1f} KiB"),
         ("the same as JSON", f"{plain / 1024:.1f} KiB ({plain / packed:.1f} times as much)"),

@@ -1,8 +1,9 @@
 """Confidence intervals for every metric of every stored task, from the stored predictions.
 
-Writes X_bootstrap_ci.json beside each X_complete_results.json and bootstrap_ci_summary.json at the top
-of the results folder. Test images are drawn within classes, or whole patients/slides where the dataset
-has groups; the files say which. Intervals that exist already for the same predictions are kept.
+Writes X_intervals.json beside each X_complete_results.json: the default intervals, which tables and the
+report show (see docs/statistics.md). Beside them X_bootstrap_ci.json, and bootstrap_ci_summary.json at the
+top of the results folder, hold bootstrap intervals by percentile or BCa: images are drawn within classes, or
+whole patients/slides where the dataset has groups. Intervals of the same predictions are kept.
 
 Examples:
   histobench bootstrap results
@@ -99,6 +100,9 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
     console.print(table)
     if len(found) > _LONGEST:
         console.print(f"... and {len(found) - _LONGEST} more in the summary")
+    console.print(
+        "bootstrap intervals above; tables and reports show those of X_intervals.json", highlight=False
+    )
     drawn = Counter(str(item.content["resampled"]) for item in found if item.content)
     what = ", ".join(f"{name} ({count} runs)" for name, count in drawn.items())
     console.print(f"drawn again: {what}", soft_wrap=True)

@@ -20,7 +20,7 @@ from histobench.roi.comparison.run_intervals import (
     means_of,
     read_episodes,
 )
-from histobench.roi.comparison.stored_intervals import stored_intervals
+from histobench.roi.comparison.stored_intervals import stored_default_intervals, stored_intervals
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import read_content
 from histobench.roi.results.stored_run import StoredRun
@@ -42,7 +42,14 @@ def run_intervals_of(
 
     `how` says where the quick ones come from.
     """
-    stored = stored_intervals(run)
+    default = stored_default_intervals(run)
+    if default is not None:
+        known = {name: entry for name, entry in default["metrics"].items() if entry["ci_lower"] is not None}
+        bounds = {name: [rounded(e["ci_lower"]), rounded(e["ci_upper"])] for name, e in known.items()}
+        kinds = {str(entry["method"]) for entry in known.values()}
+        return bounds, f"jackknife over {default['left_out']} ({', '.join(sorted(kinds))})", kinds
+    of_episodes = TaskFiles.beside(run.path).per_episode.exists() or run.episodes is not None
+    stored = stored_intervals(run) if of_episodes else None
     # Intervals of an older file are over episodes alone: beside those of other tasks they would mislead.
     if stored is not None and (run.episodes is None or stored.get("resampling") == CROSSED):
         bounds = {
@@ -64,9 +71,9 @@ def run_intervals_of(
             if entry["ci_lower"] is not None
         }
         return bounds, f"{settings.n_bootstrap} resamples of {count} episodes", {settings.method}
-    known = {name: interval for name, interval in quick.items() if interval.low is not None}
-    bounds = {name: [rounded(interval.low), rounded(interval.high)] for name, interval in known.items()}
-    kinds = {interval.method for interval in known.values()}
+    fast = {name: interval for name, interval in quick.items() if interval.low is not None}
+    bounds = {name: [rounded(interval.low), rounded(interval.high)] for name, interval in fast.items()}
+    kinds = {interval.method for interval in fast.values()}
     return bounds, f"{how} ({', '.join(sorted(kinds))})" if how and kinds else how, kinds
 
 

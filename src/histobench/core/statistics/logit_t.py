@@ -69,13 +69,15 @@ def jackknife_bounds(
     effective: float | None = None,
     level: float = 0.95,
     adapt: bool = True,
+    long_tailed: bool = False,
 ) -> tuple[Floats, Floats]:
     """Bounds of every column of `found`; NaN where a left-out value is undefined.
 
     `size` is the number of samples behind a value: values are kept half a sample away from the ends of their
     range. `effective` is how many independent samples they are worth; it gives a width to a column without
     spread. `adapt` reads degrees of freedom and skewness from the influences; without it t has the freedom of
-    the design.
+    the design. `long_tailed` is for losses, of which a few units carry most: one degree of freedom less, and
+    half as much again for the skewness.
 
     >>> parts = np.array([[9, 10], [7, 10], [10, 10], [8, 10], [6, 10]], dtype=float)
     >>> from histobench.core.statistics.jackknife import leave_one_out_of_totals
@@ -96,7 +98,7 @@ def jackknife_bounds(
     squares = np.einsum("um,um->m", influences, influences)
     error = np.sqrt(squares)
     if adapt:
-        down, up = _reach(influences, squares, found.freedom, level)
+        down, up = _reach(influences, squares, found.freedom, level, long_tailed=long_tailed)
     else:
         down = up = np.full(len(error), t_quantile(found.freedom, level))
     low, high = scale.backward(scaled.values - down * error), scale.backward(scaled.values + up * error)
@@ -116,18 +118,22 @@ def effective_size(n: float, group_sizes: NDArray[np.int64] | None) -> float:
     return n / (1 + ASSUMED_CORRELATION * (typical - 1))
 
 
-def _reach(influences: Floats, squares: Floats, freedom: float, level: float) -> tuple[Floats, Floats]:
+def _reach(
+    influences: Floats, squares: Floats, freedom: float, level: float, *, long_tailed: bool
+) -> tuple[Floats, Floats]:
     """How many standard errors each interval reaches down and up."""
     n = len(influences)
     with np.errstate(divide="ignore", invalid="ignore"):
         fourth = (influences**4).sum(axis=0) / squares**2
         skewness = np.nan_to_num((influences**3).sum(axis=0) / squares**1.5)
         allowed = 2 / np.maximum(fourth - 1 / n, 1e-9)
-    base = t_quantile(max(freedom, min(LEAST_FREEDOM, n - 1.0)), level)
+    fewer = 1.0 if long_tailed else 0.0
+    base = t_quantile(max(freedom - fewer, min(LEAST_FREEDOM, n - 1.0) - fewer, 1.0), level)
     allowed = np.clip(np.nan_to_num(allowed, nan=LEAST_FREEDOM), LEAST_FREEDOM, max(n - 1.0, LEAST_FREEDOM))
     both = np.maximum(base, special.stdtrit(allowed, (1 + level) / 2))
     plain = t_quantile(n - 1.0, level)
-    long = np.maximum(both, base + np.abs(skewness) * (1 + 2 * plain**2) / 6)
+    weight = 1.5 if long_tailed else 1.0
+    long = np.maximum(both, base + weight * np.abs(skewness) * (1 + 2 * plain**2) / 6)
     return np.where(skewness < 0, long, both), np.where(skewness > 0, long, both)
 
 

@@ -20,6 +20,7 @@ from histobench.core.statistics.resampling import jackknife_of_all, sampling_des
 from histobench.roi.comparison.metric_function import LABEL_METRICS, all_metrics
 from histobench.roi.comparison.sampling_units import FEWEST_POSITIVES, SamplingUnits, scored
 from histobench.roi.metrics.batched import evaluate_left_out
+from histobench.roi.metrics.tally import SMALLEST_PROBABILITY
 from histobench.roi.predictions import Predictions
 
 Floats = NDArray[np.float64]
@@ -31,11 +32,12 @@ _SHARES = frozenset({"accuracy", "micro_precision", "micro_recall", "micro_f1", 
 _MEAN_RECALLS = frozenset({"balanced_accuracy", "recall", "macro_recall"})
 _CORRELATIONS = frozenset({"quadratic_kappa", "linear_kappa", "mcc"})
 _CALIBRATION = frozenset({"ece", "mce"})
+_LOSSES = frozenset({"log_loss", "brier"})
 #: Metrics that classes enter by their size, so that a rare class hardly counts.
 _BY_SIZE = frozenset(
     {
-        *_SHARES, "weighted_precision", "weighted_f1", "weighted_auroc_ovr", "weighted_auprc",
-        "micro_auroc_ovr", "micro_auprc", "log_loss", "brier",
+        *_SHARES, *_LOSSES, "weighted_precision", "weighted_f1", "weighted_auroc_ovr", "weighted_auprc",
+        "micro_auroc_ovr", "micro_auprc",
     }
 )  # fmt: skip
 NO_CALIBRATION_INTERVAL = (
@@ -44,20 +46,23 @@ NO_CALIBRATION_INTERVAL = (
 )
 
 
-def run_metric_intervals(predictions: Predictions, *, level: float = 0.95) -> dict[str, Interval]:
-    """The interval of every metric of one run, those of its classes as `recall@0` and the like."""
+def run_metric_intervals(
+    predictions: Predictions, *, level: float = 0.95
+) -> tuple[dict[str, float], dict[str, Interval]]:
+    """Value and interval of every metric of one run, those of its classes as `recall@0` and the like."""
     known = scored(predictions)
     units = SamplingUnits.of(known)
     evaluate = all_metrics(known, by_class=True)
     observed = evaluate(np.ones((1, len(known)), dtype=np.int32))
     left_out = _left_out(known, units)
     confusion = confusion_of(known, units.n_columns)[None]
-    return {
+    intervals = {
         name: metric_intervals(
             name, units, values, left_out[name][:, None], confusions=confusion, level=level
         )[0]
         for name, values in observed.items()
     }
+    return {name: float(values[0]) for name, values in observed.items()}, intervals
 
 
 def _left_out(predictions: Predictions, units: SamplingUnits) -> Mapping[str, Floats]:
@@ -114,7 +119,12 @@ def metric_intervals(
         table = table.mapped(lambda v: v / top)
     # Over single images the mistakes of a label metric are too alike for moments of influences to tell more.
     adapt = units.group_of is not None or (name not in LABEL_METRICS and label is None) or "au" in name
-    low, high = jackknife_bounds(table, scale, size, effective=worth, level=level, adapt=adapt)
+    grouped_loss = name in _LOSSES and units.group_of is not None
+    low, high = jackknife_bounds(
+        table, scale, size, effective=worth, level=level, adapt=adapt, long_tailed=grouped_loss
+    )
+    if name == "log_loss":
+        high = np.minimum(high, -np.log(SMALLEST_PROBABILITY))
     return [
         Interval(float(a) * top, float(b) * top, level, METHOD, len(left_out))
         if np.isfinite([a, b]).all()

@@ -75,7 +75,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
     evaluate = over_all_classes(all_metrics(predictions, by_class=True), predictions.labels)
     everything = intervals_of(evaluate, design, settings)
     over_images = {name: entry for name, entry in everything.items() if "@" not in name}
-    by_class = _by_class(everything, predictions.classes)
+    by_class = by_class_of(everything, predictions.classes)
     reasons = run.undefined_metrics
     content: dict[str, Any] = {
         "task_name": run.task,
@@ -148,7 +148,7 @@ def intervals_of(
     return found
 
 
-def _by_class(
+def by_class_of(
     everything: Mapping[str, dict[str, Any]], classes: Sequence[str]
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Of each class its metrics, from the entries named `recall@0` and the like."""

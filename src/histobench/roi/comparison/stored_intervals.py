@@ -11,6 +11,7 @@ from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.default_interval_files import default_intervals, write_default_intervals
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
@@ -32,13 +33,20 @@ class StoredIntervals:
 def bootstrap_runs(
     runs: list[StoredRun], settings: BootstrapSettings, *, force: bool = False
 ) -> Iterator[StoredIntervals]:
-    """Write and yield the intervals of each run; those that exist for the same predictions are kept.
+    """Write and yield the bootstrap intervals of each run; those of the same predictions are kept.
+
+    Beside them the default intervals are written (`default_interval_files`).
 
     A run that cannot be read or resampled says so in `failure` and does not stop the others.
     """
     for run in runs:
         files = TaskFiles.beside(run.path)
         digest = _digest(files)
+        try:
+            write_default_intervals(run, digest, force=force)
+        except HistobenchError as error:
+            yield StoredIntervals(run, files.bootstrap, None, failure=_at(run, error))
+            continue
         existing = None if force else _existing(files.bootstrap, digest)
         if existing is not None:
             yield StoredIntervals(run, files.bootstrap, existing, _why_skipped(existing, settings))
@@ -46,12 +54,22 @@ def bootstrap_runs(
         try:
             content = run_intervals(run, settings)
         except HistobenchError as error:
-            where = "" if str(run.path.parent) in str(error) else f"{run.path}: "
-            yield StoredIntervals(run, files.bootstrap, None, failure=f"{where}{error}")
+            yield StoredIntervals(run, files.bootstrap, None, failure=_at(run, error))
             continue
         content["predictions_sha256"] = digest
         write_json(files.bootstrap, content)
         yield StoredIntervals(run, files.bootstrap, content)
+
+
+def _at(run: StoredRun, error: HistobenchError) -> str:
+    where = "" if str(run.path.parent) in str(error) else f"{run.path}: "
+    return f"{where}{error}"
+
+
+def stored_default_intervals(run: StoredRun) -> dict[str, Any] | None:
+    """The content of a run's `*_intervals.json`; None where it is not there or of other predictions."""
+    files = TaskFiles.beside(run.path)
+    return default_intervals(run, _digest(files)) if files.intervals.exists() else None
 
 
 def stored_intervals(run: StoredRun) -> dict[str, Any] | None:

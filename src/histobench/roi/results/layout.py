@@ -14,6 +14,7 @@ BOOTSTRAP = "_bootstrap_ci.json"
 EPISODES = "_episode_predictions.npz"
 #: The measures of robustness by one site column.
 ROBUSTNESS = "_robustness.json"
+INTERVALS = "_intervals.json"
 
 _FEW_SHOT_SETTING = re.compile(r"^(\d+)way_(\d+)shot$")
 
@@ -73,6 +74,10 @@ class TaskFiles:
     @property
     def bootstrap(self) -> Path:
         return self._file(BOOTSTRAP)
+
+    @property
+    def intervals(self) -> Path:
+        return self._file(INTERVALS)
 
     @property
     def episode_predictions(self) -> Path:
