@@ -4,6 +4,8 @@ Examples:
   histobench consult prepare crc.csv --encoders uni_v1,efficientnet-lite0,random-vit --out study/
   histobench consult run study/ --agent policy:reader --arms all
   histobench consult run study/ --agent openai:gpt-4o-mini --arms none,strong,swap --max-cost 5
+  histobench consult table study/
+  histobench consult compare study/ gpt-4o-mini policy-reader
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from histobench.cli.jobs import Jobs, add_jobs, run_job
 JOBS: Jobs = {
     "prepare": ("histobench.cli.consult_prepare", "cases and a cassette of all tool answers from a dataset"),
     "run": ("histobench.cli.consult_run", "an agent, or a reference policy, on the cases of a study"),
+    "table": ("histobench.cli.consult_table", "accuracy, trust, contrasts and cost, with intervals"),
+    "compare": ("histobench.cli.consult_compare", "two agents on the same cases, paired"),
 }
 
 

@@ -31,7 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "serve": ("histobench.cli.serve", "the same site, live, while runs are going on"),
     "models": ("histobench.cli.models", "the encoders: table, details, licences"),
     "mint": ("histobench.cli.mint", "language-model agents: run, table, compare, rescore, replay, configs"),
-    "consult": ("histobench.cli.consult", "agents that consult encoders: prepare, run"),
+    "consult": ("histobench.cli.consult", "agents that consult encoders: prepare, run, table, compare"),
     "doctor": ("histobench.cli.doctor", "is this machine ready? PASS, WARN, FAIL and the fix"),
 }
 
