@@ -2,13 +2,13 @@
 import { useMemo, useState } from "preact/hooks";
 import * as Plot from "@observablehq/plot";
 import { boardName, runName, unpack, type Board, type Images, type Site } from "../data";
-import { count, decimals } from "../format";
+import { count, decimals, interval, percent } from "../format";
 import { base, Chart } from "../chart";
 import { intervalRows, type IntervalRow } from "../charts/intervals";
 import { learningCurve, type CurvePoint } from "../charts/learning-curve";
 import { legend } from "../embedding";
 import { Thumb, useThumbs } from "../gallery";
-import { Breadcrumbs, Loading, Notice, Select, useData } from "../parts";
+import { Breadcrumbs, Loading, Notice, Select, TableDownloads, useData } from "../parts";
 import { href, runHref, type Route } from "../route";
 import { BEST, TIE } from "./leaderboard";
 import type { Palette } from "../theme";
@@ -31,6 +31,20 @@ interface DatasetData {
   findings: { checked: boolean; why?: string; images?: number; total?: number; items?: { level: string; kind: string; message: string }[] };
   fewShot: LearningPoint[];
   efficiency: LearningPoint[];
+  splits: OverSplits[];
+}
+
+/** Encoders over repeated splits of the same images, best mean first. */
+interface OverSplits {
+  task: string;
+  setting: string;
+  preset: string;
+  metric: string;
+  scheme: string;
+  splits: number;
+  pairs: number;
+  rows: { name: string; mean: number; low: number | null; high: number | null; least: number; greatest: number; rank: number; rankLow: number; rankHigh: number; first: number; behind: boolean }[];
+  notes: string[];
 }
 
 export function DatasetsPage({ site }: { site: Site }) {
@@ -85,6 +99,9 @@ export function DatasetPage({ site, route }: { site: Site; route: Route }) {
         </p>
       </div>
       <Results site={site} index={index} />
+      {data.splits.map((table) => (
+        <Splits table={table} name={dataset.name} />
+      ))}
       <div class="columns">
         <div class="stack">
           <Balance data={data} name={dataset.name} />
@@ -95,6 +112,54 @@ export function DatasetPage({ site, route }: { site: Site; route: Route }) {
       {data.fewShot.length > 0 && <Curves site={site} points={data.fewShot} title="Few-shot" name={`few-shot_${dataset.name}`} kind="few" />}
       {data.efficiency.length > 0 && <Curves site={site} points={data.efficiency} title="Label efficiency" name={`label-efficiency_${dataset.name}`} kind="share" />}
     </>
+  );
+}
+
+function Splits({ table, name }: { table: OverSplits; name: string }) {
+  const task = `${table.task}${table.setting ? ` ${table.setting}` : ""}${table.preset ? ` (${table.preset})` : ""}`;
+  return (
+    <section class="card">
+      <header class="figure-head">
+        <h2>Over {count(table.splits, "split")}: {task}</h2>
+        <TableDownloads
+          table={() => ({
+            name: `splits_${table.task}_${name}`,
+            caption: `${table.metric} over ${table.splits} splits (${table.scheme}).`,
+            header: ["encoder", "mean", "low", "high", "least", "greatest", "mean rank", "rank from", "rank to", "share first"],
+            rows: table.rows.map((row) => [row.name, row.mean, row.low, row.high, row.least, row.greatest, row.rank, row.rankLow, row.rankHigh, row.first]),
+          })}
+        />
+      </header>
+      <div class="scroll">
+        <table class="plain">
+          <thead>
+            <tr>
+              <th scope="col">Encoder</th>
+              <th scope="col" class="number">Mean {table.metric}</th>
+              <th scope="col">95% interval</th>
+              <th scope="col">Splits from … to</th>
+              <th scope="col" class="number">Rank</th>
+              <th scope="col" class="number">First in</th>
+            </tr>
+          </thead>
+          <tbody>
+            {table.rows.map((row) => (
+              <tr key={row.name}>
+                <th scope="row">{row.name}</th>
+                <td class="number">{decimals(row.mean)}{row.behind && " *"}</td>
+                <td>{interval(row.low, row.high)}</td>
+                <td>{decimals(row.least)} to {decimals(row.greatest)}</td>
+                <td class="number">{row.rank.toFixed(1)} <small>({row.rankLow} to {row.rankHigh})</small></td>
+                <td class="number">{percent(row.first)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p class="fine">
+        The same features trained and tested on other splits ({table.scheme}, repeats x folds): one split is one draw. Intervals and tests: Nadeau and Bengio’s corrected resampled t, because training sets overlap; * behind the best after Holm’s correction over {count(table.pairs, "pair")}. Ranks: mean, and where the middle 95% of splits lie.{table.notes.map((note) => ` ${note}.`)}
+      </p>
+    </section>
   );
 }
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.roi.comparison.grids import Grid
+    from histobench.roi.results.stored_run import StoredRun
 
 #: A matrix of more encoders than this does not fit a terminal; it is in the files.
 _WIDEST_MATRIX = 8
@@ -68,6 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.01,
         help="over datasets: differences up to this are equivalent in practice (default: 0.01)",
     )
+    parser.add_argument(
+        "--splits", action="store_true", help="compare over the splits of --splits/--folds of `run`"
+    )
+    parser.add_argument(
+        "--split-test",
+        choices=("corrected-t", "5x2cv-f"),
+        default="corrected-t",
+        help="over splits: Nadeau and Bengio's corrected resampled t (default), or Alpaydin's 5x2cv F",
+    )
     parser.add_argument("-o", "--output", help="folder for the files (default: RESULTS/comparison)")
 
 
@@ -77,14 +87,16 @@ def run(args: argparse.Namespace) -> int:
     from histobench.roi.comparison.comparison import CompareSettings, compare_runs
     from histobench.roi.comparison.comparison_files import write_comparison
     from histobench.roi.comparison.grids import grids
+    from histobench.roi.comparison.pooled_splits import pooled_runs
     from histobench.roi.comparison.selection import select_runs
-    from histobench.roi.results.reader import load_runs
+    from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
+    from histobench.roi.results.reader import load_runs, split_runs
 
     settings = CompareSettings(
         args.metric, args.alpha, args.n_bootstrap, args.random_state, args.test, args.rope, args.interval
     )
     runs = select_runs(
-        load_runs(args.results),
+        (split_runs if args.splits else load_runs)(args.results),
         task=args.task,
         setting=args.setting,
         preset=args.preset,
@@ -93,9 +105,18 @@ def run(args: argparse.Namespace) -> int:
         encoders=names_in(args.encoders),
     )
     console = open_terminal()
+    folder = Path(args.output or Path(args.results) / "comparison")
+    if args.splits:
+        whole = [run for run in runs if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
+        if whole:
+            _over_splits(whole, args, folder, console)
+        if len(whole) == len(runs):
+            return 0
+        runs = pooled_runs([run for run in runs if run not in whole])
+        folder = folder / LEAVE_ONE_GROUP_OUT
     with console.status(f"resampling {len(runs)} runs"):
         comparison = compare_runs(runs, settings)
-    files = write_comparison(comparison, Path(args.output or Path(args.results) / "comparison"))
+    files = write_comparison(comparison, folder)
     for grid in grids(comparison, digits=3):
         if len(grid.header) <= _WIDEST_MATRIX + 1:
             print_grid(grid, console)
@@ -106,6 +127,17 @@ def run(args: argparse.Namespace) -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def _over_splits(runs: list[StoredRun], args: argparse.Namespace, folder: Path, console: Console) -> None:
+    from histobench.roi.comparison.split_comparison import compare_splits
+    from histobench.roi.comparison.split_files import split_grid, write_split_tables
+
+    tables = compare_splits(runs, metric=args.metric, alpha=args.alpha, test=args.split_test)
+    files = write_split_tables(tables, folder)
+    for table in tables:
+        print_grid(split_grid(table, digits=3), console)
+    console.print(f"written: {folder}/{{{', '.join(path.name for path in files)}}}", soft_wrap=True)
 
 
 def names_in(text: str | None) -> list[str] | None:

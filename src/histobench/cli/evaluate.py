@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flag_values import boolean, positive, positives, seed
+from histobench.cli.flag_values import add_split_arguments, boolean, positive, positives, seed
 from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from histobench.roi.data.cross_validation import Scheme
+    from histobench.roi.evaluation.request import EvaluationRequest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is held out to choose by without a validation set (presets sklearn, thunder, eva): whole "
         "groups where there are any (default), or single images as published",
     )
+    add_split_arguments(general)
     probe = parser.add_argument_group("linear probe")
     probe.add_argument("--max_iteration", type=positive, default=1000, help="most iterations (default: 1000)")
     probe.add_argument(
@@ -98,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the feature files, run the tasks, print where the results are."""
     from histobench.cli.result_table import print_outcome
     from histobench.roi.data.class_map import read_class_map
+    from histobench.roi.data.cross_validation import scheme_of
     from histobench.roi.evaluation.request import EvaluationRequest, Options
     from histobench.roi.evaluation.run import evaluate
     from histobench.roi.features.store import load
@@ -129,10 +136,33 @@ def run(args: argparse.Namespace) -> int:
             choose_by=args.choose_by,
         ),
     )
+    scheme = scheme_of(args.splits, args.folds, args.repeats)
     outcome = evaluate(request)
     print_outcome(outcome)
     # A night's run that measured nothing must not look like one that did.
-    return 0 if not outcome.failed and (outcome.rows or outcome.unchanged) else USER_ERROR
+    done = not outcome.failed and (outcome.rows or outcome.unchanged)
+    if scheme is not None:
+        done = _over_splits(request, scheme) and done
+    return 0 if done else USER_ERROR
+
+
+def _over_splits(request: EvaluationRequest, scheme: Scheme) -> bool:
+    from histobench.cli.terminal import open_terminal
+    from histobench.roi.evaluation.over_splits import evaluate_over_splits
+
+    console = open_terminal()
+    with console.status("splits") as status:
+        every = evaluate_over_splits(
+            request, scheme, on_split=lambda split, count: status.update(f"{split.name} of {count} splits")
+        )
+    for part in every:
+        for task, reason in part.failed.items():
+            console.print(f"FAILED: {part.results_dir.name}: {task}: {reason}", soft_wrap=True)
+    console.print(
+        f"{len(every)} splits ({scheme.name}): histobench compare {request.results_dir} --splits",
+        soft_wrap=True,
+    )
+    return not any(part.failed for part in every)
 
 
 def _names(text: str) -> tuple[str, ...]:

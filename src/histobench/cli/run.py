@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flag_values import seed
+from histobench.cli.flag_values import add_split_arguments, seed
 from histobench.cli.source_flags import add_source_flags
 from histobench.cli.terminal import open_terminal
 from histobench.core.errors import HistobenchError
@@ -45,6 +45,9 @@ _OVERRIDES = (
     ("no_cache", "no_cache"),
     ("n_iter", "n_iter"),
     ("choose_by", "choose_by"),
+    ("splits", "splits"),
+    ("folds", "folds"),
+    ("repeats", "repeats"),
 )
 
 
@@ -97,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is held out to choose by without a validation set: whole groups where there are any "
         "(default), or single images as published",
     )
+    add_split_arguments(both)
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and what it would cost; do nothing"
     )
@@ -121,6 +125,7 @@ def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
     from histobench.cli.extraction_display import display
     from histobench.cli.robustness import print_tables
     from histobench.roi.comparison.grids import ranked_grid
+    from histobench.roi.comparison.split_files import split_grid
     from histobench.roi.plan.benchmark import run_benchmark
 
     with console.status("reading datasets") as status:
@@ -135,6 +140,8 @@ def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
     for comparison in done.comparisons:
         for table in comparison.tables:
             print_grid(ranked_grid(comparison, table, digits=3), console)
+    for splits in done.over_splits:
+        print_grid(split_grid(splits, digits=3), console)
     for problem in done.not_compared:
         console.print(f"not compared: {problem}", soft_wrap=True)
     print_tables(done.robustness, console)

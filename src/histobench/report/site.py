@@ -27,6 +27,7 @@ from histobench.report.methods import methods_payload
 from histobench.report.page import write_page
 from histobench.report.payload import write_payload
 from histobench.report.site_folder import site_folder
+from histobench.report.split_payload import split_payloads
 from histobench.report.table import TableJob, TableResult, WrongImages, build_table
 from histobench.report.thumbnails import Cache, write_thumbnails
 from histobench.roi.comparison.pairs import ALPHA
@@ -80,9 +81,10 @@ def build_site(
             {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
         )
         thumbs = _write_thumbnails(inventory, results, sources, site, cache, workers, on_progress)
+        over_splits = split_payloads(results_dir)
         for index, name in enumerate(inventory.datasets):
             content = dataset_payload(index, inventory, results, sources.of.get(name), thorough=thorough)
-            write_payload(site, f"dataset/{index}", content)
+            write_payload(site, f"dataset/{index}", content | {"splits": over_splits.get(name, [])})
         maps = _write_maps(inventory, results, site, results_dir, thorough, on_progress)
         write_payload(site, "methods", methods_payload(inventory, results, agents))
         if agents:

@@ -42,6 +42,23 @@ def test_a_failing_encoder_does_not_stop_the_others_and_nothing_is_done_twice(
     assert read_rows(results / "tiles" / "tiny-vl" / "uni" / "results.parquet") == rows
 
 
+def test_splits_are_evaluated_on_the_same_features_and_stand_in_the_summary(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    results = tmp_path / "r"
+    command = ["run", "--data", str(data / "tiles.csv"), "--models", "tiny-vl", "--tasks", "Proto"]
+    command += ["--compile", "off", "--results", str(results), "--splits", "2x2"]
+    assert main(command) == 0
+    assert "5 tasks done" in capsys.readouterr().out
+    assert "over splits 2x2" in (results / "summary.md").read_text()
+    assert len(list(results.rglob("*.pt"))) == 2  # training and test features, extracted once
+    assert main(command) == 0
+    assert "0 tasks done, 5 done before" in capsys.readouterr().out
+    assert main([*command[:-1], "two"]) == 2
+    assert "repeats x folds such as 5x2" in capsys.readouterr().err
+
+
 def test_a_dataset_without_test_images_is_refused_before_the_work(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

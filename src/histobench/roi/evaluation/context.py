@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,9 @@ class Context:
             "device": self.device,
             "versions": versions("scipy", "scikit-learn"),
         }
+        if self.request.split is not None:
+            sizes = {"num_train": len(self.train), "num_test": len(self.request.test)}
+            info["split"] = asdict(self.request.split) | sizes
         if self.request.val is not None:
             info["num_val"] = len(self.request.val)
             info["val_use"] = (

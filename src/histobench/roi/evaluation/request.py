@@ -27,6 +27,17 @@ class Options:
 
 
 @dataclass(frozen=True)
+class SplitOfMany:
+    """Which split of a repeated cross-validation an evaluation is."""
+
+    scheme: str  # "5x2", "leave-one-group-out"
+    repeat: int
+    fold: int
+    of: int  # splits in all
+    images: str  # a digest of the names of the test images
+
+
+@dataclass(frozen=True)
 class EvaluationRequest:
     """Features, tasks and where the results go."""
 
@@ -44,3 +55,4 @@ class EvaluationRequest:
     device: str | None = None
     weights: str | None = None  # of the text tower, as for the extraction
     options: Options = field(default_factory=Options)
+    split: SplitOfMany | None = None

@@ -9,12 +9,13 @@ from pathlib import Path
 from histobench.roi.comparison.comparison import Comparison
 from histobench.roi.comparison.robustness import RobustnessTable, summarise
 from histobench.roi.comparison.run_intervals import BootstrapSettings
+from histobench.roi.comparison.split_comparison import SplitTable
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.comparison.stored_intervals import write_summary as write_intervals
 from histobench.roi.features.progress import Progress
 from histobench.roi.plan.run import PlanOutcome, Say, run_plan
 from histobench.roi.plan.schema import Plan
-from histobench.roi.plan.summary import compare_tasks, write_summary
+from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
 from histobench.roi.results.reader import load_runs, results_files
 
 
@@ -27,6 +28,7 @@ class BenchmarkOutcome:
     not_compared: tuple[str, ...] = ()
     summary: Path | None = None
     robustness: tuple[RobustnessTable, ...] = ()
+    over_splits: tuple[SplitTable, ...] = ()
 
 
 def run_benchmark(
@@ -58,5 +60,16 @@ def run_benchmark(
     intervals = list(bootstrap_runs(load_runs(plan.results), BootstrapSettings(plan.n_bootstrap)))
     write_intervals(plan.results, intervals)
     comparisons, problems = compare_tasks(plan.results)
-    summary = write_summary(plan.results, comparisons, heading=heading, robustness=robustness)
-    return BenchmarkOutcome(outcome, tuple(comparisons), tuple(problems), summary, robustness)
+    over_splits: list[SplitTable] = []
+    if plan.scheme is not None:
+        over_splits, pooled, more = compare_tasks_over_splits(plan.results)
+        comparisons, problems = [*comparisons, *pooled], [*problems, *more]
+    summary = write_summary(plan.results, comparisons, over_splits, heading=heading, robustness=robustness)
+    return BenchmarkOutcome(
+        outcome,
+        tuple(comparisons),
+        tuple(problems),
+        summary,
+        robustness,
+        tuple(over_splits),
+    )

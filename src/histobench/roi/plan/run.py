@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from histobench.core.device import resolve_device
@@ -11,8 +11,9 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.own_name import check_labels, label_of
 from histobench.roi.encoders.registry import check_distinct_weights
+from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest, Options
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
 from histobench.roi.features.extract import Extraction, extract
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.progress import Progress
@@ -188,6 +189,24 @@ def _evaluate(
     except HistobenchError as error:
         outcome.failures.append(Failure(job, str(error)))
         return
+    _count(done, job, outcome)
+    if plan.scheme is None:
+        return
+    try:
+        every = evaluate_over_splits(
+            request,
+            plan.scheme,
+            resume=True,
+            on_split=lambda split, count: say(f"{job}: {split.name} of {count} splits"),
+        )
+    except HistobenchError as error:
+        outcome.failures.append(Failure(f"{job}: splits", str(error)))
+        return
+    for part in every:
+        _count(replace(part, skipped={}), f"{job} x {part.results_dir.name}", outcome)
+
+
+def _count(done: EvaluationOutcome, job: str, outcome: PlanOutcome) -> None:
     outcome.evaluated += len({row.task for row in done.rows})
     outcome.unchanged += len(done.unchanged)
     outcome.failures += [Failure(f"{job}: {task}", reason) for task, reason in done.failed.items()]

@@ -12,6 +12,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_data import LARGEST, read_yaml
 from histobench.core.plain_name import check_plain_name
+from histobench.roi.data.cross_validation import Scheme, scheme_of
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.registry.catalogue import is_name
 from histobench.roi.registry.install import require
@@ -30,6 +31,8 @@ _LEAST = {
     "n_iter": 1,
     "n_neighbors": 1,
     "n_bootstrap": 2,
+    "folds": 2,
+    "repeats": 1,
 }
 
 
@@ -89,6 +92,14 @@ class Plan:
     n_neighbors: int = 20
     n_bootstrap: int = 1000
     choose_by: str = "group"
+    splits: str | None = None  # "5x2", or "leave-one-group-out": many splits beside the given one
+    folds: int | None = None
+    repeats: int | None = None
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """The repeated cross-validation that is asked for."""
+        return scheme_of(self.splits, self.folds, self.repeats)
 
     @property
     def images_per_step(self) -> int | str:
@@ -139,7 +150,20 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     for name in ("seed", "size", "num_workers", "recheck", "n_iter", "n_neighbors", "n_bootstrap"):
         if values.get(name) is not None:
             given[name] = _number(values[name], name, where)
-    for name in ("device", "weights", "precision", "compile", "on_bad_image", "batch_size", "choose_by"):
+    for name in ("folds", "repeats"):
+        if values.get(name) is not None:
+            given[name] = _number(values[name], name, where)
+    if values.get("splits") is not None:
+        given["splits"] = str(values["splits"])
+    for name in (
+        "device",
+        "weights",
+        "precision",
+        "compile",
+        "on_bad_image",
+        "batch_size",
+        "choose_by",
+    ):
         if values.get(name) is not None:
             given[name] = str(values[name])
     for name in ("allow_revision", "no_cache"):
@@ -157,6 +181,7 @@ def _check_words(plan: Plan, where: str) -> None:
     from histobench.roi.protocols.presets import check_choice, check_preset
 
     try:
+        _ = plan.scheme
         for task in plan.tasks:
             canonical_task(task)
         for preset in plan.presets:

@@ -10,8 +10,12 @@ from histobench.core.atomic import write_text
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
+from histobench.roi.comparison.pooled_splits import pooled_runs
 from histobench.roi.comparison.robustness import RobustnessTable, robustness_grid
-from histobench.roi.results.reader import load_runs
+from histobench.roi.comparison.split_comparison import SplitTable, compare_splits
+from histobench.roi.comparison.split_files import split_grid, write_split_tables
+from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
+from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.results.stored_run import StoredRun
 
 FILE = "summary.md"
@@ -24,7 +28,7 @@ def compare_tasks(results_dir: Path, *, metric: str = METRIC) -> tuple[list[Comp
     """The comparison of every task and preset in a results folder, and why some could not be made."""
     comparisons: list[Comparison] = []
     problems: list[str] = []
-    for (task, preset, _, seed), runs in _by_task(load_runs(results_dir)).items():
+    for (task, preset, _, seed), runs in by_task(load_runs(results_dir)).items():
         try:
             comparison = compare_runs(runs, CompareSettings(metric))
         except HistobenchError as error:
@@ -36,14 +40,40 @@ def compare_tasks(results_dir: Path, *, metric: str = METRIC) -> tuple[list[Comp
     return comparisons, problems
 
 
+def compare_tasks_over_splits(
+    results_dir: Path, *, metric: str = METRIC
+) -> tuple[list[SplitTable], list[Comparison], list[str]]:
+    """Every task and preset over its splits, those of leave-one-group-out pooled, and what failed."""
+    tables: list[SplitTable] = []
+    pooled: list[Comparison] = []
+    problems: list[str] = []
+    for (task, preset, _, seed), runs in by_task(split_runs(results_dir)).items():
+        folder = results_dir / "comparison" / preset
+        folder = folder / f"seed-{seed}" if seed else folder
+        groups = [run for run in runs if run.info["split"]["scheme"] == LEAVE_ONE_GROUP_OUT]
+        repeated = [run for run in runs if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
+        try:
+            if repeated:
+                found = compare_splits(repeated, metric=metric)
+                write_split_tables(found, folder)
+                tables += found
+            if groups:
+                pooled.append(compare_runs(pooled_runs(groups), CompareSettings(metric)))
+                write_comparison(pooled[-1], folder / LEAVE_ONE_GROUP_OUT)
+        except HistobenchError as error:
+            problems.append(f"{task} ({preset}) over splits: {error}")
+    return tables, pooled, problems
+
+
 def write_summary(
     results_dir: Path,
     comparisons: Sequence[Comparison],
+    over_splits: Sequence[SplitTable] = (),
     *,
     heading: str,
     robustness: Sequence[RobustnessTable] = (),
 ) -> Path:
-    """Write `summary.md`: every comparison, one after the other, then robustness."""
+    """Write `summary.md`: every comparison, one after the other; then those over splits, and robustness."""
     parts = [
         f"# {heading}",
         f"histobench {__version__}. {METRIC.replace('_', ' ').capitalize()} with 95 % confidence intervals; "
@@ -52,6 +82,8 @@ def write_summary(
             markdown(comparison).replace("\n## ", "\n### ").replace("# ", "## ", 1)
             for comparison in comparisons
         ),
+        *(["## Over splits"] if over_splits else []),
+        *(grid_markdown(split_grid(table)).replace("## ", "### ", 1) for table in over_splits),
         *(grid_markdown(robustness_grid(table)) for table in robustness),
     ]
     path = results_dir / FILE
@@ -59,7 +91,7 @@ def write_summary(
     return path
 
 
-def _by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[StoredRun]]:
+def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[StoredRun]]:
     """The runs that stand in one table: one task, preset, setting and seed (which may divide the images).
 
     Of several settings each dataset shows one: for few-shot all its classes and, where there are, 16 shots.

@@ -15,6 +15,8 @@ EPISODES = "_episode_predictions.npz"
 #: The measures of robustness by one site column.
 ROBUSTNESS = "_robustness.json"
 INTERVALS = "_intervals.json"
+#: The folder with the results of other splits of the same images; no part of the ordinary tables.
+SPLITS = "splits"
 
 _FEW_SHOT_SETTING = re.compile(r"^(\d+)way_(\d+)shot$")
 

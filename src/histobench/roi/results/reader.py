@@ -14,7 +14,7 @@ import numpy as np
 from histobench.core.errors import HistobenchError
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
-from histobench.roi.results.layout import COMPLETE, TaskFiles
+from histobench.roi.results.layout import COMPLETE, SPLITS, TaskFiles
 from histobench.roi.results.stored_run import RunIdentity, StoredRun
 from histobench.roi.results.writer import PREDICTIONS, SITES, digest_of
 
@@ -34,7 +34,26 @@ def load_runs(results_dir: str | Path) -> list[StoredRun]:
 
 
 def results_files(folder: Path) -> list[Path]:
-    """Every `*_complete_results.json` below a folder, without the hidden files that other systems leave."""
+    """Every `*_complete_results.json` below a folder, without the hidden files that other systems leave.
+
+    Those of repeated splits (`splits/`) are results of their own, see `split_runs`.
+    """
+    return [path for path in _all_results(folder) if SPLITS not in path.relative_to(folder).parts]
+
+
+def split_runs(results_dir: str | Path) -> list[StoredRun]:
+    """Every run on a split of a repeated cross-validation below a results folder."""
+    folder = Path(results_dir)
+    if not folder.is_dir():
+        raise HistobenchError(f"no results folder at {folder}")
+    runs = [read_run(path) for path in _all_results(folder) if SPLITS in path.parts]
+    known = [run for run in runs if isinstance(run.info.get("split"), dict)]
+    if not known:
+        raise HistobenchError(f"no results over splits in {folder}: run with --splits 5x2, or --folds 5")
+    return known
+
+
+def _all_results(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob(f"*{COMPLETE}") if not path.name.startswith("."))
 
 

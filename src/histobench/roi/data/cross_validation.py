@@ -1,0 +1,159 @@
+"""Repeated cross-validation: whole groups, balanced classes, the same folds whatever the encoder.
+
+One split is one draw: another patient in the test set can turn a ranking around. Folds are drawn again and
+again, so that the spread over splits can be seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.split import imbalance
+
+Ints = NDArray[np.int64]
+LEAVE_ONE_GROUP_OUT = "leave-one-group-out"
+#: Of so many random assignments of groups the most balanced is taken: random, and still fair to classes.
+_TRIES = 10
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How often folds are drawn, and how many; 0 folds leave out one group at a time."""
+
+    repeats: int
+    folds: int
+
+    @property
+    def name(self) -> str:
+        """As in file names and on pages: `5x2` are five repeats of two folds."""
+        return f"{self.repeats}x{self.folds}" if self.folds else LEAVE_ONE_GROUP_OUT
+
+
+@dataclass(frozen=True)
+class Split:
+    """One fold of one repeat as the test set; both are counted from 1."""
+
+    repeat: int
+    fold: int
+    train: Ints
+    test: Ints
+
+    @property
+    def name(self) -> str:
+        """The split's folder.
+
+        >>> Split(1, 2, np.array([0]), np.array([1])).name
+        'repeat-01_fold-02'
+        """
+        return f"repeat-{self.repeat:02d}_fold-{self.fold:02d}"
+
+
+def scheme_of(splits: str | None, folds: int | None, repeats: int | None) -> Scheme | None:
+    """The scheme that is asked for, by name or by numbers; None where none is.
+
+    >>> scheme_of("5x2", None, None), scheme_of(None, 5, 10)
+    (Scheme(repeats=5, folds=2), Scheme(repeats=10, folds=5))
+    """
+    if splits is None and folds is None:
+        if repeats is not None:
+            raise HistobenchError("--repeats needs --folds: how many parts?")
+        return None
+    if splits is not None and (folds is not None or repeats is not None):
+        raise HistobenchError("give --splits, or --folds and --repeats, not both")
+    if splits == LEAVE_ONE_GROUP_OUT:
+        return Scheme(1, 0)
+    if splits is not None:
+        match = re.fullmatch(r"(\d+)x(\d+)", splits.strip())
+        if not match:
+            raise HistobenchError(
+                f"--splits {splits!r}: expected repeats x folds such as 5x2, or {LEAVE_ONE_GROUP_OUT}"
+            )
+        repeats, folds = int(match[1]), int(match[2])
+    scheme = Scheme(1 if repeats is None else repeats, folds or 0)
+    if scheme.repeats < 1 or scheme.folds < 2:
+        raise HistobenchError(f"{scheme.repeats} x {scheme.folds}: at least one repeat of two folds")
+    return scheme
+
+
+def splits_of(
+    labels: Ints, groups: Sequence[str] | None, names: Sequence[str], scheme: Scheme, *, seed: int = 0
+) -> list[Split]:
+    """Every split of the scheme; each image is tested once in every repeat.
+
+    Whole groups (patients, slides; "" for an image that is a group of its own) go into one fold, and classes
+    are spread over the folds as evenly as that allows. The outcome depends on names, labels, groups and
+    seed, not on the order of the images.
+    """
+    order = np.array(sorted(range(len(labels)), key=lambda row: (names[row], int(labels[row]), row)))
+    sorted_labels = np.asarray(labels)[order]
+    keys = [_group_key(groups, row, place) for place, row in enumerate(order)]
+    unit_of = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    class_of = np.unique(sorted_labels, return_inverse=True)[1]
+    counts = np.zeros((int(unit_of.max(initial=-1)) + 1, int(class_of.max(initial=-1)) + 1))
+    np.add.at(counts, (unit_of, class_of), 1)
+    folds = scheme.folds or len(counts)
+    if len(counts) < max(folds, 2):
+        raise HistobenchError(f"{len(counts)} groups (patients, slides) do not make {max(folds, 2)} folds")
+    found = []
+    for repeat in range(1, scheme.repeats + 1):
+        rng = np.random.default_rng([seed, repeat, folds])
+        fold = np.arange(len(counts)) if not scheme.folds else _folds(counts, folds, rng)
+        of_row = np.empty(len(labels), dtype=np.int64)
+        of_row[order] = fold[unit_of]
+        found += [
+            Split(repeat, k + 1, np.flatnonzero(of_row != k), np.flatnonzero(of_row == k))
+            for k in range(folds)
+        ]
+    return found
+
+
+def _group_key(groups: Sequence[str] | None, row: int, place: int) -> str:
+    return f"g{groups[row]}" if groups is not None and groups[row] else f"i{place:09d}"
+
+
+def _folds(counts: NDArray[np.float64], folds: int, rng: np.random.Generator) -> Ints:
+    """A random fold of each unit (row of class counts), balanced over classes."""
+    if (counts.sum(axis=1) == 1).all():
+        return _dealt(counts.argmax(axis=1), folds, rng)
+    shares = np.full(folds, 1 / folds)
+    best, least = np.zeros(len(counts), dtype=np.int64), np.inf
+    for _ in range(_TRIES):
+        fold = _greedy(counts, folds, rng)
+        table = np.zeros((folds, counts.shape[1]))
+        np.add.at(table, fold, counts)
+        # An empty fold would be no test set at all.
+        cost = float(imbalance(table, shares)) + 100.0 * int((table.sum(axis=1) == 0).sum())
+        if cost < least - 1e-12:
+            best, least = fold, cost
+    return best
+
+
+def _dealt(class_of: Ints, folds: int, rng: np.random.Generator) -> Ints:
+    """Single images: those of each class are dealt out in turn, going on where the last class ended."""
+    fold = np.empty(len(class_of), dtype=np.int64)
+    start = int(rng.integers(folds))
+    for label in np.unique(class_of):
+        rows = rng.permutation(np.flatnonzero(class_of == label))
+        fold[rows] = (start + np.arange(len(rows))) % folds
+        start += len(rows)
+    return fold
+
+
+def _greedy(counts: NDArray[np.float64], folds: int, rng: np.random.Generator) -> Ints:
+    """Units in random order, each to the fold that it brings nearest to its share of every class."""
+    normal = counts / counts.sum(axis=0)
+    lacking = np.full((folds, counts.shape[1]), 1 / folds)
+    fold = np.empty(len(counts), dtype=np.int64)
+    for unit in rng.permutation(len(counts)):
+        gain = (lacking**2).sum(axis=1) - ((lacking - normal[unit]) ** 2).sum(axis=1)
+        equal = np.flatnonzero(gain >= gain.max() - 1e-12)
+        chosen = int(rng.choice(equal))
+        lacking[chosen] -= normal[unit]
+        fold[unit] = chosen
+    return fold

@@ -1,0 +1,92 @@
+"""The same evaluation on many splits of the same features: nothing is extracted again."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from histobench.core.atomic import write_text
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.cross_validation import Scheme, Split, splits_of
+from histobench.roi.evaluation.context import merged, rows_of
+from histobench.roi.evaluation.request import EvaluationRequest, SplitOfMany
+from histobench.roi.evaluation.run import EvaluationOutcome, evaluate, fingerprint_of
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.store import check_pair
+from histobench.roi.results.layout import SPLITS
+
+#: Which fold every image is in, one column per repeat.
+ASSIGNMENT = "folds.csv"
+
+
+def evaluate_over_splits(
+    request: EvaluationRequest,
+    scheme: Scheme,
+    *,
+    resume: bool = False,
+    on_split: Callable[[Split, int], None] = lambda split, count: None,
+) -> list[EvaluationOutcome]:
+    """Train and test on every split of all features of the request; each split has its own results folder.
+
+    Training, validation and test features are put together first. Presets that choose on a validation set
+    hold out a part of each training set, as they do where none is given. The folds depend on names, labels,
+    groups and the seed of the request: encoders share them.
+    """
+    pool = everything(request)
+    splits = splits_of(pool.labels.numpy(), pool.groups, pool.img_names, scheme, seed=request.seed)
+    folder = request.results_dir / SPLITS / scheme.name
+    write_text(folder / ASSIGNMENT, assignment(pool, splits))
+    outcomes = []
+    for split in splits:
+        on_split(split, len(splits))
+        part = replace(
+            request,
+            train=rows_of(pool, split.train),
+            test=rows_of(pool, split.test),
+            val=None,
+            results_dir=folder / split.name,
+            split=SplitOfMany(scheme.name, split.repeat, split.fold, len(splits), _digest(pool, split)),
+        )
+        outcomes.append(evaluate(part, resume=resume))
+    return outcomes
+
+
+def everything(request: EvaluationRequest) -> FeatureSet:
+    """All images of the request as one feature set."""
+    for other in (request.val, request.test):
+        if other is not None:
+            check_pair(request.train, other)
+    pool = merged(merged(request.train, request.val), request.test)
+    if (request.train.groups is None) != (request.test.groups is None):
+        raise HistobenchError(
+            "groups (patients, slides) are known for some of the feature files only: splits could tear them "
+            "apart; extract all of them from data with groups"
+        )
+    parts = (part for part in (request.train, request.val, request.test) if part is not None)
+    return replace(pool, metadata={**pool.metadata, "fingerprint": fingerprint_of(*parts)})
+
+
+def assignment(pool: FeatureSet, splits: list[Split]) -> str:
+    """The fold of every image in every repeat, as CSV."""
+    repeats = max(split.repeat for split in splits)
+    rows = [
+        [name, int(label), "" if pool.groups is None else pool.groups[k], *[0] * repeats]
+        for k, (name, label) in enumerate(zip(pool.img_names, pool.labels.tolist(), strict=True))
+    ]
+    for split in splits:
+        for row in split.test:
+            rows[row][2 + split.repeat] = split.fold
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["img_name", "label", "group", *(f"repeat_{k}" for k in range(1, repeats + 1))])
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _digest(pool: FeatureSet, split: Split) -> str:
+    names = sorted(pool.img_names[row] for row in split.test)
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]

@@ -1,0 +1,54 @@
+"""The spread over splits reaches the page of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from histobench.report.site import build_site
+from histobench.roi.data.cross_validation import Scheme
+from histobench.roi.evaluation.over_splits import evaluate_over_splits
+from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.results.reader import split_runs
+
+
+def features(part: str, encoder: str, skill: float) -> FeatureSet:
+    rng = np.random.default_rng(sum(map(ord, part + encoder)))
+    labels = np.arange(30) % 2
+    x = skill * np.eye(2)[labels] + rng.normal(size=(30, 2))
+    return FeatureSet(
+        embeddings=torch.from_numpy(x.astype(np.float32)),
+        labels=torch.from_numpy(labels.astype(np.int64)),
+        img_names=tuple(f"{part}-{k}.png" for k in range(30)),
+        groups=None,
+        metadata={"classes": ["a", "b"], "encoder": encoder, "dataset": "d"},
+    )
+
+
+def test_a_datasets_page_shows_means_spread_and_ranks_over_splits(
+    tmp_path: Path, data_of: Callable[[Path, str], Any]
+) -> None:
+    for encoder, skill in (("good", 4.0), ("poor", 0.5)):
+        parts = (features(part, encoder, skill) for part in ("train", "test"))
+        request = EvaluationRequest(("Proto",), *parts, tmp_path / "r" / encoder, device="cpu")
+        evaluate(request)
+        evaluate_over_splits(request, Scheme(2, 2))
+    site = build_site(tmp_path / "r", tmp_path / "site")
+    (table,) = data_of(site, "dataset/0")["splits"]
+    assert (table["scheme"], table["splits"], table["task"]) == ("2x2", 4, "Proto")
+    assert [row["name"] for row in table["rows"]] == ["good", "poor"]
+    values = [
+        run.metrics["balanced_accuracy"]
+        for run in split_runs(tmp_path / "r")
+        if run.identity.encoder == "good"
+    ]
+    first = table["rows"][0]
+    assert first["least"] <= min(values) + 1e-6
+    assert abs(first["mean"] - np.mean(values)) < 1e-5
+    assert first["first"] == 1.0
