@@ -119,9 +119,16 @@ def metric_intervals(
         table = table.mapped(lambda v: v / top)
     # Over single images the mistakes of a label metric are too alike for moments of influences to tell more.
     adapt = units.group_of is not None or (name not in LABEL_METRICS and label is None) or "au" in name
-    grouped_loss = name in _LOSSES and units.group_of is not None
+    grouped = units.group_of is not None
     low, high = jackknife_bounds(
-        table, scale, size, effective=worth, level=level, adapt=adapt, long_tailed=grouped_loss
+        table,
+        scale,
+        size,
+        effective=worth,
+        level=level,
+        adapt=adapt,
+        long_tailed=grouped and name in _LOSSES,
+        biased=grouped and "auprc" in name,
     )
     if name == "log_loss":
         high = np.minimum(high, -np.log(SMALLEST_PROBABILITY))
