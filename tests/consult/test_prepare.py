@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -110,7 +112,7 @@ def test_no_neighbour_is_of_the_own_group_and_the_audit_would_notice(study: Stud
     assert leaks([case], Cassette([told]), group_of={}, names_of={case.id: "tile-17"})
 
 
-def test_a_changed_cassette_is_refused(study: Study, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_changed_cassette_is_refused(study: Study, tmp_path: Path) -> None:
     from histobench.consult.cassette import read_cassette
 
     table = pq.read_table(study.folder / "cassette.parquet").to_pandas()
@@ -118,3 +120,13 @@ def test_a_changed_cassette_is_refused(study: Study, tmp_path) -> None:  # type:
     table.to_parquet(tmp_path / "cassette.parquet", index=False)
     with pytest.raises(HistobenchError, match="addresses"):
         read_cassette(tmp_path / "cassette.parquet")
+
+
+def test_a_study_that_is_torn_between_two_preparations_is_none(study: Study, tmp_path: Path) -> None:
+    import shutil
+
+    from histobench.consult.study import open_study
+
+    shutil.copytree(study.folder, tmp_path / "torn", ignore=shutil.ignore_patterns("study.json", "runs"))
+    with pytest.raises(HistobenchError, match="holds no study"):
+        open_study(tmp_path / "torn")

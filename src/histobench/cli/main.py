@@ -32,6 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "models": ("histobench.cli.models", "the encoders: table, details, licences"),
     "mint": ("histobench.cli.mint", "language-model agents: run, table, compare, rescore, replay, configs"),
     "consult": ("histobench.cli.consult", "agents that consult encoders: prepare, run, table, compare"),
+    "mcp": ("histobench.cli.mcp", "encoders on a folder as tools for any assistant (MCP)"),
     "doctor": ("histobench.cli.doctor", "is this machine ready? PASS, WARN, FAIL and the fix"),
 }
 

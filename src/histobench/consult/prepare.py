@@ -22,6 +22,7 @@ from histobench.consult.selection import select_cases
 from histobench.consult.study import (
     CASES,
     PICTURES,
+    STUDY,
     Lessons,
     Study,
     StudyFacts,
@@ -91,6 +92,8 @@ def prepare(
         raise HistobenchError(
             f"the study would leak: {problems[0]} ({len(problems)} in all); nothing is written"
         )
+    # Until the last file is there the folder is no study, neither the old one nor the new one.
+    (folder / STUDY).unlink(missing_ok=True)
     write_cassette(folder / FILE, recorded)
     write_cases(folder / CASES, cases)
     write_json(folder / PICTURES, {test.images[row]: str(test.paths[row]) for row in rows})

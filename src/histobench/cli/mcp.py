@@ -1,0 +1,80 @@
+"""Serve encoders on a folder to any assistant that speaks the Model Context Protocol.
+
+Tools: list_regions, predict, neighbours, zero_shot, measure, compare. They only read, and only regions of the
+test split of the folder can be asked about. Standard input and output by default; --http serves on 127.0.0.1.
+
+Examples:
+  histobench mcp --data tiles/ --encoders uni_v1,efficientnet-lite0
+  histobench mcp --data crc.csv --encoders conch_v1 --prompts prompts.txt --http 8000
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from histobench.cli.flag_values import positive, seed
+from histobench.cli.terminal import say
+from histobench.core.errors import HistobenchError
+
+HOST = "127.0.0.1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The folder, the encoders and the way to talk."""
+    parser.add_argument(
+        "--data", required=True, help="folder of class folders, or a CSV of images and labels"
+    )
+    parser.add_argument("--encoders", required=True, help="encoders, separated by commas")
+    parser.add_argument("--classes", help="class mapping file")
+    parser.add_argument(
+        "--split", help="shares of train/val/test where the data has none (default: 0.6/0.2/0.2 for folders)"
+    )
+    parser.add_argument("--group-regex", help="finds the patient or slide in a path")
+    parser.add_argument("--seed", type=seed, default=0, help="of the split (default: 0)")
+    parser.add_argument("--prompts", type=Path, help="prompt file for zero_shot")
+    parser.add_argument(
+        "--weights", help="checkpoint, folder of checkpoints, or table like model_weights.json"
+    )
+    parser.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
+    parser.add_argument("--num_workers", type=int, default=8, help="loading workers (default: 8)")
+    parser.add_argument("--http", type=positive, metavar="PORT", help=f"streamable HTTP on {HOST}:PORT/mcp")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepare the answers, then serve until the assistant leaves."""
+    import tempfile
+
+    from histobench.consult.bench import open_bench
+    from histobench.consult.mcp_server import make_server
+    from histobench.consult.plan import StudyPlan
+    from histobench.roi.data.load import load_dataset
+
+    names = tuple(dict.fromkeys(name.strip() for name in args.encoders.split(",") if name.strip()))
+    if not names:
+        raise HistobenchError("--encoders names no encoder")
+    place = Path(args.data)
+    split = args.split or ("0.6/0.2/0.2" if place.is_dir() and not (place / "test").is_dir() else None)
+    dataset = load_dataset(
+        place, classes_file=args.classes, split=split, group_regex=args.group_regex, seed=args.seed
+    )
+    plan = StudyPlan(
+        names,
+        (),
+        seed=args.seed,
+        prompts=args.prompts,
+        weights=args.weights,
+        device=args.device,
+        num_workers=args.num_workers,
+    )
+    with tempfile.TemporaryDirectory(prefix="histobench-mcp-") as features:
+        bench = open_bench(dataset, plan, place if place.is_dir() else place.parent, Path(features))
+    server = make_server(bench)
+    # Standard output belongs to the protocol: what is for people goes to standard error.
+    where = f"http://{HOST}:{args.http}/mcp" if args.http else "standard input and output"
+    say(f"{len(bench.names)} regions, {len(bench.views)} encoders; serving on {where}", error=True)
+    if args.http:
+        server.run("streamable-http", host=HOST, port=args.http)
+    else:
+        server.run("stdio")
+    return 0

@@ -1,0 +1,100 @@
+"""The tools over the Model Context Protocol, asked by the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp.server.mcpserver")
+from mcp import Client, StdioServerParameters
+
+TOOLS = {"list_regions", "predict", "neighbours", "zero_shot", "measure", "compare"}
+PROGRAM = "import sys; from histobench.cli.main import main; sys.exit(main())"
+
+
+def arguments(study_folder: Path) -> list[str]:
+    source = study_folder.parent
+    encoders = ",".join(f"{source / 'three.py'}:{name}" for name in ("Colours", "Green"))
+    data = ["--data", str(source / "tiles.csv"), "--classes", str(source / "tiles.txt")]
+    return ["-c", PROGRAM, "mcp", *data, "--encoders", encoders, "--num_workers", "0", "--device", "cpu"]
+
+
+async def conversation(server: Any) -> dict[str, Any]:
+    """What a client hears."""
+    async with Client(server, read_timeout_seconds=120) as client:
+        tools = (await client.list_tools()).tools
+        listed = text(await client.call_tool("list_regions", {"count": 3}))
+        region = listed.splitlines()[-1]
+        asked = {"region": region, "encoder": "Colours"}
+        return {
+            "tools": {tool.name for tool in tools},
+            "read_only": all(tool.annotations and tool.annotations.read_only_hint for tool in tools),
+            "listed": listed,
+            "predict": text(await client.call_tool("predict", {**asked, "n": 2})),
+            "neighbours": text(await client.call_tool("neighbours", {**asked, "k": 3})),
+            "pictures": (await client.call_tool("neighbours", {**asked, "k": 3, "thumbnails": True})).content[
+                1:
+            ],
+            "measure": text(await client.call_tool("measure", {"region": region})),
+            "compare": text(await client.call_tool("compare", {"region": region})),
+            "outside": await client.call_tool("measure", {"region": "../../etc/passwd"}),
+            "unread": await client.call_tool("zero_shot", asked),
+        }
+
+
+def text(result: Any) -> str:
+    assert not result.is_error, result.content
+    return str(result.content[0].text)
+
+
+def check(heard: dict[str, Any]) -> None:
+    assert heard["tools"] == TOOLS
+    assert heard["read_only"]
+    assert "Colours" in heard["listed"]
+    assert heard["predict"].count(",") == 1
+    assert len(heard["neighbours"].splitlines()) == 3
+    assert [picture.type for picture in heard["pictures"]] == ["image"] * 3
+    assert "tissue" in heard["measure"]
+    assert [line.partition(":")[0] for line in heard["compare"].splitlines()] == ["Colours", "Green"]
+    assert heard["outside"].is_error
+    assert "no region" in heard["outside"].content[0].text
+    assert heard["unread"].is_error
+
+
+def test_a_client_over_standard_input_and_output_is_served(study_folder: Path) -> None:
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=arguments(study_folder),
+        env={**os.environ, "HISTOBENCH_CACHE": str(study_folder.parent / "cache")},
+    )
+    check(asyncio.run(conversation(server)))
+
+
+@pytest.mark.slow
+def test_a_client_over_http_is_served_on_this_machine_alone(study_folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, *arguments(study_folder), "--http", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert process.poll() is None, process.stderr and process.stderr.read()
+                time.sleep(0.2)
+        check(asyncio.run(conversation(f"http://127.0.0.1:{port}/mcp")))
+    finally:
+        process.terminate()
+        process.wait()
