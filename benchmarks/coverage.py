@@ -87,7 +87,7 @@ def false_claims(situation: Situation, tables: int, *, seed: int) -> dict[str, f
 def _percent(share: float, made: int, sets: int) -> str:
     if made < sets / 4:
         return "too few"
-    return f"{100 * share:.0f}" + ("" if made == sets else f" ({100 * made / sets:.0f} % have one)")
+    return f"{100 * share:.0f}" + ("" if made > 0.995 * sets else f" ({100 * made / sets:.0f} % have one)")
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

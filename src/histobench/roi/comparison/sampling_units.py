@@ -109,7 +109,7 @@ class SamplingUnits:
             return None
         return (
             f"only {self.n_units} groups, {int(present.min())} of them with class {self.name(rarest)}: "
-            "95% intervals of so few hold the truth in about 90 to 95% of test sets"
+            "so few show their own spread only roughly, and intervals are widened for that"
         )
 
     def name(self, label: int) -> str:
