@@ -1,7 +1,8 @@
 """Compare two agents (or one with and without an expert) on the tasks that both have played.
 
-Both rates are taken on the same resampled tasks; the p-value is of "no difference", beside it corrected for
-reading the whole table (Holm; * where the difference then holds at 5 %). RESULTS are folders of
+The difference is taken task by task (Student's t over tasks, within datasets); the p-value is of "no
+difference", beside it corrected for reading the whole table (Holm; * where the difference then holds at 5 %).
+RESULTS are folders of
 runs, recordings or outcome tables; --first and --second each name a model, or MODEL+EXPERT for a run with
 feedback (MODEL+EXPERT/KIND where an expert gave several kinds).
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
     parser.add_argument("--second", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
     parser.add_argument("--k", type=int, default=5, help="the budget (default: 5)")
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--seed", type=seed, default=0, help="accepted for older commands; nothing is drawn")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         if len(kinds) > 1:
             choices = " or ".join(f"{name}/{kind}" for kind in kinds)
             raise HistobenchError(f"{name} has feedback of {len(kinds)} kinds; write {choices}")
-    compared = compare_agents(sides[args.first], sides[args.second], seed=args.seed)
+    compared = compare_agents(sides[args.first], sides[args.second])
     if not compared:
         raise HistobenchError(f"{args.first} and {args.second} have played fewer than two tasks in common")
     from rich.table import Table

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from histobench.cli.main import main
@@ -16,7 +17,7 @@ from histobench.mint.results.comparison import compare_agents
 from histobench.mint.results.feedback_table import feedback_rows
 from histobench.mint.results.group_table import group_rows
 from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table, write_outcome_table
-from histobench.mint.results.reliability import pass_hat, tries_per_task
+from histobench.mint.results.reliability import pass_hat, pass_hat_interval, tries_per_task
 from histobench.mint.results.uncertainty import gain, rate_interval, slope_interval
 
 
@@ -73,10 +74,45 @@ def test_the_gain_is_paired_by_task() -> None:
     difference = gain(with_expert, without)
     assert difference is not None
     assert difference.difference == pytest.approx(0.1)
-    assert difference.interval.low > 0.04  # the same tasks are hard for both
+    assert difference.interval.low > 0.03  # the same tasks are hard for both
     assert difference.p_value < 0.01
     row = feedback_rows([*without, *with_expert])[0]
     assert (row.expert, row.rate, row.gain.difference) == ("e", 50.0, pytest.approx(0.1))
+
+
+def test_the_gain_of_many_tasks_is_that_of_the_paired_t_test() -> None:
+    generator = random.Random(5)
+    first, second = (
+        [outcome(task, generator.random() < rate) for task in range(2000)] for rate in (0.6, 0.57)
+    )
+    differences = [int(a.success) - int(b.success) for a, b in zip(first, second, strict=True)]
+    expected = stats.ttest_1samp(differences, 0)
+    found = gain(first, second)
+    assert found.p_value == pytest.approx(expected.pvalue, rel=0.02)
+    bounds = expected.confidence_interval()
+    assert (found.interval.low, found.interval.high) == pytest.approx((bounds.low, bounds.high), abs=5e-4)
+
+
+@pytest.mark.parametrize("tasks", [10, 30])
+def test_intervals_of_few_tasks_hold_the_truth(tasks: int) -> None:
+    """Rates, gains and pass^3 of agents whose chances are known; `benchmarks/agent_coverage.py` has more."""
+    generator = np.random.default_rng(tasks)
+    held = np.zeros(3)
+    for _ in range(200):
+        chance = generator.beta(2, 1, tasks)
+        better = chance + 0.2 * (1 - chance)
+
+        def play(chances: np.ndarray, tries: int) -> list[EpisodeOutcome]:
+            solved = generator.random((tasks, tries)) < chances[:, None]
+            return [outcome(task, bool(one)) for task in range(tasks) for one in solved[task]]
+
+        repeated = play(chance, 3)
+        held += [
+            rate_interval(repeated, n_resamples=300).contains(2 / 3),
+            gain(play(better, 1), play(chance, 1)).interval.contains(0.2 / 3),
+            pass_hat_interval(repeated, 3).contains(2 / 3 * 3 / 4 * 4 / 5),
+        ]
+    assert (held / 200 >= 0.91).all()
 
 
 def test_tasks_that_only_one_has_played_are_left_out() -> None:

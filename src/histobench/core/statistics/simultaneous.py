@@ -21,6 +21,7 @@ the critical value.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,7 +153,15 @@ def normal_draws(covariance: Floats, n: int, *, seed: int) -> Floats:
     """Draws [m, n] from the normal distribution with mean 0; the covariance may be singular."""
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    drawn: Floats = root @ np.random.default_rng(seed).standard_normal((len(covariance), n))
+    drawn: Floats = root @ _standard_normal(len(covariance), n, seed)
+    return drawn
+
+
+@lru_cache(maxsize=8)
+def _standard_normal(m: int, n: int, seed: int) -> Floats:
+    """The same draws serve every table of m models."""
+    drawn: Floats = np.random.default_rng(seed).standard_normal((m, n))
+    drawn.flags.writeable = False
     return drawn
 
 

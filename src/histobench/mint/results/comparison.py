@@ -13,8 +13,6 @@ from histobench.mint.results.outcome import EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain
 
 ALL = "all"
-#: More than for an interval: small p-values need them.
-RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class AgentComparison:
 
 
 def compare_agents(
-    first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome], *, seed: int = 0
+    first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome]
 ) -> list[AgentComparison]:
     """Over all tasks, for each family and for each dataset; groups with fewer than two tasks are left out.
 
@@ -45,16 +43,16 @@ def compare_agents(
         for outcome in outcomes:
             for name in dict.fromkeys((ALL, outcome.family, outcome.task)):
                 groups[name][side].append(outcome)
-    compared = [_compare(name, *sides, seed) for name, sides in groups.items()]
+    compared = [_compare(name, *sides) for name, sides in groups.items()]
     rows = [comparison for comparison in compared if comparison is not None]
     corrected = holm([row.difference.p_value for row in rows])
     return [replace(row, p_holm=float(p_value)) for row, p_value in zip(rows, corrected, strict=True)]
 
 
 def _compare(
-    name: str, first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome], seed: int
+    name: str, first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome]
 ) -> AgentComparison | None:
-    difference = gain(first, second, seed=seed, n_resamples=RESAMPLES)
+    difference = gain(first, second)
     if difference is None:
         return None
     results = [by_task(first), by_task(second)]

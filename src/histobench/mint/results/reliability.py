@@ -7,7 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb
 
+import numpy as np
+
+from histobench.core.statistics.intervals import Interval
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
+from histobench.mint.results.uncertainty import share_interval
 
 
 def tries_per_task(outcomes: Iterable[EpisodeOutcome]) -> int:
@@ -30,6 +34,15 @@ def pass_hat(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
         return None
     shares = [comb(sum(results), tries) / comb(len(results), tries) for results in solved.values()]
     return sum(shares) / len(shares)
+
+
+def pass_hat_interval(outcomes: Sequence[EpisodeOutcome], tries: int) -> Interval | None:
+    """The interval of `pass_hat` over tasks; `None` where some task has fewer tries."""
+    solved = by_task(outcomes)
+    if not solved or min(map(len, solved.values())) < tries:
+        return None
+    shares = [comb(sum(results), tries) / comb(len(results), tries) for results in solved.values()]
+    return share_interval(np.array(shares, dtype=np.float64), 1)
 
 
 def pass_at(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:

@@ -8,12 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.statistics.intervals import Interval, percentile_interval
-from histobench.core.statistics.paired import PairedDifference, paired_bootstrap
+from histobench.core.statistics.jackknife import t_p_value, t_quantile
+from histobench.core.statistics.paired import PairedDifference
+from histobench.core.statistics.proportion import wilson_bounds
 from histobench.core.statistics.resampling import SamplingDesign, replicates, sampling_design
 from histobench.mint.results.outcome import EpisodeOutcome, by_task
 
 RESAMPLES = 2000
 LEVEL = 0.95
+#: Percentile intervals need as many tasks; `benchmarks/agent_coverage.py`.
+ENOUGH_TASKS = 30
 
 Floats = NDArray[np.float64]
 
@@ -23,18 +27,42 @@ def rate_interval(
 ) -> Interval:
     """The interval of a success rate (as a share). Repeated episodes of a task stay together.
 
-    Rates near 0 or 1 have no resample that differs; there the interval of Wilson is given instead.
+    Resamples of few tasks spread too little, and rates near 0 or 1 have none that differs; there the interval
+    of Wilson is given instead.
     """
     successes = np.array([outcome.success for outcome in outcomes], dtype=np.float64)
     design = task_design(outcomes)
     if design.n_units < 2:
         return Interval(None, None, level, "percentile", 0, "one task says nothing about others")
-    if successes.min() == successes.max():
-        return _wilson(float(successes.mean()), design.n_units, level)
+    if design.n_units < ENOUGH_TASKS or successes.min() == successes.max():
+        played = by_task(outcomes).values()
+        return share_interval(
+            np.array([np.mean(results) for results in played]), min(map(len, played)), level=level
+        )
     resampled = replicates(
         lambda counts: _share(counts, successes), design, n_resamples=n_resamples, seed=seed
     )
     return percentile_interval(resampled, level=level)
+
+
+def share_interval(shares: Floats, tries: int, *, level: float = LEVEL) -> Interval:
+    """The interval of the mean of one share for each task (of its tries solved, or 0 and 1).
+
+    Wilson's interval with as many independent tries as the shares' spread over tasks is worth: as many as
+    there are tasks where a task is solved always or never, up to all tries where tasks are alike. Few tasks
+    know their spread badly, so in between the number is lowered by the ratio of the normal to Student's
+    quantile, squared.
+    """
+    n, mean = len(shares), float(shares.mean())
+    if n < 2:
+        return Interval(None, None, level, "wilson", 0, "one task says nothing about others")
+    worth = float(n)
+    if not np.isin(shares, (0.0, 1.0)).all():
+        worth = mean * (1 - mean) / (float(shares.var(ddof=1)) / n + 1e-12)
+        worth = min(max(worth, n - 1.0), float(n * tries))
+        worth *= (t_quantile(float("inf"), level) / t_quantile(n - 1.0, level)) ** 2
+    low, high = wilson_bounds(mean * worth, worth, level=level)
+    return Interval(float(low), float(high), level, "wilson", 0)
 
 
 def task_design(outcomes: Sequence[EpisodeOutcome]) -> SamplingDesign:
@@ -47,32 +75,40 @@ def task_design(outcomes: Sequence[EpisodeOutcome]) -> SamplingDesign:
 
 
 def gain(
-    first: Sequence[EpisodeOutcome],
-    second: Sequence[EpisodeOutcome],
-    *,
-    n_resamples: int = RESAMPLES,
-    seed: int = 0,
-    level: float = LEVEL,
+    first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome], *, level: float = LEVEL
 ) -> PairedDifference | None:
     """Success of `first` minus success of `second` on the tasks that both have played; `None` without any.
 
-    Both rates are taken on the same resampled tasks, so that hard tasks are hard for both.
+    Student's t over tasks, within datasets, with two tasks added of which each agent wins one (Bonett and
+    Price 2012): few tasks of which most end alike would otherwise show no spread. The interval excludes 0
+    exactly where the p-value is below 1 - level.
     """
-    shared = by_task(first).keys() & by_task(second).keys()
-    both = [[outcome for outcome in outcomes if outcome.key in shared] for outcomes in (first, second)]
-    if len(shared) < 2:
+    sides = [_by_task(outcomes) for outcomes in (first, second)]
+    shared = sorted(sides[0].keys() & sides[1].keys())
+    n = len(shared)
+    if n < 2:
         return None
-    together = [*both[0], *both[1]]
-    successes = np.array([outcome.success for outcome in together], dtype=np.float64)
-    is_first = np.arange(len(together)) < len(both[0])
-    return paired_bootstrap(
-        lambda counts: _share(counts[:, is_first], successes[is_first]),
-        lambda counts: _share(counts[:, ~is_first], successes[~is_first]),
-        task_design(together),
-        n_resamples=n_resamples,
-        seed=seed,
-        level=level,
+    solved, played = (
+        np.array([[side[task][k] for task in shared] for side in sides], dtype=np.float64) for k in (0, 1)
     )
+    rates = solved.sum(axis=1) / played.sum(axis=1)
+    difference = float(rates[0] - rates[1])
+    # How far each task moves either rate, in tasks; with equal tries its own difference from the mean.
+    moved = n * (solved - rates[:, None] * played) / played.sum(axis=1, keepdims=True)
+    each = moved[0] - moved[1]
+    datasets = np.unique([task for task, _ in shared], return_inverse=True)[1]
+    sizes = np.bincount(datasets)
+    within = each - (np.bincount(datasets, each) / sizes)[datasets]
+    error = float(np.sqrt((within @ within + 2) / (n + 2) / (n + 1)))
+    middle, freedom = difference * n / (n + 2), max(n - len(sizes), 1.0)
+    half = t_quantile(freedom, level) * error
+    interval = Interval(max(middle - half, -1.0), min(middle + half, 1.0), level, "t over tasks")
+    return PairedDifference(difference, interval, float(t_p_value(middle / error, freedom)))
+
+
+def _by_task(outcomes: Sequence[EpisodeOutcome]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Task -> how often it was solved, and played."""
+    return {key: (sum(results), len(results)) for key, results in by_task(outcomes).items()}
 
 
 def slope_interval(
@@ -101,12 +137,3 @@ def slope_interval(
 
 def _share(counts: NDArray[np.int32], successes: Floats) -> Floats:
     return np.asarray((counts @ successes) / counts.sum(axis=1), dtype=np.float64)
-
-
-def _wilson(rate: float, n: int, level: float) -> Interval:
-    from scipy import special
-
-    z = float(special.ndtri(0.5 + level / 2))
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * (rate * (1 - rate) / n + z * z / (4 * n * n)) ** 0.5
-    return Interval(max(0.0, centre - half), min(1.0, centre + half), level, "wilson", 0)
