@@ -11,6 +11,7 @@ import { Thumb, useThumbs } from "../gallery";
 import { Breadcrumbs, Loading, Notice, Select, TableDownloads, useData } from "../parts";
 import { href, runHref, type Route } from "../route";
 import { BEST, TIE } from "./leaderboard";
+import { Robustness, type RobustnessData } from "./robustness";
 import type { Palette } from "../theme";
 
 interface LearningPoint {
@@ -32,6 +33,7 @@ interface DatasetData {
   fewShot: LearningPoint[];
   efficiency: LearningPoint[];
   splits: OverSplits[];
+  robustness: RobustnessData[];
 }
 
 /** Encoders over repeated splits of the same images, best mean first. */
@@ -109,6 +111,7 @@ export function DatasetPage({ site, route }: { site: Site; route: Route }) {
         </div>
         <Examples site={site} data={data} />
       </div>
+      {data.robustness.length > 0 && <Robustness tables={data.robustness} name={dataset.name} />}
       {data.fewShot.length > 0 && <Curves site={site} points={data.fewShot} title="Few-shot" name={`few-shot_${dataset.name}`} kind="few" />}
       {data.efficiency.length > 0 && <Curves site={site} points={data.efficiency} title="Label efficiency" name={`label-efficiency_${dataset.name}`} kind="share" />}
     </>

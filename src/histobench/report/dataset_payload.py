@@ -11,7 +11,9 @@ import numpy as np
 
 from histobench.report.image_source import ImageSource
 from histobench.report.inventory import Inventory
+from histobench.report.robustness_payload import robustness_payload
 from histobench.report.table import TableResult, WrongImages
+from histobench.roi.comparison.robustness import RobustnessTable
 from histobench.roi.data.check import check_dataset
 from histobench.roi.data.dataset import SPLITS
 
@@ -29,6 +31,7 @@ def dataset_payload(
     results: Sequence[TableResult],
     source: ImageSource | None,
     *,
+    robustness: Sequence[RobustnessTable] = (),
     thorough: bool = False,
 ) -> dict[str, Any]:
     """Everything about one dataset that is not a table of the leaderboard."""
@@ -52,6 +55,7 @@ def dataset_payload(
         "findings": _findings(source, thorough),
         "fewShot": _curve(inventory, members, _few_shot_place),
         "efficiency": _curve(inventory, members, _share_place),
+        "robustness": robustness_payload(inventory.datasets[index], robustness),
     }
 
 

@@ -11,6 +11,7 @@ from histobench.report.encoder_facts import bibtex, encoder_facts
 from histobench.report.inventory import Inventory
 from histobench.report.run_payload import provenance
 from histobench.report.table import TableResult
+from histobench.roi.comparison.robustness import RobustnessTable
 
 _OWN_BIBTEX = f"""@software{{histobench,
   author = {{{{The histobench authors}}}},
@@ -29,7 +30,10 @@ _MINT_BIBTEX = """@inproceedings{wang2024mint,
 
 
 def methods_payload(
-    inventory: Inventory, results: list[TableResult], agents: Sequence[AgentRun] = ()
+    inventory: Inventory,
+    results: list[TableResult],
+    agents: Sequence[AgentRun] = (),
+    robustness: Sequence[RobustnessTable] = (),
 ) -> dict[str, Any]:
     """Provenance of every run by column, citations, BibTeX and the paragraph."""
     rows = [provenance(run) for run in inventory.runs]
@@ -38,7 +42,16 @@ def methods_payload(
     return {
         "provenance": {name: [row[name] for row in rows] for name in _COLUMNS},
         "bibtex": "\n\n".join([_OWN_BIBTEX, *entries, *([_MINT_BIBTEX] if agents else [])]),
-        "paragraph": " ".join(filter(None, [paragraph(inventory, results), agents_paragraph(agents)])),
+        "paragraph": " ".join(
+            filter(
+                None,
+                [
+                    paragraph(inventory, results),
+                    robustness_paragraph(robustness),
+                    agents_paragraph(agents),
+                ],
+            )
+        ),
         "software": software(inventory),
         "how": resamples({result.how for result in results if result.how}),
         "tests": sorted({test for result in results for test, _ in result.tests.values() if test}),
@@ -117,6 +130,23 @@ def _interval_words(results: list[TableResult]) -> str:
         "bca": "BCa bootstrap intervals",
     }
     return _and([word for kind, word in words.items() if kind in kinds] or [words["logit-t"]])
+
+
+def robustness_paragraph(tables: Sequence[RobustnessTable]) -> str:
+    """What was done to tell the tissue from the site."""
+    if not tables:
+        return ""
+    columns = _and(list(dict.fromkeys(table.column for table in tables)))
+    sizes = {pack.content["details"].get("k") for table in tables for pack in table.packs} - {None}
+    chosen = f"k = {_and([str(k) for k in sorted(sizes)], 'or')}, " if sizes else "k chosen "
+    return (
+        f"Robustness to {columns} was measured on the images of all splits: the robustness index (share of "
+        "neighbours of the same class from another site among those that share either class or site; "
+        f"{chosen}by the balanced accuracy of the majority vote), the cross-site margin, the AUROC of a "
+        "cross-validated logistic regression of the site, and balanced accuracy at sites left out of "
+        "training; neighbours and folds never shared a patient or slide where these were known, and "
+        "intervals are percentile bootstrap intervals over them."
+    )
 
 
 def agents_paragraph(agents: Sequence[AgentRun]) -> str:

@@ -26,6 +26,7 @@ from histobench.report.measured_speed import measured_speed
 from histobench.report.methods import methods_payload
 from histobench.report.page import write_page
 from histobench.report.payload import write_payload
+from histobench.report.robustness_payload import stored_tables
 from histobench.report.site_folder import site_folder
 from histobench.report.split_payload import split_payloads
 from histobench.report.table import TableJob, TableResult, WrongImages, build_table
@@ -82,11 +83,19 @@ def build_site(
         )
         thumbs = _write_thumbnails(inventory, results, sources, site, cache, workers, on_progress)
         over_splits = split_payloads(results_dir)
+        robustness = stored_tables(results_dir)
         for index, name in enumerate(inventory.datasets):
-            content = dataset_payload(index, inventory, results, sources.of.get(name), thorough=thorough)
+            content = dataset_payload(
+                index,
+                inventory,
+                results,
+                sources.of.get(name),
+                robustness=robustness,
+                thorough=thorough,
+            )
             write_payload(site, f"dataset/{index}", content | {"splits": over_splits.get(name, [])})
         maps = _write_maps(inventory, results, site, results_dir, thorough, on_progress)
-        write_payload(site, "methods", methods_payload(inventory, results, agents))
+        write_payload(site, "methods", methods_payload(inventory, results, agents, robustness))
         if agents:
             write_agents(site, agents)
         speeds, device = measured_speed(results_dir)
