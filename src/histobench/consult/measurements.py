@@ -96,7 +96,7 @@ def typical_text(label: str, values: Floats) -> str:
 def read_measurements(text: str) -> Floats:
     """The numbers that an answer of `measure()` shows, as they are shown.
 
-    >>> read_measurements(measurement_text(range(10)))[3]
+    >>> float(read_measurements(measurement_text(range(10)))[3])
     3.0
     """
     shown: Mapping[str, str] = dict(line.rsplit(": ", 1) for line in text.splitlines() if ": " in line)
