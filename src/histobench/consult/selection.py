@@ -28,7 +28,7 @@ def select_cases(labels: Ints, wrong: NDArray[np.bool_], *, count: int, seed: in
 
     >>> labels, wrong = np.array([0, 0, 0, 1, 1, 1]), np.array([1, 0, 0, 0, 0, 0], dtype=bool)
     >>> chosen = select_cases(labels, wrong, count=3)
-    >>> len(chosen.rows), chosen.probability[0]
+    >>> len(chosen.rows), float(chosen.probability[0])
     (3, 1.0)
     """
     generator = np.random.default_rng([seed, len(labels), count])
