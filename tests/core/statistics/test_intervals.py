@@ -12,7 +12,6 @@ from histobench.core.statistics.intervals import (
     bca_interval,
     most_unseen,
     percentile_interval,
-    percentile_intervals,
 )
 from histobench.core.statistics.resampling import (
     draw_counts,
@@ -38,20 +37,6 @@ def test_what_was_never_seen_has_the_exact_binomial_bound(n: int) -> None:
     for level in (0.9, 0.95):
         reference = stats.binomtest(0, n).proportion_ci(level, method="exact")
         assert most_unseen(n, level=level) == pytest.approx(reference.high)
-
-
-@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
-@pytest.mark.parametrize("n", [2, 3, 200, 1000])
-def test_intervals_of_many_rows_are_those_of_each_row(n: int, level: float) -> None:
-    rows = np.random.default_rng(n).normal(size=(50, n))
-    assert percentile_intervals(rows, level=level) == [percentile_interval(row, level=level) for row in rows]
-
-
-@pytest.mark.parametrize("undefined", [3, 198])
-def test_undefined_replicates_are_left_out_of_many_rows_too(undefined: int) -> None:
-    rows = np.random.default_rng(2).normal(size=(5, 200))
-    rows[1, :undefined] = np.nan
-    assert percentile_intervals(rows, level=0.9) == [percentile_interval(row, level=0.9) for row in rows]
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95])

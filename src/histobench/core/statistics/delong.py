@@ -84,24 +84,6 @@ def delong_test(
     return _paired(_placements(first, samples.labels), _placements(second, samples.labels), samples)
 
 
-def delong_all_pairs(
-    models: Sequence[ArrayLike], labels: ArrayLike, *, clusters: Sequence[object] | None = None
-) -> dict[tuple[int, int], DeLongTest]:
-    """`delong_test` of every pair i < j of models on the same samples, ranking each model's scores once.
-
-    >>> tests = delong_all_pairs([[0.1, 0.4, 0.35, 0.8], [0.2, 0.1, 0.7, 0.8]], [0, 0, 1, 1])
-    >>> tests[0, 1].difference
-    -0.25
-    """
-    samples = _Samples.of(labels, clusters)
-    placed = [_placements(scores, samples.labels) for scores in models]
-    return {
-        (i, j): _paired(placed[i], placed[j], samples)
-        for i in range(len(placed))
-        for j in range(i + 1, len(placed))
-    }
-
-
 @dataclass(frozen=True)
 class _Samples:
     """Whose scores are ranked: class labels, and classes and clusters as codes from 0 on."""

@@ -26,11 +26,6 @@ class Interval:
     n_valid: int = 0  # resamples on which the metric was defined
     reason: str | None = None
 
-    @property
-    def has_no_width(self) -> bool:
-        """Whether every resample gave the same value, as when nothing was wrong."""
-        return self.low is not None and self.low == self.high
-
     def contains(self, value: float) -> bool:
         """Whether `value` lies inside, bounds included; an interval without bounds excludes nothing."""
         if self.low is None or self.high is None:
@@ -64,42 +59,6 @@ def percentile_interval(replicates: Floats, *, level: float = 0.95) -> Interval:
     tail = (1 - level) / 2
     low, high = np.quantile(valid, [tail, 1 - tail])
     return Interval(float(low), float(high), level, "percentile", len(valid), _partial(replicates, valid))
-
-
-def percentile_intervals(rows: Floats, *, level: float = 0.95) -> list[Interval]:
-    """`percentile_interval` of every row [m, B], in one go where all replicates are defined."""
-    if not _all_defined(rows):
-        return [percentile_interval(row, level=level) for row in rows]
-    low, high = percentile_bounds(rows, level=level)
-    return [
-        Interval(a, b, level, "percentile", rows.shape[1])
-        for a, b in zip(low.tolist(), high.tolist(), strict=True)
-    ]
-
-
-def percentile_bounds(rows: Floats, *, level: float = 0.95) -> tuple[Floats, Floats]:
-    """The bounds of `percentile_interval` of every row [m, B]; NaN where there are none."""
-    if not _all_defined(rows):
-        found = [percentile_interval(row, level=level) for row in rows]
-        bounds = np.array([(interval.low, interval.high) for interval in found], dtype=np.float64)
-        return bounds[:, 0], bounds[:, 1]
-    tail = (1 - level) / 2
-    ordered = np.sort(rows, axis=1)  # several times as fast as the selection that np.quantile does
-    return _quantile_of_ordered(ordered, tail), _quantile_of_ordered(ordered, 1 - tail)
-
-
-def _all_defined(rows: Floats) -> bool:
-    return rows.shape[1] >= 2 and bool(np.isfinite(rows).all())
-
-
-def _quantile_of_ordered(rows: Floats, share: float) -> Floats:
-    """The quantile of each ordered row, interpolated linearly and rounded just as np.quantile does."""
-    place = share * (rows.shape[1] - 1)
-    before = int(np.floor(place))
-    weight = place - before
-    first, second = rows[:, before], rows[:, min(before + 1, rows.shape[1] - 1)]
-    step = second - first
-    return first + step * weight if weight < 0.5 else second - step * (1 - weight)
 
 
 def bca_interval(
