@@ -68,7 +68,7 @@ def main() -> int:
             f"| {kind.name} | {found['pair']:.1f} | {found['set']:.1f} | {found['rank']:.1f} "
             f"| {found['winner']:.1f} ({found['ordinary']:.1f}) "
             f"| {found['error']:+.3f} ({found['measured']:+.3f}) | {found['size']:.1f} "
-            f"| {found['shown']:.0f} |",
+            f"| {'-' if np.isnan(found['shown']) else format(found['shown'], '.0f')} |",
             flush=True,
         )
     return 0

@@ -119,6 +119,9 @@ def independent_comparisons(covariance: Floats, freedom: float, *, level: float 
     if m < 3 or not np.isfinite(covariance).all():
         return pairs
     weight = m / (m + freedom)
+    all_of_it = min(1.0, 4 * weight)
+    if all_of_it == 1:
+        return pairs
     blended, residual = towards_equal_correlation(covariance, weight)
     if residual <= 0:
         return pairs
@@ -137,7 +140,7 @@ def independent_comparisons(covariance: Floats, freedom: float, *, level: float 
         np.maximum(largest, distance.max(axis=0), out=largest)
     tail = 2 * float(special.ndtr(-float(np.quantile(largest, level))))
     worth = min(max(np.log(level) / np.log1p(-tail), 1.0), pairs)
-    return float(worth + min(1.0, 4 * weight) * (pairs - worth))
+    return float(worth + all_of_it * (pairs - worth))
 
 
 def towards_equal_correlation(covariance: Floats, weight: float) -> tuple[Floats, float]:
