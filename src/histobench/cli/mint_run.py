@@ -9,7 +9,7 @@ A run that was stopped or killed goes on where it was: repeat the same command.
 
 Examples:
   histobench mint run --constrain                                a small local model on eight built-in tasks
-  histobench mint run --constrain --limit 4 --k 2                the same in a minute or less
+  histobench mint run --constrain --limit 4 --k 2                the first four of them, two actions each
   histobench mint run --agent openai:gpt-4o-mini --tasks gsm8k,math --k 1..5 --max-cost 5
   histobench mint run --agent openai:M@http://localhost:8000/v1 --tasks reasoning --feedback openai:gpt-4o
   histobench mint run --config configs/ --output data/outputs
