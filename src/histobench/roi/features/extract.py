@@ -208,7 +208,9 @@ class _Run:
         """
         lacking = [track for track in tracks if self._missing(track.cache, inventory)]
         with ExitStack() as stack:
-            for track in sorted(lacking, key=lambda track: track.cache.fingerprint):
+            # One lock per encoder, for the same one may be asked for twice, in an order that all runs keep.
+            by_cache = {track.cache.fingerprint: track for track in lacking}
+            for _, track in sorted(by_cache.items()):
                 told = f"{track.encoder.name}: another run is computing features with it; waiting for it"
                 lock = track.cache.folder / ".computing.lock"
                 stack.enter_context(exclusive(lock, on_wait=partial(self.progress.say, told)))
