@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from histobench.roi.comparison.comparison import Comparison
     from histobench.roi.results.stored_run import StoredRun
 
-Source = "Dataset | str | Path"
-
 
 def run(
     data: Dataset | str | Path | Sequence[Dataset | str | Path],
