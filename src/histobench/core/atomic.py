@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,26 @@ def write_text(target: str | Path, text: str) -> None:
 def write_json(target: str | Path, value: Any) -> None:
     """Write `value` to `target` atomically as readable JSON; NaN is refused, missing values are null."""
     write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def create_json(target: str | Path, value: Any) -> bool:
+    """Write `value` to `target` unless it is there already; of several that try at once, one succeeds."""
+    target = Path(target)
+    mine = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    write_json(mine, value)
+    try:
+        os.link(mine, target)  # atomic on shared file systems too, and refused where there is a file
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if target.exists():
+            return False
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
+            raise _write_error(target, error) from error
+        os.replace(mine, target)  # no hard links here
+    finally:
+        mine.unlink(missing_ok=True)
+    return True
 
 
 def _flush(path: Path) -> None:

@@ -1,8 +1,4 @@
-"""A Parquet table that grows by rows: one tidy row per number measured.
-
-A number is known by what it was measured on: measured again, it takes the place of the old one. So rows can
-be handed in twice, by a run that goes on or by two runs at once, and are there once.
-"""
+"""A Parquet table with one tidy row per number measured; it is written as a whole, from what was stored."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import Any
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
-from histobench.core.file_lock import exclusive
 
 #: Column -> kind; the order is the order in the file.
 COLUMNS: dict[str, str] = {
@@ -31,34 +26,20 @@ COLUMNS: dict[str, str] = {
 }
 
 
-#: What a number is known by; the other columns are what was found, and when.
-KEY = tuple(name for name in COLUMNS if name not in ("value", "n", "date"))
-
-
-def append_rows(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Add `rows` to the table at `path`, which stays whole even if the process is killed meanwhile.
-
-    A row takes the place of an earlier one with the same `KEY`.
-    """
+def write_rows(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the table at `path`; it stays whole even if the process is killed meanwhile."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = pa.Table.from_pylist([{name: row.get(name) for name in COLUMNS} for row in rows], schema=_schema())
-    with exclusive(path.with_name(f".{path.name}.lock")):
-        table = new
-        if path.exists():
-            old = read_table(path)
-            fresh = set(_keys(new))
-            kept = [key not in fresh for key in _keys(old)]
-            table = pa.concat_tables([old.filter(pa.array(kept, pa.bool_())), new])
-        with atomic_path(path) as temporary:
-            pq.write_table(table, temporary)
+    table = pa.Table.from_pylist(
+        [{name: row.get(name) for name in COLUMNS} for row in rows], schema=_schema()
+    )
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary)
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """All rows of the table at `path`, oldest first."""
+    """All rows of the table at `path`."""
     return list(read_table(Path(path)).to_pylist())
 
 
@@ -71,12 +52,8 @@ def read_table(path: Path) -> Any:
         return pq.read_table(path, schema=_schema(), partitioning=None)
     except (pa.ArrowInvalid, OSError) as error:
         raise HistobenchError(
-            f"{path}: {error}; move it away to start a new table (the JSON files keep the numbers)"
+            f"{path}: {error}; remove it and run again: it is made from the JSON files"
         ) from error
-
-
-def _keys(table: Any) -> list[tuple[Any, ...]]:
-    return list(zip(*(table.column(name).to_pylist() for name in KEY), strict=True))
 
 
 def _schema() -> Any:

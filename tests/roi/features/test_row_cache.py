@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from histobench.roi.features.content_hashes import ContentHashes
 from histobench.roi.features.fingerprint import describe_transform, fingerprint
 from histobench.roi.features.leftovers import remove_leftovers
 from histobench.roi.features.row_cache import RowCache
-from histobench.roi.features.row_shard import read_shard, write_shard
+from histobench.roi.features.row_shard import is_intact, read_shard, remove_damaged, shard_files, write_shard
 from histobench.roi.features.store import load
 
 DESCRIPTION = {"encoder": "e", "dim": 4}
@@ -76,6 +78,69 @@ def test_a_shard_whose_content_changed_is_removed(tmp_path: Path) -> None:
     with pytest.raises(HistobenchError, match="was damaged and has been removed"):
         read_shard(path)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EMFILE, errno.EIO])
+def test_an_intact_shard_survives_every_error_of_the_disk(
+    tmp_path: Path, faulty_disk: Any, code: int
+) -> None:
+    cache = RowCache(tmp_path, DESCRIPTION)
+    cache.add(keys_of(1, 2), rows_of(1, 2), {})
+    (shard,) = shard_files(cache.folder)
+    content = shard.read_bytes()
+    with faulty_disk.failing(shard, code, times=3):  # passes: the rows are there after all
+        assert keys_of(1)[0] in RowCache(tmp_path, DESCRIPTION)
+    for read in (
+        lambda: RowCache(tmp_path, DESCRIPTION),
+        lambda: read_shard(shard),
+        lambda: is_intact(shard),
+    ):
+        with (
+            faulty_disk.failing(shard, code),
+            pytest.raises(HistobenchError, match="left as it is; run again"),
+        ):
+            read()
+    with faulty_disk.failing(cache.folder, code), pytest.raises(HistobenchError, match="left as it is"):
+        shard_files(cache.folder)
+    assert faulty_disk.failed > 3
+    assert shard.read_bytes() == content
+    out = np.empty((2, 4), np.float32)
+    RowCache(tmp_path, DESCRIPTION).gather(keys_of(2, 1), out)
+    np.testing.assert_array_equal(out, rows_of(2, 1))
+
+
+def test_what_a_checksum_proves_damaged_is_removed_and_a_lagging_listing_loses_nothing(
+    tmp_path: Path, faulty_disk: Any
+) -> None:
+    cache = RowCache(tmp_path, DESCRIPTION)
+    cache.add(keys_of(1), rows_of(1), {})
+    (shard,) = shard_files(cache.folder)
+    shard.write_bytes(shard.read_bytes()[:20])
+    assert keys_of(1)[0] not in RowCache(tmp_path, DESCRIPTION)
+    assert not shard.exists()
+    cache.add(keys_of(1), rows_of(1), {})
+    assert shard.exists()
+    remove_damaged(shard)  # another machine saw the damage before it was written anew
+    with faulty_disk.lagging(shard):
+        late = RowCache(tmp_path, DESCRIPTION)
+        assert keys_of(1)[0] not in late
+        late.add(keys_of(1), rows_of(1), {})  # computed again: the same file
+    assert len(shard_files(cache.folder)) == 1
+    late.refresh()
+    assert keys_of(1)[0] in late
+
+
+def test_the_first_decision_about_a_cache_holds_for_everybody(tmp_path: Path) -> None:
+    one, other = RowCache(tmp_path, DESCRIPTION), RowCache(tmp_path, DESCRIPTION)
+    assert one.decide_once("precision", {"precision": "fp16"}) == {"precision": "fp16"}
+    assert other.decide_once("precision", {"precision": "fp32"}) == {"precision": "fp16"}
+
+
+def test_a_decision_that_cannot_be_read_now_is_not_made_again(tmp_path: Path, faulty_disk: Any) -> None:
+    cache = RowCache(tmp_path, DESCRIPTION)
+    cache.decide_once("precision", {"precision": "fp16"})
+    with faulty_disk.failing(cache.folder, errno.ESTALE), pytest.raises(HistobenchError, match="run again"):
+        cache.decision("precision")
 
 
 def test_putting_a_set_together_does_not_hold_it_in_memory(

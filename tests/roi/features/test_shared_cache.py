@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from histobench.core.file_lock import exclusive
+from histobench.core.claim import exclusive
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.encoders.registry import create_encoder
@@ -56,7 +56,7 @@ def test_a_lock_is_waited_for_and_does_without_where_there_can_be_none(tmp_path:
     waited: list[int] = []
     with exclusive(tmp_path / "lock"):
         code = (
-            "import sys; from pathlib import Path; from histobench.core.file_lock import exclusive\n"
+            "import sys; from pathlib import Path; from histobench.core.claim import exclusive\n"
             "def told():\n    print('waiting', flush=True)\n"
             "with exclusive(Path(sys.argv[1]), on_wait=told):\n    print('got it', flush=True)\n"
         )
@@ -87,12 +87,13 @@ def test_two_runs_at_once_compute_each_image_once_and_write_the_same_rows(tmp_pa
     for run in runs:
         said, _ = run.communicate(timeout=300)
         assert run.returncode == 0, said
-    from histobench.core.tidy_store import KEY, read_rows
+    from histobench.core.tidy_store import COLUMNS, read_rows
     from histobench.roi.features.feature_index import cached_encoders
     from histobench.roi.results.reader import load_runs
 
     (table,) = (tmp_path / "r").rglob("results.parquet")
-    keys = [tuple(row[name] for name in KEY) for row in read_rows(table)]
+    measured = [name for name in COLUMNS if name not in ("value", "n", "date")]
+    keys = [tuple(row[name] for name in measured) for row in read_rows(table)]
     assert len(keys) == len(set(keys)) > 0
     (encoder,) = cached_encoders(tmp_path / "cache")
     assert encoder.images == 81

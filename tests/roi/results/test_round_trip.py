@@ -15,6 +15,7 @@ from histobench.roi.predictions import Predictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.tidy_rows import write_tidy_rows
 from histobench.roi.results.writer import write_episodes, write_task
 
 
@@ -89,6 +90,7 @@ def test_the_complete_file_has_the_documented_keys_and_says_why_a_metric_is_null
 
 def test_every_metric_becomes_a_tidy_row(tmp_path: Path) -> None:
     _write(tmp_path, _predictions())
+    write_tidy_rows(tmp_path)
     rows = read_rows(tmp_path / "results.parquet")
     assert [(row["metric"], row["value"]) for row in rows] == [("accuracy", 0.4), ("auroc", None)]
     assert {(row["dataset"], row["encoder"], row["task"], row["n"], row["seed"]) for row in rows} == {

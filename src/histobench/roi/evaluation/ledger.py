@@ -10,29 +10,22 @@ from typing import Any
 
 from histobench import __version__
 from histobench.core.atomic import write_json
+from histobench.core.reading import read_note
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
 
-FILE = "evaluation_ledger.json"
+FILE = ".finished.json"
 
 
 class Ledger:
-    """Task -> digest of everything its results depend on."""
+    """Per task the digest of everything its results depend on, in a file of its own beside them."""
 
     def __init__(self, results_dir: Path) -> None:
         self._folder = results_dir
-        self._path = results_dir / FILE
-
-    def _done(self) -> dict[str, str]:
-        # Read anew each time: another run may be at work on other tasks of the same folder.
-        try:
-            return dict(json.loads(self._path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return {}
 
     def has(self, task: str, digest: str) -> bool:
         """Whether the task was finished with the same input, and its results are still there."""
-        if self._done().get(task) != digest:
+        if (read_note(self._folder / task / FILE) or {}).get("digest") != digest:
             return False
         stored = stored_in(self._folder / task)
         runs = [path for path in stored if path.name.endswith(COMPLETE)]
@@ -40,7 +33,7 @@ class Ledger:
 
     def record(self, task: str, digest: str) -> None:
         """Remember that the task is finished."""
-        write_json(self._path, {**self._done(), task: digest})
+        write_json(self._folder / task / FILE, {"digest": digest})
 
 
 def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from histobench.core.claim import exclusive
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.file_lock import exclusive
 from histobench.roi.evaluation.context import Context, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -27,6 +27,7 @@ from histobench.roi.results.layout import episode_predictions_of
 from histobench.roi.results.placement import claim_place, place_of
 from histobench.roi.results.robustness_files import write_robustness
 from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.tidy_rows import write_tidy_rows
 from histobench.roi.results.writer import write_episodes, write_task
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ def evaluate(
             folder = place_of(request.results_dir, task, known_by)
             if resume and Ledger(folder).has(task, digest):
                 done.unchanged.append(task)
+                done.places.add(folder)
                 continue
             on_task(task)
             if not told:
@@ -106,6 +108,9 @@ def evaluate(
                 done.skipped[task] = str(reason)
             except HistobenchError as error:
                 done.failed[task] = str(error)
+    done.places.update(done.folders)
+    for folder in done.places:
+        write_tidy_rows(folder)
     done.tell(request.results_dir)
     return EvaluationOutcome(
         identity.dataset,
@@ -129,6 +134,7 @@ class _Done:
         self.failed: dict[str, str] = {}
         self.unchanged: list[str] = []
         self.folders: list[Path] = []
+        self.places: set[Path] = set()  # where anything of this evaluation is, from before included
 
     @property
     def folder(self) -> Path:

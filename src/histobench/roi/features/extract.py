@@ -14,9 +14,10 @@ from pathlib import Path
 
 import torch
 
+from histobench.core.claim import exclusive
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
-from histobench.core.file_lock import exclusive
+from histobench.core.local_folder import local_dir
 from histobench.core.plain_name import check_plain_name
 from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.problem import listing
@@ -141,6 +142,8 @@ class _Run:
         self.progress = progress
         self.device = resolve_device(settings.devices[0])
         self.root = cache_dir()
+        # A database is no file for several machines; what it remembers costs time to find out, no more.
+        self._memory = local_dir()
         self.seconds: dict[str, float] = {}
 
     def result(self) -> list[Extraction]:
@@ -148,7 +151,7 @@ class _Run:
             return self._result()
         self.save_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".no-cache-", dir=self.save_dir) as folder:
-            self.root = Path(folder)
+            self.root = self._memory = Path(folder)
             return self._result()
 
     def _result(self) -> list[Extraction]:
@@ -160,7 +163,7 @@ class _Run:
         try:
             # Hashing needs the disk and the workers, building the networks needs this process: both at once.
             with ThreadPoolExecutor(1) as background:
-                hashing = background.submit(take_inventory, self.dataset, pool, self.root)
+                hashing = background.submit(take_inventory, self.dataset, pool, self._memory)
                 built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
                 inventory = hashing.result()
             if not all(isinstance(encoder.eval_transforms, TransformSpec) for encoder in built):

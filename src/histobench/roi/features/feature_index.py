@@ -82,7 +82,8 @@ def remove(root: Path, entries: Sequence[CachedEncoder]) -> int:
 
 def damaged_shards(entries: Sequence[CachedEncoder]) -> list[Path]:
     """The shards whose content is no longer what was written."""
-    return [path for item in entries for path in shard_files(item.folder) if not is_intact(path)]
+    files = (path for item in entries for path in shard_files(item.folder))
+    return [path for path in files if path.exists() and not is_intact(path)]
 
 
 def _cached_encoder(folder: Path, sets: Sequence[str]) -> CachedEncoder:

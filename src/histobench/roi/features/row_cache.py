@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,11 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.atomic import write_json
+from histobench.core.atomic import create_json, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.reading import read_note
 from histobench.roi.features.fingerprint import fingerprint
 from histobench.roi.features.leftovers import remove_leftovers
-from histobench.roi.features.row_shard import read_keys, read_shard, shard_files, write_shard
+from histobench.roi.features.row_shard import (
+    DamagedShardError,
+    read_keys,
+    read_shard,
+    remove_damaged,
+    shard_files,
+    write_shard,
+)
 
 #: Under this name a cache notes that its rows were discarded and made again.
 GENERATION = "generation"
@@ -56,10 +63,14 @@ class RowCache:
             if path not in known:
                 try:
                     shard = read_keys(path)
-                except HistobenchError:
-                    with contextlib.suppress(OSError):
-                        path.unlink(missing_ok=True)  # its rows will be computed again
+                except DamagedShardError:
+                    with contextlib.suppress(HistobenchError):
+                        remove_damaged(path)  # its rows will be computed again
                     continue
+                except HistobenchError:
+                    if not path.exists():  # removed since it was listed
+                        continue
+                    raise
                 self._remember(path, shard.keys, shard.bad)
 
     def gather(self, keys: Sequence[bytes], out: NDArray[np.float32]) -> None:
@@ -102,11 +113,16 @@ class RowCache:
 
     def decision(self, name: str) -> dict[str, Any]:
         """What was decided about this encoder in an earlier run, empty when nothing was."""
-        try:
-            content = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
+        return read_note(self.folder / f"{name}.json") or {}
+
+    def decide_once(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """What is decided from now on: `value`, unless another process was first.
+
+        Two that start together and find different things so go on with the same.
+        """
+        if not create_json(self.folder / f"{name}.json", dict(value)):
+            return self.decision(name) or dict(value)
+        return dict(value)
 
     def decide(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a decision down, so that a run that goes on decides in the same way."""

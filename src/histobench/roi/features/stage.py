@@ -120,11 +120,12 @@ class Stage:
     def _ready(self, track: Track, pixels: int, settings: Settings, images: int) -> Forward:
         shape = self.shapes[pixels]
         dtype = torch.uint8 if isinstance(self.transforms[pixels], TransformSpec) else torch.float32
-        asked = settings.batch_size
+        asked, asked_for = settings.batch_size, track.precision
         batch = track.record.get("batch") or (cpu_batch() if isinstance(asked, str) else asked)
         if track.precision != "fp32" and "precision" not in track.record:
-            track.record["precision"] = self._permitted(track, self.transforms[pixels])
-            track.cache.decide(PRECISION, {"precision": track.record["precision"]})
+            found = {"precision": self._permitted(track, self.transforms[pixels])}
+            # Another machine may have found otherwise at the same time: one cache has one precision.
+            track.record["precision"] = track.cache.decide_once(PRECISION, found).get("precision", asked_for)
         forward = Forward(track.encoder, device=self.device, precision=track.arithmetic, batch=int(batch))
         if not settings.is_exact(track.precision):
             forward.fold()

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from histobench.core.atomic import write_json
+from histobench.core.atomic import create_json, write_json
+from histobench.core.derived import derive
+from histobench.core.reading import read_note
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.plan.schema import Plan
 
 FILE = "datasets.json"
+#: One file per dataset, of which `FILE` is a view: two plans that note different datasets do not meet.
+PARTS = "work/datasets"
 
 
 def write_dataset_notes(plan: Plan) -> None:
     """Note the datasets of a plan in its results folder; those of earlier plans stay."""
-    notes = {name: note.as_note() for name, note in read_dataset_notes(plan.results).items()}
+    parts = plan.results / PARTS
+    for name, note in read_dataset_notes(plan.results).items():
+        if not (parts / f"{name}.json").exists():  # noted by an earlier version
+            create_json(parts / f"{name}.json", note.as_note())
     for entry in plan.datasets:
         # The name in the plan is the key; what is found again must not depend on the current folder.
         found = replace(entry.reading(plan.seed), name=None, source=str(entry.source.resolve()))
         if entry.class2id is not None:
             found = replace(found, classes_file=str(entry.class2id.resolve()))
-        notes[entry.name] = found.as_note()
-    write_json(plan.results / FILE, notes)
+        write_json(parts / f"{entry.name}.json", found.as_note())
+    derive(lambda: sorted(parts.glob("*.json")), lambda paths: _write(plan.results / FILE, paths))
+
+
+def _write(path: Path, parts: Sequence[Path]) -> None:
+    notes = ((part.stem, read_note(part)) for part in parts if not part.name.startswith("."))
+    write_json(path, {name: note for name, note in notes if note is not None})
 
 
 def read_dataset_notes(folder: Path) -> dict[str, DatasetSource]:
-    """The notes of a folder by dataset; what cannot be read is as if it were not there."""
+    """The notes of a folder by dataset; what is no note is as if it were not there."""
     try:
-        content: Any = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content = read_note(folder / FILE) or {}
         return {str(name): DatasetSource.from_note(note) for name, note in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         return {}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from histobench.core.atomic import write_json
+from histobench.core.derived import derive
+from histobench.core.reading import read_note
 from histobench.roi.encoders.own_name import label_of
 
 if TYPE_CHECKING:
     from histobench.roi.features.extract import Extraction
 
 FILE = "speeds.json"
+#: One file per measurement.
+PARTS = "work/speeds"
 #: Fewer images than this say nothing about speed.
 LEAST_IMAGES = 64
 
@@ -50,22 +55,44 @@ def measured_speeds(extractions: Sequence[Extraction], device: str) -> dict[str,
 
 
 def write_speeds(folder: Path, measured: Mapping[str, Speed]) -> None:
-    """Note speeds in a results folder; a measurement on more images replaces an older one."""
-    known = read_speeds(folder)
+    """Note speeds in a results folder; a measurement on more images replaces an older one.
+
+    Every measurement is a file of its own that nobody changes; `speeds.json` is a view of all of them.
+    """
+    if not measured:
+        return
+    parts = folder / PARTS
+    if not parts.is_dir():
+        for name, speed in read_speeds(folder).items():  # noted by an earlier version
+            _note(parts, name, speed, at=0)
     for name, speed in measured.items():
+        _note(parts, name, speed, at=time.time_ns())
+    derive(lambda: sorted(parts.glob("*.json")), lambda paths: _write(folder / FILE, paths))
+
+
+def _note(parts: Path, name: str, speed: Speed, *, at: int) -> None:
+    write_json(parts / f"{at:020d}-{uuid.uuid4().hex[:8]}.json", {"encoder": name, **vars(speed)})
+
+
+def _write(path: Path, parts: Sequence[Path]) -> None:
+    known: dict[str, Speed] = {}
+    for part in parts:  # in the order in which they were measured
+        note = read_note(part)
+        if note is None:
+            continue
+        name, speed = note.pop("encoder"), Speed(**note)
         if name not in known or known[name].device != speed.device or known[name].images <= speed.images:
             known[name] = speed
-    if measured:
-        write_json(folder / FILE, {name: vars(speed) for name, speed in sorted(known.items())})
+    write_json(path, {name: vars(speed) for name, speed in sorted(known.items())})
 
 
 def read_speeds(folder: Path) -> dict[str, Speed]:
-    """The noted speeds; what cannot be read is as if it were not there."""
+    """The noted speeds; what is no note is as if it were not there."""
     try:
-        content: Any = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content = read_note(folder / FILE) or {}
         found = {str(name): Speed(**speed) for name, speed in content.items()}
         return {name: speed for name, speed in found.items() if speed.images > 0 and speed.seconds > 0}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         return {}
 
 

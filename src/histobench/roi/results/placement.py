@@ -6,17 +6,15 @@ another run: it gets a folder of its own beside, named after what sets it apart,
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import write_json
+from histobench.core.atomic import create_json
+from histobench.core.reading import read_bytes, read_note, unreadable
 from histobench.roi.results.layout import stored_in
 
 #: Beside the files of a task: whose they are, written before the first of them.
@@ -46,39 +44,39 @@ def claim_place(results_dir: Path, task: str, identity: Identity) -> Path:
     if _occupant(folder) is None:
         if abandoned:
             (folder / CLAIM).unlink(missing_ok=True)
-        mine = folder / f"{CLAIM}.{uuid.uuid4().hex}.tmp"
-        write_json(mine, dict(identity))
-        try:
-            os.link(mine, folder / CLAIM)  # one of two that come at once gets it
-        except FileExistsError:
-            pass
-        except OSError:  # no hard links here
-            write_json(folder / CLAIM, dict(identity))
-        finally:
-            mine.unlink(missing_ok=True)
+        create_json(folder / CLAIM, dict(identity))  # one of two that come at once gets it
     return place_of(results_dir, task, identity)
 
 
 def _occupant(folder: Path) -> Identity | None:
     """Whose results are in a task's folder; None where there are none."""
     stored = next(iter(stored_in(folder)), None)
-    claim = folder / CLAIM
-    with contextlib.suppress(OSError, ValueError):
-        if stored is not None or time.time() - claim.stat().st_mtime < _ABANDONED_SECONDS:
-            content = json.loads(claim.read_text(encoding="utf-8"))
-            if isinstance(content, dict):
-                return {name: str(content.get(name, "")) for name in FIELDS}
+    # A claim that cannot be read now is an error: the place may well be taken.
+    content = read_note(folder / CLAIM)
+    if content is not None and (stored is not None or _age(folder / CLAIM) < _ABANDONED_SECONDS):
+        return {name: str(content.get(name, "")) for name in FIELDS}
     return None if stored is None else _identity_in(stored)
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
 
 
 def _identity_in(path: Path) -> Identity | None:
     """The identity that a results file tells, as far as it does."""
     try:
-        info: Any = json.loads(path.read_text(encoding="utf-8"))["additional_info"]
+        info: Any = json.loads(read_bytes(path).decode("utf-8"))["additional_info"]
         size = re.search(r"_Size_\[([^\]]+)\]", str(info.get("test_features") or ""))
         found = {name: str(info.get(name, "") or "") for name in FIELDS}
         return found | {"seed": str(info.get("seed", "")), "size": found["size"] or (size[1] if size else "")}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

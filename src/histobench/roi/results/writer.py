@@ -1,4 +1,4 @@
-"""Writes one task's predictions and metrics as the documented files, and as tidy rows."""
+"""Writes one task's predictions and metrics as the documented files."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 
 from histobench import __version__
 from histobench.core.atomic import write_json, write_text
-from histobench.core.tidy_store import append_rows
 from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import RunIdentity
 
-TIDY_FILE = "results.parquet"
 #: Key of `additional_info` under which the rows and the checksum of the detailed CSV stand.
 PREDICTIONS = "predictions_file"
 #: Key of `additional_info` with the names of the site columns of the detailed CSV.
@@ -41,7 +39,7 @@ def write_task(
     setting: str = "",
     info: Mapping[str, Any] | None = None,
 ) -> TaskFiles:
-    """Write the detailed CSV and the complete JSON of a task, then its tidy rows.
+    """Write the detailed CSV and the complete JSON of a task; the tidy table is a view of the latter.
 
     The JSON comes last of the two files, so a task that has one is whole.
     """
@@ -85,26 +83,6 @@ def write_task(
                 PREDICTIONS: {"rows": len(predictions), "sha256": digest_of(text)},
             },
         },
-    )
-    append_rows(
-        results_dir / TIDY_FILE,
-        [
-            {
-                "dataset": identity.dataset,
-                "encoder": identity.encoder,
-                "task": task,
-                "setting": setting,
-                "preset": identity.preset,
-                "metric": name,
-                "value": score.value,
-                "n": len(predictions),
-                "seed": identity.seed,
-                "fingerprint": identity.fingerprint,
-                "date": date,
-                "version": __version__,
-            }
-            for name, score in scores.items()
-        ],
     )
     return files
 

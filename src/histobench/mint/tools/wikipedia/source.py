@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Protocol
 
-from histobench.core.cache_folder import cache_dir
 from histobench.core.errors import HistobenchError
+from histobench.core.local_folder import local_dir
 from histobench.mint.tools.wikipedia.folder_index import FolderIndex
 from histobench.mint.tools.wikipedia.live import LiveWikipedia
 from histobench.mint.tools.wikipedia.tape import Tape
@@ -22,7 +22,7 @@ class Encyclopedia(Protocol):
 @functools.cache
 def live_wikipedia() -> LiveWikipedia:
     """The live site; one client for the whole program, so that pauses and the cache on disk are shared."""
-    return LiveWikipedia(cache_dir() / "wikipedia.sqlite")
+    return LiveWikipedia(local_dir() / "wikipedia.sqlite")
 
 
 @functools.cache

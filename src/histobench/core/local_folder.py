@@ -1,0 +1,43 @@
+"""Where files lie that only one machine may use: databases, which shared file systems damage."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from histobench.core.cache_folder import cache_dir
+
+#: File systems that several machines see.
+SHARED = {
+    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "smbfs", "ceph", "afs", "9p", "panfs"),
+    *("wekafs", "glusterfs", "orangefs", "pvfs2", "ocfs2", "gfs2", "virtiofs", "fuse"),
+}
+#: Of those in user space, the ones that lie on this machine's own disk.
+OWN = {"fuse.fuse-overlayfs", "fuse.mergerfs", "fuse.snapfuse"}
+
+
+def local_dir() -> Path:
+    """`HISTOBENCH_LOCAL`, or the cache folder where that is on a disk of this machine, or a temporary one."""
+    given = os.environ.get("HISTOBENCH_LOCAL")
+    if given:
+        return Path(given).expanduser()
+    if not is_shared(cache_dir()):
+        return cache_dir()
+    return Path(tempfile.gettempdir()) / f"histobench-{os.getuid()}"
+
+
+def is_shared(path: Path, mounts: str = "/proc/self/mounts") -> bool:
+    """Whether a path lies on a file system that other machines see too, as far as this one tells."""
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    place, best, kind = str(path.absolute().resolve()), "", ""
+    for line in lines:
+        _, folder, found, *_ = [*line.split(" "), "", ""]
+        folder = folder.replace("\\040", " ")
+        inside = place == folder or place.startswith(folder.rstrip("/") + "/")
+        if inside and len(folder) >= len(best):
+            best, kind = folder, found
+    return kind not in OWN and kind.partition(".")[0] in SHARED
