@@ -86,3 +86,11 @@ def test_starting_up_imports_nothing_heavy(statement: str) -> None:
     code = f"{statement}\nimport sys; print(sorted(set(sys.modules) & {heavy!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_report_is_built_without_the_deep_learning_libraries() -> None:
+    code = (
+        "import histobench.report.site, sys; print(sorted({'torch', 'timm', 'sklearn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]"]

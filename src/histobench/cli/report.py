@@ -39,7 +39,7 @@ def add_site_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--thorough",
         action="store_true",
-        help="resample every comparison, however many encoders there are (may take hours)",
+        help="check the files of every dataset and draw every map, however many there are (may take long)",
     )
     parser.add_argument(
         "--num_workers",

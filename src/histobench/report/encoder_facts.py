@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.registry import get_spec
+from histobench.roi.encoders.registry import find_spec
 from histobench.roi.encoders.spec import EncoderSpec
 
 _NOT_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial|research", re.IGNORECASE)
@@ -19,7 +19,7 @@ def encoder_facts(name: str) -> dict[str, Any]:
     return dict(_facts(name))
 
 
-@lru_cache(maxsize=1024)  # looking up an encoder asks every installed package for plug-ins
+@lru_cache(maxsize=1024)
 def _facts(name: str) -> dict[str, Any]:
     spec = _spec(name)
     if spec is None:
@@ -83,6 +83,6 @@ def bibtex(facts: dict[str, Any]) -> str | None:
 
 def _spec(name: str) -> EncoderSpec | None:
     try:
-        return get_spec(name)
-    except HistobenchError:
+        return find_spec(name)
+    except HistobenchError:  # an output that the encoder does not have
         return None

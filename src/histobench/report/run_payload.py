@@ -18,7 +18,6 @@ from histobench.roi.comparison.run_intervals import (
     BootstrapSettings,
     intervals_of,
     means_of,
-    read_episodes,
 )
 from histobench.roi.comparison.stored_intervals import stored_default_intervals, stored_intervals
 from histobench.roi.results.layout import TaskFiles
@@ -60,7 +59,7 @@ def run_intervals_of(
         }
         source = f"{stored.get('n_bootstrap')} resamples of {stored.get('resampled')}"
         return bounds, source, {str(stored.get("method"))}
-    episodes = read_episodes(TaskFiles.beside(run.path).per_episode)
+    episodes = run.per_episode
     if episodes is not None and run.episodes is None:
         count = len(next(iter(episodes.values())))
         settings = BootstrapSettings()
@@ -126,7 +125,7 @@ def provenance(run: StoredRun) -> dict[str, Any]:
 
 def episode_summary(run: StoredRun) -> dict[str, list[float | None]] | None:
     """Mean, standard deviation, 2.5% and 97.5% quantile over episodes of each metric."""
-    episodes = read_episodes(TaskFiles.beside(run.path).per_episode)
+    episodes = run.per_episode
     if episodes is None:
         return None
     summary: dict[str, list[float | None]] = {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval
@@ -80,6 +81,12 @@ class TableResult:
 
 def build_table(job: TableJob) -> TableResult:
     """Read the runs, compute their statistics, write the data files of their pages."""
+    # Matrices of one table are small: threads of the linear algebra would only wait for each other.
+    with threadpool_limits(1):
+        return _build(job)
+
+
+def _build(job: TableJob) -> TableResult:
     result = TableResult(job.board, job.dataset_index)
     readable = _readable(job, result)
     named = {name: run.predictions for name, run in readable.values()}

@@ -16,10 +16,10 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.resampling import draw_counts, sampling_design
-from histobench.roi.comparison.run_intervals import BootstrapSettings, read_episodes, run_intervals
+from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
 from histobench.roi.metrics.formulas import METRICS
 from histobench.roi.predictions import Predictions
-from histobench.roi.results.reader import load_runs
+from histobench.roi.results.reader import load_runs, read_episodes
 
 SCRIPT = Path(__file__).resolve().parents[3] / "02-Bootstrap_Statistical_Analysis.py"
 Write = Callable[..., Path]

@@ -90,7 +90,7 @@ def winner_value(
     m = len(values)
     blended, _ = towards_equal_correlation(covariance, m / (m + found.freedom)) if m > 1 else (covariance, 0)
     noise = normal_draws(blended, REPETITIONS, seed=seed)
-    spread = np.sqrt(np.diag(blended))
+    spread, highest = np.sqrt(np.diag(blended)), noise.max(axis=1)
     _, error = pair_errors(found)
     # Who wins by luck often also shows too little spread; those close to it know better.
     close = values[winner] - values <= AT_WORST * error[winner]
@@ -99,9 +99,12 @@ def winner_value(
     def excess(closer: float) -> Floats:
         """What winners of the repeated contest have too much, in standard errors."""
         true = np.minimum(values[winner], values + closer * error[winner])
-        drawn = true[:, None] + noise
+        # Whoever stays below the winner's worst in every repetition wins none of them.
+        able = np.flatnonzero(true + highest >= true[winner] + noise[winner].min())
+        drawn = true[able, None] + noise[able]
         wins = drawn.argmax(axis=0)
-        return np.asarray((drawn[wins, np.arange(REPETITIONS)] - true[wins]) / spread[wins])
+        won = able[wins]
+        return np.asarray((drawn[wins, np.arange(REPETITIONS)] - true[won]) / spread[won])
 
     tails = np.random.default_rng([seed, 1]).chisquare(found.freedom, REPETITIONS)
     inflated = excess(AT_WORST) * np.sqrt(found.freedom / tails)

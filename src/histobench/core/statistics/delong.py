@@ -169,22 +169,38 @@ def _outranked(values: Floats, is_positive: NDArray[np.bool_]) -> Floats:
     """For each value of a column the share of the other side that lies below it; equal ones count half."""
     if np.isnan(values).any():
         return np.where(np.isnan(values).any(axis=0), np.nan, _outranked(np.nan_to_num(values), is_positive))
-    n = len(values)
+    n_positive = is_positive.sum(axis=0)
+    others = np.where(is_positive, len(values) - n_positive, n_positive)
+    return np.asarray(twice_outranked(values, is_positive) / (2 * others))
+
+
+def twice_outranked(values: Floats, is_positive: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """For each value of a column [n, c] twice the number of the other side below it; equal ones count half.
+
+    >>> values = np.array([[0.1], [0.4], [0.4], [0.8]])
+    >>> twice_outranked(values, np.array([[False], [False], [True], [True]])).T
+    array([[0, 1, 3, 4]])
+    """
     order = np.argsort(values, axis=0)
-    ordered = np.take_along_axis(values, order, axis=0)
-    place = np.arange(n)[:, None]
-    # Where the run of equal values begins and where it ends, for every place in the order.
+    begins, ends = tied_places(np.take_along_axis(values, order, axis=0))
+    positive = np.take_along_axis(is_positive, order, axis=0)
+    before = np.zeros((len(values) + 1, values.shape[1]), dtype=np.int64)
+    positive.cumsum(axis=0, out=before[1:])
+    # Positives below this value, and positives not above it: equal ones count once, others twice.
+    positives = np.take_along_axis(before, begins, axis=0) + np.take_along_axis(before, ends, axis=0)
+    twice = np.empty_like(begins)
+    np.put_along_axis(twice, order, np.where(positive, begins + ends - positives, positives), axis=0)
+    return twice
+
+
+def tied_places(ordered: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the run of equal values begins, and where it ends, for every place of sorted columns [n, c]."""
+    n = len(ordered)
+    place = np.broadcast_to(np.arange(n)[:, None], ordered.shape)
     changes = ordered[1:] != ordered[:-1]
-    edge = np.ones((1, values.shape[1]), dtype=bool)
+    if changes.all():
+        return place.copy(), place + 1
+    edge = np.ones((1, ordered.shape[1]), dtype=bool)
     begins = np.maximum.accumulate(np.where(np.concatenate([edge, changes]), place, 0), axis=0)
     ends = np.where(np.concatenate([changes, edge]), place + 1, n)
-    ends = np.minimum.accumulate(ends[::-1], axis=0)[::-1]
-    positive = np.take_along_axis(is_positive, order, axis=0)
-    n_positive = positive.sum(axis=0)
-    before = np.concatenate([np.zeros((1, values.shape[1]), dtype=np.int64), positive.cumsum(axis=0)])
-    # Positives below this value, and positives not above it: their mean counts equal ones half.
-    positives = np.take_along_axis(before, begins, axis=0) + np.take_along_axis(before, ends, axis=0)
-    others = np.where(positive, begins + ends - positives, positives)
-    shares = np.empty_like(values)
-    np.put_along_axis(shares, order, others / (2 * np.where(positive, n - n_positive, n_positive)), axis=0)
-    return shares
+    return begins, np.minimum.accumulate(ends[::-1], axis=0)[::-1]

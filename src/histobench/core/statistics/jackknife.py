@@ -73,10 +73,15 @@ class LeaveOneOut:
         """Scaled deviations [u, m] whose squares add up to the variances."""
         return self._influences
 
+    @cached_property
+    def _covariance(self) -> Floats:
+        covariance: Floats = self._influences.T @ self._influences
+        covariance.flags.writeable = False
+        return covariance
+
     def covariance(self) -> Floats:
         """The jackknife covariance of the columns [m, m]; NaN where a left-out value is undefined."""
-        covariance: Floats = self._influences.T @ self._influences
-        return covariance
+        return self._covariance
 
     def variance(self) -> Floats:
         """The jackknife variance of each column [m]."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 #: Below this many discordant pairs the chi-squared approximation is not trusted.
 EXACT_BELOW = 25
@@ -73,11 +73,11 @@ def mcnemar_p_values(
     excess = np.maximum(np.abs(first - second) - 1, 0)
     p_values = np.ones(first.shape)
     some = approximate & (discordant > 0)
-    p_values[some] = stats.chi2.sf(excess[some] ** 2 / discordant[some], 1)
+    p_values[some] = special.chdtrc(1, excess[some] ** 2 / discordant[some])
     some = ~approximate & (discordant > 0)
-    p_values[some] = 2 * stats.binom.cdf(fewer[some], discordant[some], 0.5)
+    p_values[some] = 2 * special.bdtr(fewer[some], discordant[some], 0.5)
     if method == "mid-p":
-        p_values[some] -= stats.binom.pmf(fewer[some], discordant[some], 0.5)
+        p_values[some] -= _chance(fewer[some], discordant[some])
     return np.minimum(p_values, 1.0)
 
 
@@ -108,4 +108,10 @@ def clustered_mcnemar_p_values(
     total = sums.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         statistic = np.where(squares > 0, (total[:, None] - total[None, :]) ** 2 / squares, 0.0)
-    return np.asarray(stats.chi2.sf(statistic, 1), dtype=np.float64)
+    return np.asarray(special.chdtrc(1, statistic), dtype=np.float64)
+
+
+def _chance(heads: NDArray[np.int64], coins: NDArray[np.int64]) -> NDArray[np.float64]:
+    """That as many of a number of coins show heads."""
+    ways = special.gammaln(coins + 1.0) - special.gammaln(heads + 1.0) - special.gammaln(coins - heads + 1.0)
+    return np.asarray(np.exp(ways - coins * np.log(2.0)), dtype=np.float64)

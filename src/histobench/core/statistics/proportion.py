@@ -40,21 +40,23 @@ def wilson_bounds(successes: ArrayLike, n: ArrayLike, *, level: float = 0.95) ->
 
 def mean_of_proportions(
     successes: ArrayLike, n: ArrayLike, *, level: float = 0.95, weights: ArrayLike | None = None
-) -> tuple[float, float]:
+) -> tuple[Floats, Floats]:
     """MOVER bounds of the (weighted) mean of independent proportions; equal weights by default.
 
+    Proportions are along the last axis: [c], or [m, c] for m means at once.
+
     >>> low, high = mean_of_proportions([9, 40], [10, 40])
-    >>> round(low, 3), round(high, 3)
+    >>> round(float(low), 3), round(float(high), 3)
     (0.792, 0.997)
     """
     x, size = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
     share = x / size
-    part = np.full(len(share), 1 / len(share)) if weights is None else np.asarray(weights, dtype=np.float64)
+    part = np.asarray(1 / share.shape[-1] if weights is None else weights, dtype=np.float64)
     low, high = wilson_bounds(x, size, level=level)
-    mean = float(part @ share)
+    mean = (part * share).sum(axis=-1)
     return (
-        max(0.0, mean - float(np.sqrt(((part * (share - low)) ** 2).sum()))),
-        min(1.0, mean + float(np.sqrt(((part * (high - share)) ** 2).sum()))),
+        np.maximum(0.0, mean - np.sqrt(((part * (share - low)) ** 2).sum(axis=-1))),
+        np.minimum(1.0, mean + np.sqrt(((part * (high - share)) ** 2).sum(axis=-1))),
     )
 
 

@@ -76,9 +76,13 @@ def simultaneous_pairs(
         )
     comparisons = independent_comparisons(found.covariance(), freedom, level=level)
     alpha = 1 - level ** (1 / comparisons)
+    above = np.triu_indices(m, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(error == 0, 0.0, difference / error)
-    p_adjusted = -np.expm1(comparisons * np.log1p(-np.minimum(t_p_value(t, freedom), 1 - 1e-16)))
+        t = np.where(error == 0, 0.0, difference / error)[above]
+    p_adjusted = np.zeros((m, m))
+    p_adjusted[above] = -np.expm1(comparisons * np.log1p(-np.minimum(t_p_value(t, freedom), 1 - 1e-16)))
+    p_adjusted += p_adjusted.T
+    np.fill_diagonal(p_adjusted, 1.0)
     return SimultaneousPairs(
         names=found.names,
         difference=difference,

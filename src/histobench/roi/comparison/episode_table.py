@@ -13,7 +13,7 @@ from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.resampling import sampling_design
 from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT
 from histobench.roi.comparison.episode_uncertainty import crossed_columns, known_metrics, left_out_values
-from histobench.roi.comparison.run_intervals import read_episodes, resampled_with
+from histobench.roi.comparison.run_intervals import resampled_with
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions
@@ -90,7 +90,7 @@ def _aligned(run: StoredRun, reference: Predictions) -> EpisodePredictions | Non
 
 def _over_episodes(named: Mapping[str, StoredRun], metric: str, values: Floats) -> EpisodeTable | None:
     """From the metrics of each episode in the runs' files, episodes paired; None where they do not fit."""
-    columns = [read_episodes(TaskFiles.beside(run.path).per_episode) for run in named.values()]
+    columns = [run.per_episode for run in named.values()]
     rows = [column[metric] for column in columns if column is not None and metric in column]
     if len(rows) < len(named) or len({len(row) for row in rows}) > 1:
         return None

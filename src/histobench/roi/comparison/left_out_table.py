@@ -24,26 +24,21 @@ from histobench.roi.predictions import Predictions
 Floats = NDArray[np.float64]
 #: The AUROC of the tables, by both of its names.
 MACRO_AUROC = ("auroc", "macro_auroc_ovr")
+_MEMORY = 2**28
 
 
 def left_out_table(
     runs: Mapping[str, Predictions], metrics: Sequence[str], units: SamplingUnits
 ) -> dict[str, LeaveOneOut]:
     """Of each metric the values of every run (columns) and those with each unit left out (rows)."""
-    columns: dict[str, list[tuple[float, Floats]]] = {metric: [] for metric in metrics}
     labels_wanted = [metric for metric in metrics if metric in LABEL_METRICS]
     others = [metric for metric in metrics if metric not in LABEL_METRICS and metric not in MACRO_AUROC]
-    for run in runs.values():
-        if labels_wanted:
-            for metric, found in _label_metrics(run, labels_wanted, units).items():
-                columns[metric].append(found)
-        for metric in MACRO_AUROC:
-            if metric in columns:
-                columns[metric].append(_auroc(run, units))
-        if others:
-            for metric, found in _any_metrics(run, others, units).items():
-                columns[metric].append(found)
-    return {metric: _joined(tuple(runs), found, units) for metric, found in columns.items()}
+    columns = _label_metrics(list(runs.values()), labels_wanted, units)
+    areas = [_auroc(run, units) for run in runs.values()] if set(metrics) & set(MACRO_AUROC) else []
+    columns |= {metric: areas for metric in MACRO_AUROC if metric in metrics}
+    rest = [_any_metrics(run, others, units) for run in runs.values()] if others else []
+    columns |= {metric: [found[metric] for found in rest] for metric in others}
+    return {metric: _joined(tuple(runs), columns[metric], units) for metric in metrics}
 
 
 def intervals_of_table(
@@ -72,23 +67,41 @@ def _joined(names: tuple[str, ...], found: list[tuple[float, Floats]], units: Sa
 
 
 def _label_metrics(
-    run: Predictions, metrics: Sequence[str], units: SamplingUnits
-) -> dict[str, tuple[float, Floats]]:
+    runs: Sequence[Predictions], metrics: Sequence[str], units: SamplingUnits
+) -> dict[str, list[tuple[float, Floats]]]:
+    """From the confusion matrices of all runs, as many at a time as fit the memory."""
+    columns: dict[str, list[tuple[float, Floats]]] = {metric: [] for metric in metrics}
     c = units.n_columns
-    whole = confusion_of(run, c)
+    matrices = 1 + (min(c * c, len(units.labels)) if units.group_of is None else units.n_units)
+    step = max(1, _MEMORY // (8 * 8 * matrices * c * c))
+    for start in range(0, len(runs) if metrics else 0, step):
+        parts = [_left_behind(run, units) for run in runs[start : start + step]]
+        found = label_metrics_of_confusions(np.concatenate([matrices for matrices, _ in parts]))
+        first = 0
+        for matrices_of_run, place in parts:
+            for metric in metrics:
+                values = found[metric][first : first + len(matrices_of_run)]
+                columns[metric].append((float(values[0]), values[1:][place]))
+            first += len(matrices_of_run)
+    return columns
+
+
+def _left_behind(run: Predictions, units: SamplingUnits) -> tuple[Floats, NDArray[np.int64]]:
+    """A run's confusion matrix and those that units leave behind, [1 + b, c, c]; and which is whose [u]."""
+    c = units.n_columns
+    whole = confusion_of(run, c).reshape(c * c)
     cells = run.labels * c + run.predicted
     if units.group_of is None:
         # All images of one cell of the confusion matrix leave the same matrix behind.
-        seen, place = np.unique(cells, return_inverse=True)
+        seen = np.flatnonzero(whole)
         taken = np.zeros((len(seen), c * c))
         taken[np.arange(len(seen)), seen] = 1
+        place = np.searchsorted(seen, cells)
     else:
         place = np.arange(units.n_units)
         flat = np.bincount(units.group_of * c * c + cells, minlength=units.n_units * c * c)
         taken = flat.reshape(units.n_units, c * c).astype(np.float64)
-    stacked = np.concatenate([whole.reshape(1, c, c), whole[None] - taken.reshape(-1, c, c)])
-    found = label_metrics_of_confusions(stacked.astype(np.float64))
-    return {metric: (float(found[metric][0]), found[metric][1:][place]) for metric in metrics}
+    return np.concatenate([whole[None], whole - taken]).reshape(-1, c, c), place
 
 
 def _auroc(run: Predictions, units: SamplingUnits) -> tuple[float, Floats]:

@@ -102,8 +102,8 @@ def metric_intervals(
     if reason is not None:
         return [_none(level, reason) for _ in values]
     if units.group_of is None and (name in _SHARES | _MEAN_RECALLS or label is not None):
-        found = [_proportion(name, label, confusion, level) for confusion in confusions]
-        if found and found[0] is not None:
+        found = _proportions(name, label, confusions, level)
+        if found is not None:
             return [_checked(interval, value) for interval, value in zip(found, values, strict=True)]
     scale = scale_of(name)
     size, worth = _sizes(name, label, units)
@@ -140,28 +140,40 @@ def metric_intervals(
     ]
 
 
-def _proportion(name: str, label: int | None, confusion: NDArray[np.int64], level: float) -> Interval | None:
-    hits, support, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
+def _proportions(
+    name: str, label: int | None, confusions: NDArray[np.int64], level: float
+) -> list[Interval] | None:
+    """Intervals of what is a proportion, or a mean of them, by the confusions [m, c, c]; None otherwise."""
+    hits, support = np.diagonal(confusions, axis1=1, axis2=2), confusions.sum(axis=2)
+    predicted = confusions.sum(axis=1)
     if label is not None:
         among = {"recall": support, "precision": predicted}.get(name)
-        if among is None or among[label] == 0:
+        if among is None or (among[:, label] == 0).any():
             return None
-        low, high = wilson_bounds(hits[label], among[label], level=level)
-        return Interval(float(low), float(high), level, "wilson", int(among[label]))
-    if name in _SHARES:
-        low, high = wilson_bounds(hits.sum(), support.sum(), level=level)
-        return Interval(float(low), float(high), level, "wilson", int(support.sum()))
-    present = support > 0
-    counted = present if name == "balanced_accuracy" else present | (predicted > 0)
-    weights = np.full(int(present.sum()), 1 / counted.sum())
-    bounds = mean_of_proportions(hits[present], support[present], level=level, weights=weights)
-    return Interval(*bounds, level, "mover-wilson", int(support.sum()))
+        low, high = wilson_bounds(hits[:, label], among[:, label], level=level)
+        method, sizes = "wilson", among[:, label]
+    elif name in _SHARES:
+        low, high = wilson_bounds(hits.sum(axis=1), support.sum(axis=1), level=level)
+        method, sizes = "wilson", support.sum(axis=1)
+    else:
+        # Runs on the same images: every class has the same support in all of them.
+        present = support[0] > 0
+        counted = present | (predicted > 0) & (name != "balanced_accuracy")
+        low, high = mean_of_proportions(
+            hits[:, present],
+            support[:, present],
+            level=level,
+            weights=1 / counted.sum(axis=1, keepdims=True),
+        )
+        method, sizes = "mover-wilson", support.sum(axis=1)
+    return [
+        Interval(float(a), float(b), level, method, int(size))
+        for a, b, size in zip(low, high, sizes, strict=True)
+    ]
 
 
-def _checked(interval: Interval | None, value: float) -> Interval:
-    if interval is None or not np.isfinite(value):
-        return _none(0.95 if interval is None else interval.level, "undefined on the test set")
-    return interval
+def _checked(interval: Interval, value: float) -> Interval:
+    return interval if np.isfinite(value) else _none(interval.level, "undefined on the test set")
 
 
 def _why_none(name: str, label: int | None, units: SamplingUnits) -> str | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,7 +86,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         "num_samples": len(predictions),
         "num_groups": design.n_units if design.is_clustered else None,
     }
-    episodes = read_episodes(TaskFiles.beside(run.path).per_episode)
+    episodes = run.per_episode
     if episodes is None:
         content |= {"resampling": design.kind, "resampled": RESAMPLED[design.kind]}
         content["metrics"] = _for_reported(over_images, run.metrics, reasons)
@@ -160,27 +158,8 @@ def by_class_of(
     return table
 
 
-def read_episodes(path: Path) -> dict[str, Floats] | None:
-    """The metrics of each episode of a few-shot run, name -> [episodes]; None where there is no file."""
-    if not path.exists():
-        return None
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["episodes"]
-        names = [name for name in rows[0] if name != "episode" and all(_is_metric(row[name]) for row in rows)]
-        return {
-            name: np.array([np.nan if row[name] is None else float(row[name]) for row in rows])
-            for name in names
-        }
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise HistobenchError(f"{path} does not list the metrics of episodes: {error!r}") from error
-
-
-def _is_metric(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
 def means_of(columns: Mapping[str, Floats]) -> Evaluate:
-    """The mean of each column of `read_episodes` over the drawn episodes, undefined values left out."""
+    """The mean of each column (`StoredRun.per_episode`) over the drawn episodes, undefined ones left out."""
     names = list(columns)
     table = np.stack([columns[name] for name in names], axis=1)
     defined = np.isfinite(table).astype(np.float64)

@@ -28,15 +28,22 @@ def list_encoders() -> list[EncoderSpec]:
 
 def get_spec(name: str) -> EncoderSpec:
     """The zoo entry of `name`, with the output asked for: `get_spec("virchow2@cls").dim == 1280`."""
+    spec = find_spec(name)
+    if spec is None:
+        zoo = load_zoo()
+        known = [*zoo, *aliases_of(zoo), *_REGISTERED, *_plug_ins()]
+        raise HistobenchError(f"unknown encoder {name!r}; {did_you_mean(name, known)}")
+    return spec
+
+
+def find_spec(name: str) -> EncoderSpec | None:
+    """As `get_spec`, and None for what the zoo does not know: asks no installed package for plug-ins."""
     zoo = load_zoo()
     aliases = aliases_of(zoo)
     # An alias may stand for a named output as well (`virchow2-cls`).
     base, _, output = aliases.get(name, name).partition("@")
     spec = zoo.get(aliases.get(base, base).partition("@")[0])
-    if spec is None:
-        known = [*zoo, *aliases, *_REGISTERED, *_plug_ins()]
-        raise HistobenchError(f"unknown encoder {name!r}; {did_you_mean(name, known)}")
-    return spec.with_output(output) if output else spec
+    return spec.with_output(output) if spec is not None and output else spec
 
 
 def register_encoder(name: str) -> Callable[[Factory], Factory]:

@@ -21,7 +21,6 @@ from histobench.roi.protocols.prototype import prototype
 from histobench.roi.robustness.pack import Pack, Tissue, measure_robustness
 from histobench.roi.robustness.probes import FitPredict
 
-TASK = "Robustness"
 NO_SITES = (
     "the features name no site; give the dataset a column such as site, scanner or stain, or --site-regex, "
     "and extract again"

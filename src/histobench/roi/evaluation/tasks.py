@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from histobench.roi.evaluation.context import Context, TaskSkippedError
 from histobench.roi.evaluation.probes import run_label_efficiency, run_linear_probe
-from histobench.roi.evaluation.robustness import TASK as ROBUSTNESS
 from histobench.roi.evaluation.robustness import RobustnessResult, run_robustness
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.evaluation.zero_shot import zero_shot_outcome
@@ -21,6 +20,7 @@ from histobench.roi.protocols.knn import knn
 from histobench.roi.protocols.prototype import prototype
 from histobench.roi.protocols.retrieval import retrieval
 from histobench.roi.results.episode_predictions import EpisodePredictions, log_odds_of
+from histobench.roi.robustness.pack import TASK as ROBUSTNESS
 
 
 def run_knn(context: Context) -> Iterable[TaskResult]:

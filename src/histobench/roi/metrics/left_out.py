@@ -14,7 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.core.statistics.delong import tied_places, twice_outranked
 from histobench.roi.metrics.tally import CALIBRATION_BINS, Floats, Ints, PerImage, Tally
+
+#: Scores that are ranked at a time.
+_NUMBERS_AT_ONCE = 2**20
 
 
 def tallies_left_out(probabilities: Floats, labels: Ints, predicted: Ints, *, memory: int) -> Iterator[Tally]:
@@ -96,45 +100,47 @@ def auroc_left_out(p: Floats, labels: Ints, group_of: Ints | None = None) -> tup
     NaN where leaving out leaves a class without images; with two classes it is the AUROC of class 1.
     """
     n, c = p.shape
-    sizes = np.bincount(labels, minlength=c).astype(np.float64)
     unit = np.arange(n) if group_of is None else group_of
     n_units = int(unit.max(initial=-1)) + 1
-    lost = np.bincount(unit * c + labels, minlength=n_units * c).reshape(n_units, c)
-    left = sizes - lost
-    shown = [1] if c == 2 else range(c)
+    sizes = np.bincount(labels, minlength=c).astype(np.float64)
+    left = sizes - np.bincount(unit * c + labels, minlength=n_units * c).reshape(n_units, c)
+    shown = np.arange(c)[1:] if c == 2 else np.arange(c)
     value, values = 0.0, np.zeros(n_units)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for a in shown:
-            positive = labels == a
-            pairs = _pairs_of(p[:, a], positive)
-            concordant = pairs[positive].sum()
-            taken = np.bincount(unit, pairs, minlength=n_units)
-            if group_of is not None:  # pairs within a group were taken off twice
-                inside = _pairs_of(p[:, a], positive, group_of)[positive]
-                taken -= np.bincount(unit[positive], inside, minlength=n_units)
-            value += concordant / (sizes[a] * (n - sizes[a])) / len(shown)
-            values += (concordant - taken) / (left[:, a] * (left.sum(axis=1) - left[:, a])) / len(shown)
-    return float(value), values
+    step = max(1, _NUMBERS_AT_ONCE // max(n, 1))
+    for classes in (shown[start : start + step] for start in range(0, len(shown), step)):
+        positive = labels[:, None] == classes
+        taken = _pairs_of(p[:, classes], positive)
+        concordant = np.where(positive, taken, 0.0).sum(axis=0)
+        if group_of is not None:  # pairs within a group would be taken off twice
+            taken -= np.where(positive, _pairs_within(p[:, classes], positive, group_of), 0.0)
+            taken = _sums_of_groups(taken, group_of, n_units)
+        others = left.sum(axis=1, keepdims=True) - left[:, classes]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value += float((concordant / (sizes * (n - sizes))[classes]).sum())
+            values += ((concordant - taken) / (left[:, classes] * others)).sum(axis=1)
+    return value / len(shown), values / len(shown)
 
 
-def _pairs_of(scores: Floats, positive: NDArray[np.bool_], group_of: Ints | None = None) -> Floats:
-    """Of each image the pairs (of a positive and another) that it is part of and that are ranked rightly."""
-    before = np.zeros((2, len(scores)))
-    if group_of is not None:
-        # Groups one after the other in one ranking: what lies in a group before is taken off again.
-        places = np.unique(scores, return_inverse=True)[1].astype(np.float64)
-        scores = places + group_of * (len(scores) + 1.0)
-        of_kind = np.stack([np.bincount(group_of[kind], minlength=int(group_of.max()) + 1)
-                            for kind in (~positive, positive)])  # fmt: skip
-        upto = np.cumsum(of_kind, axis=1)
-        before = np.stack([upto[0] - of_kind[0], upto[1]])[:, group_of]
-        n_positive: Floats = before[1]
-    else:
-        n_positive = np.full(len(scores), float(positive.sum()))
-    pairs = np.empty(len(scores))
-    pairs[positive] = _below(np.sort(scores[~positive]), scores[positive]) - before[0][positive]
-    pairs[~positive] = n_positive[~positive] - _below(np.sort(scores[positive]), scores[~positive])
-    return pairs
+def _pairs_of(scores: Floats, positive: NDArray[np.bool_]) -> Floats:
+    """Of each image [n, c] the pairs of a positive and another that it is part of and that are in order."""
+    below = twice_outranked(scores, positive) / 2
+    return np.where(positive, below, positive.sum(axis=0) - below)
+
+
+def _pairs_within(scores: Floats, positive: NDArray[np.bool_], group_of: Ints) -> Floats:
+    """Of each positive [n, c] the pairs with others of its group that are ranked rightly."""
+    order = np.argsort(scores, axis=0)
+    places = np.empty_like(scores)
+    np.put_along_axis(places, order, tied_places(np.take_along_axis(scores, order, axis=0))[0], axis=0)
+    # Groups one after the other in one ranking: the others in the groups before are taken off again.
+    below = twice_outranked(places + (group_of * (len(scores) + 1.0))[:, None], positive) / 2
+    others = _sums_of_groups((~positive).astype(np.float64), group_of, int(group_of.max(initial=-1)) + 1)
+    return np.asarray(below - (np.cumsum(others, axis=0) - others)[group_of])
+
+
+def _sums_of_groups(values: Floats, group_of: Ints, n_groups: int) -> Floats:
+    """The sum of each column [n, c] over each group, [groups, c]."""
+    return np.stack([np.bincount(group_of, column, minlength=n_groups) for column in values.T], axis=1)
 
 
 def _below(ordered: Floats, scores: Floats) -> Floats:

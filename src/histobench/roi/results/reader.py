@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.predictions import Predictions
@@ -168,6 +169,21 @@ def read_episodes_of(run: StoredRun) -> EpisodePredictions | None:
     right = (kept.votes == labels[:, None]).sum(axis=0)[images > 0] / images[images > 0]
     fits = reported is not None and len(right) > 0 and abs(float(right.mean()) - reported) < 1e-6
     return kept if fits else None
+
+
+def read_episodes(path: Path) -> dict[str, NDArray[np.float64]] | None:
+    """The metrics of each episode of a few-shot run, name -> [episodes]; None where there is no file."""
+    if not path.exists():
+        return None
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["episodes"]
+        names = [name for name in rows[0] if name != "episode" and all(_is_number(row[name]) for row in rows)]
+        return {
+            name: np.array([np.nan if row[name] is None else float(row[name]) for row in rows])
+            for name in names
+        }
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise HistobenchError(f"{path} does not list the metrics of episodes: {error!r}") from error
 
 
 def _table(path: Path) -> tuple[str, list[list[str]], dict[str, int]]:

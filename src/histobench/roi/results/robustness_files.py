@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,12 @@ from histobench import __version__
 from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_name import check_plain_name
-from histobench.roi.evaluation.robustness import TASK, RobustnessResult
 from histobench.roi.results.layout import ROBUSTNESS
 from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.robustness.pack import TASK
+
+if TYPE_CHECKING:
+    from histobench.roi.evaluation.robustness import RobustnessResult
 
 _DRAWS = "_draws.npz"
 

@@ -7,8 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions
+from histobench.roi.results.layout import TaskFiles
 
 
 @dataclass(frozen=True)
@@ -62,3 +66,10 @@ class StoredRun:
         from histobench.roi.results.reader import read_episodes_of
 
         return read_episodes_of(self)
+
+    @cached_property
+    def per_episode(self) -> dict[str, NDArray[np.float64]] | None:
+        """The metrics of each episode or training run, name -> [episodes]; None where they are of one."""
+        from histobench.roi.results.reader import read_episodes
+
+        return read_episodes(TaskFiles.beside(self.path).per_episode)

@@ -38,6 +38,8 @@ from histobench.roi.robustness.neighbours import Floats, Ints, find_neighbours
 from histobench.roi.robustness.probes import FitPredict, leave_one_site_out, site_probe
 from histobench.roi.robustness.redrawn import mean_of, of_site_probe, of_site_transfer, worst_of
 
+#: What the files and folders of these measures are called after.
+TASK = "Robustness"
 #: Nearest relatives of each type that CRoMa averages.
 MARGIN_NEIGHBOURS = 5
 #: More pairs of classes and sites than this are not searched one by one.
