@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +15,7 @@ import torch
 from workload import Workload
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Row:
     goal: str
     met: bool | None = None
     note: str = ""
+    where: str = ""  # the workload and what else the machine did
 
     @property
     def ratio(self) -> float | None:
@@ -76,6 +79,12 @@ class Setup:
     device: str = "cpu"
     threads: int = 2
     quick: bool = False
+    busy: int = 0  # processes that compute beside this one
+
+    @property
+    def where(self) -> str:
+        """The workload and the load, as tables show them."""
+        return f"{self.workload.label}, {f'{self.busy} busy processes' if self.busy else 'idle'}"
 
 
 Part = Callable[[Setup], list[Row]]
@@ -103,6 +112,34 @@ def clock(job: Callable[[], T], *, repeat: int = 1, device: str = "cpu") -> tupl
         spent = Seconds(time.perf_counter() - wall, time.process_time() - cpu)
         best = min(best, spent, key=lambda s: s.wall)
     return best, result
+
+
+def race(
+    ours: Callable[[], T], theirs: Callable[[], R], *, rounds: int = 2, device: str = "cpu"
+) -> tuple[Seconds, Seconds, T, R]:
+    """Both in turn, some rounds; the times are those of the round with the least processor time of each."""
+    best: list[Seconds | None] = [None, None]
+    for _ in range(rounds):
+        first, mine = clock(ours, device=device)
+        second, other = clock(theirs, device=device)
+        best = [
+            new if old is None or new.cpu < old.cpu else old
+            for old, new in zip(best, (first, second), strict=True)
+        ]
+    assert best[0] is not None
+    assert best[1] is not None
+    return best[0], best[1], mine, other
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As the ancestor sets it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _wait(device: str) -> None:
@@ -148,19 +185,32 @@ class Machine:
         return "; ".join(parts)
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Markdown."""
     lines = [
-        "| part | against | ours (s) | theirs (s) | ratio | by CPU time | goal | met | note |",
-        "|---|---|---:|---:|---:|---:|---|---|---|",
+        "| part | workload | against | ours (s) | theirs (s) | ratio | by CPU time | goal | met | note |",
+        "|---|---|---|---:|---:|---:|---:|---|---|---|",
     ]
     for row in rows:
         theirs = "" if row.theirs is None else f"{row.theirs.wall:.2f}"
-        ratio = "" if row.ratio is None else f"{row.ratio:.1f}x"
-        cpu = "" if row.cpu_ratio is None else f"{row.cpu_ratio:.1f}x"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
+        cpu = "" if row.cpu_ratio is None else f"{row.cpu_ratio:.2f}x"
         met = {True: "yes", False: "no", None: ""}[row.met]
         lines.append(
-            f"| {row.part} | {row.alternative} | {row.ours.wall:.2f} | {theirs} | {ratio} | {cpu} "
-            f"| {row.goal} | {met} | {row.note} |"
+            f"| {row.part} | {row.where} | {row.alternative} | {row.ours.wall:.2f} | {theirs} | {ratio} "
+            f"| {cpu} | {row.goal} | {met} | {row.note} |"
         )
     return "\n".join(lines)
+
+
+def worst(rows: Sequence[Row]) -> list[Row]:
+    """Of each part and alternative the row with the smallest ratio, by the wall clock or by CPU time."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if row.ratio is None or row.cpu_ratio is None or not row.goal:
+            continue
+        key = row.part, row.alternative
+        held = found.get(key)
+        if held is None or min(row.ratio, row.cpu_ratio) < min(held.ratio or 0, held.cpu_ratio or 0):
+            found[key] = row
+    return list(found.values())

@@ -1,13 +1,15 @@
 """Every speed goal, measured against its named alternative in one run; `make bench` runs this.
 
 python benchmarks/run_all.py                    # writes docs/benchmarks.md
-python benchmarks/run_all.py --only knn bootstrap --dims 1024 --no-write
+python benchmarks/run_all.py --only knn --workloads hard --sizes 2000 20000 --busy 0 2 --no-write
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 
 import all_tasks
@@ -18,19 +20,40 @@ import linear_probe
 import mint_runs
 import sandbox
 import torch
-from measure import PARTS, Machine, Row, Setup, table
+from measure import PARTS, Machine, Row, Setup, part, table, worst
 from page import write_section
-from workload import reference_workload
+from workload import KINDS, SIZES, Workload, busy, workload
 
 REGISTERED = (few_shot, knn, linear_probe, bootstrap, all_tasks)
-ONCE = ("bootstrap",)  # does not depend on the dimension of the features
+ONCE = ("bootstrap", "all tasks", "growth")  # on the largest workload of the first kind, nothing beside it
 HEADER = """## After the features: protocols, metrics, statistics
 
 Written by `make bench`. Both sides of every ratio ran in the same process, one after the other; "ratio" is by
-the wall clock, "by CPU time" counts the processor time of all threads and minds other work less.
-The reference workload has 9 classes, 100,000 training and 7,180 test features of dimension D.
+the wall clock, "by CPU time" counts the processor time of all threads and minds other work less. A workload
+is a kind of features (`benchmarks/workload.py`), training x test images x dimensions, and what computed
+beside it.
+
+The worst ratio of each part and alternative:
 
 """
+
+
+@part("growth")
+def growth(setup: Setup) -> list[Row]:
+    """Four times the work in less than five times the time."""
+    return [*few_shot.growth(setup), *knn.growth(setup), *linear_probe.growth(setup)]
+
+
+def workloads(kinds: list[str], sizes: list[int], dims: list[int]) -> Iterator[Workload]:
+    """Every kind in every size and dimension it comes in, once."""
+    seen = set()
+    for kind in kinds:
+        for size in sorted(sizes, reverse=True):
+            for dim in dims:
+                made = workload(kind, n_train=size, dim=dim)
+                if made.label not in seen:
+                    seen.add(made.label)
+                    yield made
 
 
 def main() -> int:
@@ -39,7 +62,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS))
-    parser.add_argument("--dims", nargs="+", type=int, default=[1024, 1536, 2560])
+    parser.add_argument("--workloads", nargs="+", choices=KINDS, default=["easy", "hard", "real"])
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="training images")
+    parser.add_argument("--dims", nargs="+", type=int, default=[1024])
+    parser.add_argument("--busy", nargs="+", type=int, default=[0, 2], help="busy processes beside this one")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--devices", nargs="+", default=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -48,23 +74,24 @@ def main() -> int:
     parser.add_argument("--no-write", action="store_true", help="print only")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    sizes = [2_000] if args.quick else args.sizes
     sections = []
-    rows: list[Row] = []
     for device in args.devices:
-        rows = []
-        for dim in args.dims:
-            small = {"n_train": 5000, "n_test": 1000} if args.quick else {}
-            setup = Setup(reference_workload(dim=dim, **small), device, args.threads, args.quick)
-            for name in args.only:
-                if dim != args.dims[0] and (name in ONCE or args.quick):
-                    continue
-                print(f"{device}, D = {dim}: {name} ...", file=sys.stderr, flush=True)
-                new = PARTS[name](setup)
-                rows += [row for row in new if dim == args.dims[0] or "growth" not in row.part]
-                print(table(new), file=sys.stderr, flush=True)
-        sections.append(
-            f"### {Machine(args.threads, device).describe()}\n\n{date.today()}\n\n{table(rows)}\n"
-        )
+        rows: list[Row] = []
+        for number, made in enumerate(workloads(args.workloads, sizes, args.dims)):
+            for beside in args.busy:
+                setup = Setup(made, device, args.threads, args.quick, beside)
+                for name in args.only:
+                    if name in ONCE and (number or beside):
+                        continue
+                    print(f"{device}, {setup.where}: {name} ...", file=sys.stderr, flush=True)
+                    with busy(beside):
+                        new = PARTS[name](setup)
+                    # Growth is measured on data of its own.
+                    rows += [row if name == "growth" else replace(row, where=setup.where) for row in new]
+                    print(table(new), file=sys.stderr, flush=True)
+        machine = Machine(args.threads, device).describe()
+        sections.append(f"### {machine}\n\n{date.today()}\n\n{table(worst(rows))}\n\nAll:\n\n{table(rows)}\n")
     text = HEADER + "\n".join(sections)
     print(text)
     if not (args.no_write or args.quick):

@@ -6,7 +6,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.protocols import neighbours, products
+from histobench.roi.protocols import neighbours
 from histobench.roi.protocols.centring import Centring
 from histobench.roi.protocols.knn import knn
 from histobench.roi.protocols.neighbours import nearest
@@ -38,7 +38,13 @@ def data(n: int, m: int, d: int, c: int, seed: int = 0) -> tuple[torch.Tensor, t
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
 def any_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
     """Each format of the inexact products in turn."""
-    monkeypatch.setattr(neighbours, "_format", lambda train, queries: request.param)
+
+    def search(
+        train: torch.Tensor, test: torch.Tensor, k: int, centring: Centring, memory: int
+    ) -> neighbours._Search:
+        return neighbours._Search(train, centring, request.param, memory)
+
+    monkeypatch.setattr(neighbours, "_search", search)
     return request.param
 
 
@@ -147,19 +153,16 @@ def test_ranked_neighbours_come_nearest_first() -> None:
 
 @pytest.mark.parametrize("shift", [0, -9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("n", [22, 300, 4001])
-def test_blocks_and_groups_give_a_top_k(
-    n: int, dtype: torch.dtype, shift: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(products, "_BLOCK", 900)
+@pytest.mark.parametrize("n", [22, 300, 4001, 30_000])
+def test_blocks_and_groups_give_a_top_k(n: int, dtype: torch.dtype, shift: int) -> None:
     g = torch.Generator().manual_seed(n)
     keys = torch.zeros(Products.padded(n), 8, dtype=dtype)
     keys[:n] = torch.randn(n, 8, generator=g).add(shift)
     queries = torch.rand(30, 8, generator=g).to(dtype)
-    found = Products(40, n, dtype, keys.device)
+    found = Products(40, n, 21, dtype, keys.device)
     found.fill(queries, keys)
     expected = (queries @ keys[:n].T).float()
-    value, place = found.best(21)
+    value, place = found.best()
     assert torch.equal(value, torch.topk(expected, 21, dim=1).values)
     assert torch.equal(expected.gather(1, place), value)
     assert all(len(set(row)) == 21 for row in place.tolist())

@@ -1,28 +1,33 @@
 """Exact nearest neighbours from inexact matrix products.
 
-Products of unit rows are computed in a fast format (float32, or bfloat16 where the processor multiplies it
-several times faster). Their error has a bound, so most neighbours are certain; the few that rounding could
-confuse are compared again, in float32 and then in float64. The result is that of float64 throughout.
+Products of unit rows are computed in float32, or in bfloat16 where the processor has tiles for it and the
+rows are far enough from each other. Their error has a bound, so most neighbours are certain; the few that
+rounding could confuse are compared again, in float32 and then in float64. The result is that of float64
+throughout.
 """
 
 from __future__ import annotations
 
 import functools
-import time
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from histobench.core.errors import HistobenchError
+from histobench.core.threads import spread
 from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunks
 from histobench.roi.protocols.products import Products
 
 MEMORY = 2**28
 _CACHE = 2**20  # bytes of other work at a time
 _WORTH_TRYING = 2e10  # multiplications from which bfloat16 pays for its second look
-_CROWDED = 0.05  # share of queries with more candidates than were kept, from which bfloat16 is given up
+_QUERIES = 512  # multiplied at a time: more gain nothing
+_TRIED = 64  # queries on which bfloat16 is tried
+_CROWDED = 0.05  # share of them with more candidates than are kept, from which float32 is taken
 _STEEP = 64  # a row this much shorter than the mean loses digits to float32 when it is centred
 
 
@@ -46,7 +51,27 @@ def nearest(
             f"n_neighbors is {k} but there are {len(train)} training images; "
             f"use --n_neighbors {len(train)} or less"
         )
-    return _Search(train, centring, _format(train, len(test)), memory).run(test, k, ranked)
+    return _search(train, test, k, centring, memory).run(test, k, ranked)
+
+
+def _search(train: Tensor, test: Tensor, k: int, centring: Centring, memory: int) -> _Search:
+    """A search in the format that this processor and these rows call for."""
+    if (
+        train.device.type == "cpu"
+        and float(train.numel()) * len(test) >= _WORTH_TRYING
+        and _multiplies_bfloat16_in_tiles()
+    ):
+        search = _Search(train, centring, torch.bfloat16, memory)
+        if search.crowded(test[:: max(1, len(test) // _TRIED)], k) <= _CROWDED:
+            return search
+    return _Search(train, centring, torch.float32, memory)
+
+
+@functools.cache
+def _multiplies_bfloat16_in_tiles() -> bool:
+    """Whether the processor has instructions that multiply bfloat16 several times faster than float32."""
+    info = Path("/proc/cpuinfo")
+    return info.is_file() and "amx_bf16" in info.read_text(encoding="utf-8", errors="replace")
 
 
 class _Search:
@@ -56,6 +81,7 @@ class _Search:
         n, d = train.shape
         self.train, self.centring, self.dtype, self.memory = train, centring, dtype, memory
         self.keys = torch.zeros(Products.padded(n), d, dtype=dtype, device=train.device)
+        self._buffers = threading.local()
         self.lost = 0.0  # length of what rounding to the format takes from the worst key
         mean = centring.mean.float()
         length = float(centring.mean.norm())
@@ -67,8 +93,9 @@ class _Search:
                 steep = norms * _STEEP < length
                 unit[steep] = centring.apply(train[part][steep], dtype=torch.float32)
             self.keys[part] = unit
-            unit -= self.keys[part]
-            self.lost = max(self.lost, float(torch.linalg.vector_norm(unit, dim=1).max()))
+            if dtype != torch.float32:
+                unit -= self.keys[part]
+                self.lost = max(self.lost, float(torch.linalg.vector_norm(unit, dim=1).max()))
 
     @property
     def _step(self) -> int:
@@ -81,49 +108,68 @@ class _Search:
 
     def _doubt(self, queries: Tensor, rounded: Tensor, edge: Tensor) -> Tensor:
         """How far products near `edge` can be from their float64 values, [q, 1]."""
-        lost = torch.linalg.vector_norm(queries - rounded, dim=1, keepdim=True)
+        if self.dtype == torch.float32:
+            lost = torch.full_like(edge, torch.finfo(torch.float32).eps / 2)
+        else:
+            lost = torch.linalg.vector_norm(queries - rounded, dim=1, keepdim=True)
         # Rows rounded to the format; the arithmetic; the product rounded.
         rows = lost + self.lost + lost * self.lost
         return rows + self._arithmetic + torch.finfo(self.dtype).eps / 2 * (edge.abs() + 0.02)
 
     def run(self, test: Tensor, k: int, ranked: bool) -> Neighbours:
         """Neighbours of every query."""
+        parts = self._parts(len(test))
+        found = spread(lambda part: self._run_part(test[part], k, ranked), parts, device=str(test.device))
+        none = torch.empty(0, k, dtype=torch.long, device=test.device)
+        index = torch.cat([part.index for part in found]) if found else none
+        return Neighbours(index, sum(part.rechecked for part in found))
+
+    def _parts(self, queries: int) -> list[slice]:
+        """Queries that one thread multiplies at a time: as many as fit, but a part for every thread."""
         n, d = self.train.shape
-        quick = self.dtype == torch.bfloat16
-        kept = min(n, k + (64 if quick else 8))
-        index = torch.empty(len(test), k, dtype=torch.long, device=self.keys.device)
-        rows = max(1, min(len(test), self.memory // (self.keys.element_size() * n + 40 * d)))
-        # One buffer for all products: fresh pages cost more than writing to used ones.
-        products = Products(rows, n, self.dtype, self.keys.device)
-        rechecked = 0
-        for start in range(0, len(test), rows):
-            part = slice(start, start + rows)
-            queries = self.centring.apply(test[part])
-            rounded = queries.to(self.dtype)
-            products.fill(rounded, self.keys)
-            value, place = products.best(kept)
-            value = value.double()
-            edge = value[:, k - 1 : k]
-            margin = 2 * self._doubt(queries, rounded, edge)
-            crowded = value[:, -1] >= (edge - margin)[:, 0] if kept < n else value.new_zeros(0)
-            if quick and int(crowded.sum()) > _CROWDED * len(queries):
-                # Too many rows are nearly equally near for such coarse products to tell them apart.
-                del products
-                self.keys = self.keys[:0]
-                rest = _Search(self.train, self.centring, torch.float32, self.memory).run(
-                    test[start:], k, ranked
-                )
-                index[start:] = rest.index
-                return Neighbours(index, rechecked + rest.rechecked)
-            index[part], pairs = self._settle(queries, value, place, k, margin, ranked)
-            for q in torch.nonzero(crowded).flatten().tolist():
-                # More candidates than were kept: take every row that could be among the nearest.
-                among = torch.nonzero(products.row(q).double() >= edge[q] - margin[q]).flatten()
-                exact = self._exact(queries, torch.full_like(among, q), among)
-                index[start + q] = among[exact.argsort(descending=True, stable=True)[:k]]
-                pairs += len(among)
-            rechecked += pairs
-        return Neighbours(index, rechecked)
+        threads = torch.get_num_threads() if self.train.device.type == "cpu" else 1
+        most = self.memory // threads // (self.keys.element_size() * n + 40 * d)
+        rows = max(1, min(most, _QUERIES, -(-queries // threads)))
+        return [slice(start, start + rows) for start in range(0, queries, rows)]
+
+    def crowded(self, test: Tensor, k: int) -> float:
+        """The share of queries to which more rows are nearly equally near than are kept."""
+        return float(self._multiply(test, k).crowded.double().mean())
+
+    def _products(self, rows: int, kept: int) -> Products:
+        """This thread's buffer: fresh pages cost more than writing to used ones."""
+        held: Products | None = getattr(self._buffers, "products", None)
+        if held is None or held.rows < rows or held.kept != kept:
+            self._buffers.products = held = Products(
+                rows, len(self.train), kept, self.dtype, self.keys.device
+            )
+        return held
+
+    def _multiply(self, test: Tensor, k: int) -> _Candidates:
+        n = len(self.train)
+        kept = min(n, k + (64 if self.dtype == torch.bfloat16 else 8))
+        queries = self.centring.apply(test)
+        rounded = queries.to(self.dtype)
+        products = self._products(len(test), kept)
+        products.fill(rounded, self.keys)
+        value, place = products.best()
+        value = value.double()
+        edge = value[:, k - 1 : k]
+        margin = 2 * self._doubt(queries, rounded, edge)
+        crowded = (value[:, -1:] >= edge - margin)[:, 0] & (kept < n)
+        return _Candidates(queries, products, value, place, edge, margin, crowded)
+
+    def _run_part(self, test: Tensor, k: int, ranked: bool) -> Neighbours:
+        found = self._multiply(test, k)
+        index, pairs = self._settle(found.queries, found.value, found.place, k, found.margin, ranked)
+        for q in torch.nonzero(found.crowded).flatten().tolist():
+            # More candidates than were kept: take every row that could be among the nearest.
+            least = found.edge[q] - found.margin[q]
+            among = torch.nonzero(found.products.row(q).double() >= least).flatten()
+            exact = self._exact(found.queries, torch.full_like(among, q), among)
+            index[q] = among[exact.argsort(descending=True, stable=True)[:k]]
+            pairs += len(among)
+        return Neighbours(index, pairs)
 
     def _settle(
         self, queries: Tensor, value: Tensor, place: Tensor, k: int, margin: Tensor, ranked: bool
@@ -195,24 +241,14 @@ class _Search:
         return out
 
 
-def _format(train: Tensor, queries: int) -> torch.dtype:
-    """float32, or bfloat16 for large work on a processor that multiplies it much faster."""
-    if train.device.type != "cpu" or float(train.numel()) * queries < _WORTH_TRYING:
-        return torch.float32
-    return torch.bfloat16 if _bfloat16_gain() > 2 else torch.float32
+@dataclass(frozen=True)
+class _Candidates:
+    """The best products of some queries."""
 
-
-@functools.cache
-def _bfloat16_gain() -> float:
-    """How many times faster this processor multiplies bfloat16 than float32, by trying."""
-    seconds = []
-    for dtype in (torch.float32, torch.bfloat16):
-        a, b = torch.ones(256, 1024, dtype=dtype), torch.ones(1024, 2048, dtype=dtype)
-        a @ b
-        trials = []
-        for _ in range(3):
-            start = time.perf_counter()
-            a @ b
-            trials.append(time.perf_counter() - start)
-        seconds.append(min(trials))
-    return seconds[0] / seconds[1]
+    queries: Tensor  # [q, d] unit rows in float64
+    products: Products
+    value: Tensor  # [q, kept], largest first
+    place: Tensor  # [q, kept] rows
+    edge: Tensor  # [q, 1] the k-th best
+    margin: Tensor  # [q, 1] twice how far a product near it may be from its float64 value
+    crowded: Tensor  # [q] whether rows beyond those kept may be among the nearest

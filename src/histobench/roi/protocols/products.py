@@ -1,58 +1,60 @@
-"""Products of queries with all training rows, block by block, and the largest of them."""
+"""Products of queries with all training rows, and the largest of them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-_BLOCK = 8192  # training rows multiplied at a time; their products stay in the processor's cache
-_GROUP = 32  # products per group; the k best lie in the k groups with the best maxima
+_GROUP = 32  # most products per group, a power of 2
 
 
 class Products:
-    """Products of some queries with all keys, block by block, and the best of them."""
+    """Products of some queries with all keys, by one matrix product, and the best of them.
 
-    def __init__(self, rows: int, n: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.n = n
-        count = -(-n // _BLOCK)
-        self.groups = -(-n // (count * _GROUP))  # per block
-        self.block = self.groups * _GROUP
-        self.blocks = torch.empty(count, rows, self.block, dtype=dtype, device=device)
-        self.maxima = torch.empty(rows, count, self.groups, dtype=dtype, device=device)
+    Products are taken in groups: the k best lie in the k groups with the best maxima.
+    """
+
+    def __init__(self, rows: int, n: int, kept: int, dtype: torch.dtype, device: torch.device) -> None:
+        """For up to `rows` queries at a time, of which the best `kept` among `n` keys are wanted."""
+        self.rows, self.n, self.kept = rows, n, kept
+        self.group = _GROUP
+        # No more products in the groups that are looked into than there are groups.
+        while self.group > 1 and self.group**2 * kept > n:
+            self.group //= 2
+        self.table = torch.empty(rows, self.padded(n), dtype=dtype, device=device)
         self.filled = 0
 
     @staticmethod
     def padded(n: int) -> int:
-        """Rows that the keys need so that all blocks are alike; the last ones are never chosen."""
-        blocks = -(-n // _BLOCK)
-        return blocks * _GROUP * -(-n // (blocks * _GROUP))
+        """Rows that the keys need so that all groups are alike; the last ones are never chosen."""
+        return -(-n // _GROUP) * _GROUP
 
     def fill(self, queries: Tensor, keys: Tensor) -> None:
-        """Multiply queries [q, d] with the padded keys; take the maxima of groups while they are at hand."""
+        """Multiply queries [q, d] with the padded keys."""
         self.filled = len(queries)
-        for b, block in enumerate(self.blocks[:, : self.filled]):
-            torch.mm(queries, keys[b * self.block : (b + 1) * self.block].T, out=block)
-            block[:, max(0, self.n - b * self.block) :] = -torch.inf
-            # Group j holds the columns j, j + groups, j + 2 groups, ...
-            self.maxima[: self.filled, b] = _maxima(block.view(self.filled, _GROUP, self.groups))
+        torch.mm(queries, keys.T, out=self.table[: self.filled])
+        self.table[: self.filled, self.n :] = -torch.inf
 
-    def best(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest products of every query, largest first, and their keys."""
-        maxima = self.maxima[: self.filled].flatten(1)
-        rows = self.blocks.shape[1]
-        query = torch.arange(self.filled, device=maxima.device)[:, None]
-        best_groups = torch.topk(maxima.float(), min(k, maxima.shape[1]), dim=1, sorted=False).indices
-        block, group = best_groups // self.groups, best_groups % self.groups
-        member = self.groups * torch.arange(_GROUP, device=maxima.device)
-        column = (group[..., None] + member).flatten(1)
-        block = block.repeat_interleave(_GROUP, dim=1)
-        values = self.blocks.view(-1).take((block * rows + query) * self.block + column)
-        value, at = torch.topk(values.float(), k, dim=1)
-        return value, (block * self.block + column).gather(1, at)
+    def best(self) -> tuple[Tensor, Tensor]:
+        """The largest products of every query [q, kept], largest first, and their keys."""
+        # Group j holds the columns j, j + groups, j + 2 groups, ...
+        grouped = self.table[: self.filled].view(self.filled, self.group, -1)
+        if self.group == 1:
+            return _largest(grouped[:, 0], self.kept)
+        groups = grouped.shape[2]
+        group = _largest(_maxima(grouped), min(self.kept, groups))[1]
+        among = grouped.gather(2, group[:, None].expand(-1, self.group, -1)).flatten(1)
+        value, at = _largest(among, self.kept)
+        return value, at // group.shape[1] * groups + group.gather(1, at % group.shape[1])
 
     def row(self, q: int) -> Tensor:
         """All products of one query, in the order of the keys."""
-        return self.blocks[:, q].flatten()[: self.n]
+        return self.table[q, : self.n]
+
+
+def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    found = torch.topk(values.float(), k, dim=1)
+    return found.values, found.indices
 
 
 def _maxima(grouped: Tensor) -> Tensor:

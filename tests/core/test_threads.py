@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from histobench.core.threads import spread
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> int:
+    """One and two threads of torch, as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def test_results_come_in_the_order_of_the_parts(threads: int) -> None:
+    assert spread(lambda part: part * part, range(20)) == [part * part for part in range(20)]
+    assert spread(lambda part: part, []) == []
+
+
+def test_each_part_runs_on_one_thread_and_the_number_is_as_before_afterwards(threads: int) -> None:
+    meet = threading.Barrier(threads)
+
+    def work(part: int) -> tuple[str, int]:
+        meet.wait(timeout=30)  # all threads have a part at the same time
+        return threading.current_thread().name, torch.get_num_threads()
+
+    seen = spread(work, range(2))
+    assert len({name for name, _ in seen}) == threads
+    assert {inside for _, inside in seen} == {1}
+    assert torch.get_num_threads() == threads
+    with pytest.raises(ZeroDivisionError):
+        spread(lambda part: 1 // part, [1, 0])
+    assert torch.get_num_threads() == threads
+
+
+def test_tensors_of_the_inference_mode_may_be_changed_inside(threads: int) -> None:
+    with torch.inference_mode():
+        table = torch.zeros(4)
+        spread(lambda part: table[part].add_(part), range(4))
+    assert table.tolist() == [0, 1, 2, 3]
