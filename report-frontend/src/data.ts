@@ -54,6 +54,8 @@ export interface Site {
   unreadable: string[];
   /** Names of the agent runs. */
   agents: string[];
+  /** Names of the Consult studies. */
+  consult: string[];
   /** Image sets with thumbnails. */
   thumbs: string[];
   /** For each run the key of its map of embeddings, or an empty text. */

@@ -9,6 +9,7 @@ import { RunPage } from "./pages/run";
 import { MethodsPage } from "./pages/methods";
 import { DatasetPage, DatasetsPage } from "./pages/dataset";
 import { ComparePage } from "./pages/compare";
+import { ConsultPage } from "./pages/consult";
 import { AgentPage, AgentsPage, EpisodePage } from "./pages/agents";
 import { Notice } from "./parts";
 
@@ -29,9 +30,10 @@ function App({ site }: { site: Site }) {
     ...(site.boards.length ? [{ page: "", label: "Leaderboard" }, { page: "datasets", label: "Datasets" }] : []),
     ...(site.encoders.length > 1 ? [{ page: "compare", label: "Compare" }] : []),
     ...(site.agents.length ? [{ page: "agents", label: "Agents" }] : []),
+    ...(site.consult.length ? [{ page: "consult", label: "Consult" }] : []),
     { page: "methods", label: "Methods" },
   ];
-  const section = { dataset: "datasets", run: "", agent: "agents", episode: "agents", "": site.boards.length ? "" : "agents" }[route.page] ?? route.page;
+  const section = { dataset: "datasets", run: "", agent: "agents", episode: "agents", "": home(site) }[route.page] ?? route.page;
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); main.current?.focus(); }}>
@@ -65,11 +67,16 @@ function App({ site }: { site: Site }) {
   );
 }
 
+/** The page that is shown first: what the report has. */
+function home(site: Site): "" | "agents" | "consult" {
+  return site.boards.length ? "" : site.agents.length ? "agents" : "consult";
+}
+
 function Page({ site }: { site: Site }) {
   const route = useRoute();
   switch (route.page) {
     case "":
-      return site.boards.length ? <Leaderboard site={site} route={route} /> : <AgentsPage site={site} />;
+      return { "": <Leaderboard site={site} route={route} />, agents: <AgentsPage site={site} />, consult: <ConsultPage site={site} route={route} /> }[home(site)];
     case "run":
       return <RunPage key={route.parts.join("/")} site={site} route={route} />;
     case "datasets":
@@ -84,6 +91,8 @@ function Page({ site }: { site: Site }) {
       return <AgentPage key={route.parts[0]} site={site} route={route} />;
     case "episode":
       return <EpisodePage key={route.parts.join("/")} site={site} route={route} />;
+    case "consult":
+      return <ConsultPage site={site} route={route} />;
     case "methods":
       return <MethodsPage site={site} />;
     default:

@@ -247,6 +247,35 @@ def _write_hostile_recording(path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
+def consult_study() -> ModuleType:
+    """Writes studies of Consult by hand."""
+    return _load(Path(__file__).with_name("consult_study.py"))
+
+
+@pytest.fixture(scope="session")
+def played_study(tmp_path_factory: pytest.TempPathFactory, consult_study: ModuleType) -> Path:
+    """A study beside runs of agents."""
+    folder = tmp_path_factory.mktemp("consult") / "results"
+    write_agent_run(folder / "agents")
+    return Path(consult_study.write_study(folder / "study"))
+
+
+@pytest.fixture(scope="session")
+def hostile_study(tmp_path_factory: pytest.TempPathFactory, consult_study: ModuleType) -> Path:
+    """A study in which every name and text is an attack."""
+    words = consult_study.Written(
+        classes=(f"a {HOSTILE}", f"b {HOSTILE}", "c"),
+        agents=(f"agent {NO_SLASH}", "policy-reader"),
+        said=HOSTILE,
+        group=f"group {HOSTILE}",
+        encoder=f"encoder {HOSTILE}",
+        dataset=f"data {HOSTILE}",
+        caution=f"caution {HOSTILE}",
+    )
+    return Path(consult_study.write_study(tmp_path_factory.mktemp("hostile") / "study", words))
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium; tests that need it skip where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from histobench.report.agent_payload import write_agents
 from histobench.report.agent_runs import find_agent_runs
@@ -93,6 +94,33 @@ def test_long_output_is_cut_and_says_so(tmp_path: Path, results: Path, data_of: 
     shown = data_of(tmp_path / "index.html", "talk/0-0")[0]["turns"][0][2]
     assert len(shown) < 21_000
     assert "30,000 more characters" in shown
+
+
+def test_pictures_that_an_agent_was_shown_stand_in_its_conversation(
+    tmp_path: Path, results: Path, data_of: DataOf
+) -> None:
+    source = next((results / "agents").rglob("results.jsonl"))
+    place = tmp_path / "results" / source.parent.relative_to(results)
+    (place / "images").mkdir(parents=True)
+    Image.new("RGB", (900, 600), (200, 40, 90)).save(place / "images" / "region.png")
+    (place / "images" / "broken.png").write_bytes(b"no picture")
+    record = json.loads(source.read_text().splitlines()[0])
+    first, _, answer, _ = record["state"]["history"]
+    first["parts"] = [
+        {"type": "text", "text": first["content"]},
+        {"type": "image", "media_type": "image/png", "file": "region.png"},
+    ]
+    crop = {"type": "image", "media_type": "image/png", "file": "../../images/broken.png"}
+    answer["parts"] = [{"type": "tool_result", "call_id": "1", "name": "look", "text": "x", "images": [crop]}]
+    (place / "results.jsonl").write_text(json.dumps(record) + "\n")
+    runs, problems = find_agent_runs(tmp_path / "results")
+    assert problems == []
+    write_agents(tmp_path, runs)
+    shown, asked, nothing = data_of(tmp_path / "index.html", "talk/0-0")[0]["pictures"]
+    assert (asked, nothing) == ([""], [])  # a picture that cannot be read is told, not left out
+    with Image.open(tmp_path / shown[0]) as picture:
+        assert picture.size == (448, 299)
+        assert picture.getpixel((5, 5))[0] > 180
 
 
 def test_published_recordings_give_the_published_rates(

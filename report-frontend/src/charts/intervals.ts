@@ -41,7 +41,7 @@ export function intervalRows(rows: (IntervalRow | Heading)[], options: IntervalO
   const digits = (x: number) => {
     const sign = options.zero ? (x > 0 ? "+" : x < 0 ? "−" : "") : "";
     const size = options.zero ? Math.abs(x) : x;
-    return sign + (options.percent ? (100 * size).toFixed(1) + (options.zero ? "" : "%") : size.toFixed(3));
+    return sign + (options.percent ? (100 * size).toFixed(1) + (options.zero ? "" : "%") : size.toFixed(3).replace("-", "−"));
   };
   // Both sides in one line where they fit; else the right one in a line of its own.
   const [left, right] = (options.sides ?? ["", ""]).map((side) => clipped(side, Math.floor(width / LETTER) - 4));

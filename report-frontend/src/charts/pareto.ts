@@ -4,6 +4,7 @@ import type { Palette } from "../theme";
 import { base } from "../chart";
 import { compact } from "../format";
 import { clipped } from "./critical-difference";
+import { placeLabels, SIDES } from "./labels";
 
 export interface CostPoint {
   name: string;
@@ -77,45 +78,4 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
     ),
   );
   return draw(marks) as SVGSVGElement;
-}
-
-interface Side {
-  dx: number;
-  dy: number;
-  anchor: "start" | "middle" | "end";
-}
-
-const SIDES: Side[] = [
-  { dx: 0, dy: -13, anchor: "middle" },
-  { dx: 0, dy: 15, anchor: "middle" },
-  { dx: 10, dy: 0, anchor: "start" },
-  { dx: -10, dy: 0, anchor: "end" },
-];
-
-interface Labelled {
-  point: CostPoint;
-  x: number;
-  y: number;
-  text: string;
-}
-
-/** Names where there is room for them; a point whose name fits nowhere is named when pointed at. */
-function placeLabels(points: Labelled[], width: number): (Labelled & { side: Side })[] {
-  type Box = [number, number, number, number];
-  const taken: Box[] = points.map((p) => [p.x - 5, p.y - 5, p.x + 5, p.y + 5]);
-  const placed: (Labelled & { side: Side })[] = [];
-  for (const p of points) {
-    const w = p.text.length * 7;
-    for (const side of SIDES) {
-      const x = p.x + side.dx - (side.anchor === "middle" ? w / 2 : side.anchor === "end" ? w : 0);
-      const box: Box = [x, p.y + side.dy - 7, x + w, p.y + side.dy + 7];
-      const free = box[0] > 50 && box[2] < width && taken.every((t) => box[2] < t[0] || t[2] < box[0] || box[3] < t[1] || t[3] < box[1]);
-      if (free) {
-        taken.push(box);
-        placed.push({ ...p, side });
-        break;
-      }
-    }
-  }
-  return placed;
 }

@@ -1,10 +1,10 @@
 // Runs of language-model agents: how often they succeed, what feedback is worth, and every conversation.
 import { useMemo, useState } from "preact/hooks";
-import type { ComponentChildren } from "preact";
 import type { Site } from "../data";
 import { count, percent, pValue, signed } from "../format";
 import { Chart } from "../chart";
 import { intervalRows, type Heading, type IntervalRow } from "../charts/intervals";
+import { Conversation, jump, KINDS, type Talk } from "../conversation";
 import { learningCurve, type CurvePoint } from "../charts/learning-curve";
 import { Breadcrumbs, Loading, Notice, Segments, Select, TableDownloads, useData } from "../parts";
 import { href, type Route } from "../route";
@@ -51,13 +51,6 @@ interface Agents {
 }
 
 type EpisodeRow = [dataset: string, id: string, success: number, turns: number, end: string];
-
-interface Talk {
-  prompt: string;
-  reference: string;
-  error: string;
-  turns: [text: string, kind: string, observation: string | null, feedback: string][];
-}
 
 const PER_FILE = 25;
 
@@ -357,52 +350,7 @@ export function EpisodePage({ site, route }: { site: Site; route: Route }) {
       </div>
       {talk.error && <Notice kind="problem">{talk.error}</Notice>}
       <div class="conversation">
-      <div class="talk">
-        {talk.prompt ? (
-          <details class="card said user" open={talk.prompt.length < 2500}>
-            <summary>
-              <b>Task</b> <small>{talk.prompt.length.toLocaleString("en")} characters</small>
-            </summary>
-            <pre class="text">{talk.prompt}</pre>
-          </details>
-        ) : (
-          <Notice>This recording comes without the task’s text.</Notice>
-        )}
-        {talk.turns.map(([text, kind, observation, feedback], k) => (
-          <section class="turn" id={`turn-${k + 1}`} tabIndex={-1} aria-label={`Turn ${k + 1}`}>
-            <div class="card said agent">
-              <header>
-                <b>Turn {k + 1}</b> <small class="kind">{KINDS[kind] ?? kind}</small>
-              </header>
-              <Message text={text} />
-            </div>
-            {observation !== null && (
-              <details class="card said user" open={observation.length < 1500}>
-                <summary>
-                  <b>Observation</b> {observation.includes("\n") && <small>{firstLine(observation)}</small>}
-                </summary>
-                <pre>{observation}</pre>
-              </details>
-            )}
-            {feedback && (
-              <details class="card said expert" open>
-                <summary>
-                  <b>Expert feedback</b>
-                </summary>
-                <pre class="text">{feedback}</pre>
-              </details>
-            )}
-          </section>
-        ))}
-        {talk.reference && (
-          <details class="card said user">
-            <summary>
-              <b>Reference answer</b>
-            </summary>
-            <pre>{talk.reference}</pre>
-          </details>
-        )}
-      </div>
+      <Conversation talk={talk} />
       <aside class="card" aria-label="Turns of this episode">
         <h2>{count(talk.turns.length, "turn")}</h2>
         <ol>
@@ -422,42 +370,4 @@ export function EpisodePage({ site, route }: { site: Site; route: Route }) {
       </div>
     </>
   );
-}
-
-const KINDS: Record<string, string> = { execute: "runs code", proposal: "proposes a solution", proposal_unparsable: "proposes, but without an answer", invalid: "neither code nor solution", error: "the provider failed" };
-
-function jump(turn: number): void {
-  const place = document.getElementById(`turn-${turn}`)!;
-  place.scrollIntoView({ block: "start" });
-  place.focus({ preventScroll: true });
-}
-
-function firstLine(text: string): string {
-  const line = text.split("\n", 1)[0];
-  return line.length > 80 ? `${line.slice(0, 79)}…` : line;
-}
-
-const TAGS = /<(thought|execute|solution)>([\s\S]*?)<\/\1>/g;
-
-/** What the agent wrote, with thoughts, code and solutions told apart. Always text, never markup. */
-function Message({ text }: { text: string }) {
-  const parts: ComponentChildren[] = [];
-  let end = 0;
-  // A full stop after a tag is not worth a line.
-  const plain = (piece: string) => /[\p{L}\p{N}]/u.test(piece) && parts.push(<p class="text">{piece.trim()}</p>);
-  for (const match of text.matchAll(TAGS)) {
-    plain(text.slice(end, match.index));
-    const content = match[2].replace(/^\n+|\s+$/g, "");
-    if (match[1] === "thought") parts.push(<p class="text thought">{content.trim()}</p>);
-    else
-      parts.push(
-        <div class={match[1]}>
-          <small>{match[1] === "execute" ? "code" : "solution"}</small>
-          <pre>{content}</pre>
-        </div>,
-      );
-    end = match.index! + match[0].length;
-  }
-  plain(text.slice(end));
-  return <>{parts.length ? parts : <p class="text">(empty message)</p>}</>;
 }

@@ -31,8 +31,6 @@ from histobench.cli.terminal import open_terminal
 if TYPE_CHECKING:
     from histobench.consult.run import Seat
 
-RUNS = "runs"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Who plays which arms, and where the episodes go."""
@@ -52,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--pictures", action="store_true", help="the agent sees the region and may look(box)")
     what.add_argument("--expert", help="the agent that gives feedback in the arm expert")
     what.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
-    what.add_argument("-o", "--output", help=f"folder of the episodes (default: {RUNS} in the study)")
+    what.add_argument("-o", "--output", help="folder of the episodes (default: runs in the study)")
     what.add_argument("--sandbox", default="auto", help="auto, or one that `histobench doctor` lists")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--concurrency", type=int, default=8, help="episodes at a time (default: 8)")
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.cli.mint_progress import progress_display
     from histobench.cli.mint_summary import print_summary
     from histobench.consult.run import check_arms, plan_cells, player_opener
-    from histobench.consult.study import open_study
+    from histobench.consult.study import RUNS, open_study
     from histobench.mint.prompts.first_message import OwnWording
     from histobench.mint.runs.episode_run import Stage
     from histobench.mint.runs.run import Run

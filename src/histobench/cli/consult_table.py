@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.consult_run import RUNS
 from histobench.cli.flag_values import positive, seed
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ WITHOUT_INTERVAL = ("first", "tool", "closure", "deferred", "unanswered", "accep
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which runs, how many resamples, and where the numbers go."""
     parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
-    parser.add_argument("--runs", help=f"folder of the episodes (default: {RUNS} in the study)")
+    parser.add_argument("--runs", help="folder of the episodes (default: runs in the study)")
     parser.add_argument("--resamples", type=positive, default=2000, help="of whole groups (default: 2000)")
     parser.add_argument("--seed", type=seed, default=0, help="of the resamples (default: 0)")
     parser.add_argument("--json", type=Path, help="file for all numbers, those of every measure included")
@@ -72,7 +71,7 @@ def open_findings(args: argparse.Namespace) -> Findings:
     """The findings that the flags ask for."""
     from histobench.consult.findings import Findings
     from histobench.consult.plays import read_plays
-    from histobench.consult.study import open_study
+    from histobench.consult.study import RUNS, open_study
 
     study = open_study(args.study)
     plays = read_plays(study, args.runs or study.folder / RUNS)

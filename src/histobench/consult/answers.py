@@ -76,9 +76,24 @@ def first_class(text: str, names: Sequence[str]) -> int | None:
     return min(_entries(text, names), default=(0, None, 0.0))[1]
 
 
+def read_neighbours(text: str) -> list[Neighbour]:
+    """The neighbours that an answer names, nearest first.
+
+    >>> read_neighbours("1. loose, cosine of it, cosine 0.912, image 3fa8")
+    [Neighbour(label='loose, cosine of it', cosine=0.912, image='3fa8')]
+    """
+    found = []
+    for line in text.splitlines():
+        label, mark, rest = line.partition(". ")[2].rpartition(", cosine ")
+        cosine, _, image = rest.partition(", image ")
+        if mark:
+            found.append(Neighbour(label, float(cosine), image))
+    return found
+
+
 def neighbour_votes(text: str, names: Sequence[str]) -> NDArray[np.float64]:
     """How many of the neighbours in an answer have each class."""
-    labels = [line.partition(". ")[2].rsplit(", cosine ", 1)[0] for line in text.splitlines()]
+    labels = [neighbour.label for neighbour in read_neighbours(text)]
     return np.array([labels.count(name) for name in names], dtype=np.float64)
 
 

@@ -27,6 +27,8 @@ Floats = NDArray[np.float64]
 READER = "policy-reader"
 RATIONAL = "policy-rational"
 RESAMPLES = 2000
+#: Bins of equal width of the confidence that the tool states.
+RELIANCE_BINS = 5
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,15 @@ class Line:
     repeats: int
     estimates: dict[str, Estimate]
     plain: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RelianceBin:
+    """Cases whose tool states about the same confidence: how many, and how often the agent follows it."""
+
+    confidence: float
+    cases: int
+    accepted: Estimate
 
 
 @dataclass(frozen=True)
@@ -229,9 +240,53 @@ class Findings:
         if arm == "swap":
             plain |= {
                 "swap_auc": swap_noticed(plays.among(self._after(plays)), self.weights),
-                **self._swap(agent),
+                **{
+                    f"discrimination_{part}": values["discrimination"].value
+                    for part, values in self.swap_parts(agent).items()
+                    if part != "swapped"
+                },
             }
         return Line(agent, arm, len(plays.rows), len(plays.final), estimates, plain)
+
+    def swap_parts(self, agent: str) -> dict[str, dict[str, Estimate]]:
+        """All measures before the swap, after it, and on the swapped cases; {} where it was not played."""
+        if (agent, "swap") not in self.plays:
+            return {}
+        plays = self.plays[agent, "swap"]
+        after = self._after(plays)
+        swapped = np.zeros(len(self.weights), dtype=bool)
+        swapped[plays.rows[plays.manipulated]] = True
+        parts = {"before": ~after, "after": after, "swapped": swapped}
+        found = {}
+        for name, mask in parts.items():
+            evaluation = Evaluation(plays.among(mask), self.weights)
+            values, resampled = evaluation.estimate(len(self.weights)), evaluation(self.counts)
+            found[name] = {
+                measure: self._estimate(value, resampled[measure]) for measure, value in values.items()
+            }
+        return found
+
+    def reliance(self, agent: str, arm: str) -> dict[str, list[RelianceBin]]:
+        """How often the tool is followed where it is `right` and `wrong`, by its stated confidence."""
+        plays = self.plays[agent, arm]
+        weight = self.weights[plays.rows]
+        follows = (plays.final == plays.tool).mean(axis=0)
+        place = np.clip(np.ceil(plays.tool_confidence * RELIANCE_BINS) - 1, 0, RELIANCE_BINS - 1)
+        right = plays.tool == plays.reference
+        found: dict[str, list[RelianceBin]] = {"right": [], "wrong": []}
+        for kind, among in (("right", right), ("wrong", ~right)):
+            for number in range(RELIANCE_BINS):
+                here = among & (place == number)
+                if not here.any():
+                    continue
+                w, counts = weight[here], self.counts[:, plays.rows[here]]
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    resampled = counts @ (w * follows[here]) / (counts @ w)
+                value = float(w @ follows[here] / w.sum())
+                confidence = float(w @ plays.tool_confidence[here] / w.sum())
+                accepted = self._estimate(value, resampled)
+                found[kind].append(RelianceBin(confidence, int(here.sum()), accepted))
+        return found
 
     def _discrimination_loss(self, arm: str) -> float | None:
         """The rational rule minus the better of its tool and its own answers, in this arm."""
@@ -239,17 +294,6 @@ class Findings:
             return None
         loss = self._value(RATIONAL, arm, "mis_reliance")
         return None if loss is None else -loss
-
-    def _swap(self, agent: str) -> dict[str, float | None]:
-        plays = self.plays[agent, "swap"]
-        after = self._after(plays)
-        parts = {"before": ~after, "after": after}
-        return {
-            f"discrimination_{name}": _finite(
-                Evaluation(plays.among(mask), self.weights).estimate(len(self.weights))["discrimination"]
-            )
-            for name, mask in parts.items()
-        }
 
     def _after(self, plays: Plays) -> NDArray[np.bool_]:
         """The cases of the second half of the order, as a mask over the study."""

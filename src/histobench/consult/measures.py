@@ -123,8 +123,8 @@ def _derived(found: Mapping[str, Floats]) -> dict[str, Floats]:
     }
 
 
-def area_under_risk_coverage(plays: Plays, weights: Floats) -> float | None:
-    """The mean risk over all coverages, most confident first; deferred cases come last. Less is better.
+def risk_coverage(plays: Plays, weights: Floats) -> tuple[Floats, Floats] | None:
+    """Coverage and the risk among what is covered, most confident first; deferred cases come last.
 
     Ties are covered together. None where no confidence was stated.
     """
@@ -137,8 +137,16 @@ def area_under_risk_coverage(plays: Plays, weights: Floats) -> float | None:
     levels, place = np.unique(-confidence, return_inverse=True)
     covered = np.cumsum(np.bincount(place, weight, minlength=len(levels)))
     risk = np.cumsum(np.bincount(place, weight * wrong, minlength=len(levels))) / covered
-    steps = np.diff(np.concatenate([[0.0], covered])) / covered[-1]
-    return float((risk * steps).sum())
+    return covered / covered[-1], risk
+
+
+def area_under_risk_coverage(plays: Plays, weights: Floats) -> float | None:
+    """The mean risk over all coverages. Less is better. None where no confidence was stated."""
+    curve = risk_coverage(plays, weights)
+    if curve is None:
+        return None
+    coverage, risk = curve
+    return float((risk * np.diff(coverage, prepend=0.0)).sum())
 
 
 def calibration_error(plays: Plays, weights: Floats, *, bins: int = 10) -> float | None:

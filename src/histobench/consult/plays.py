@@ -58,11 +58,13 @@ class Plays:
         return Plays(**values)
 
 
-def read_plays(study: Study, folder: str | Path) -> dict[tuple[str, str], Plays]:
-    """(agent, arm) -> what was played; of several repeats only cases that all of them have finished."""
-    episodes: dict[tuple[str, str], dict[int, dict[str, StoredEpisode]]] = defaultdict(
-        lambda: defaultdict(dict)
-    )
+#: (agent, arm) -> repeat -> case -> what was played.
+Played = dict[tuple[str, str], dict[int, dict[str, StoredEpisode]]]
+
+
+def read_played(folder: str | Path) -> Played:
+    """Every finished episode of Consult below a folder, with the agents' names of the tables."""
+    episodes: Played = defaultdict(lambda: defaultdict(dict))
     for file in find_result_files(folder):
         found = _REPEAT.search(str(file.relative_to(folder) if file != Path(folder) else file.name))
         repeat = int(found[1]) if found else 1
@@ -74,9 +76,19 @@ def read_plays(study: Study, folder: str | Path) -> dict[tuple[str, str], Plays]
             episodes[name, record["arm"]][repeat][str(episode.task["task_id"])] = episode
     if not episodes:
         raise HistobenchError(f"no episodes of Consult in {folder}; run histobench consult run")
+    return dict(sorted(episodes.items()))
+
+
+def read_plays(study: Study, folder: str | Path) -> dict[tuple[str, str], Plays]:
+    """(agent, arm) -> what was played; of several repeats only cases that all of them have finished."""
+    return plays_of(study, read_played(folder))
+
+
+def plays_of(study: Study, played: Played) -> dict[tuple[str, str], Plays]:
+    """The same of episodes that have been read."""
     return {
         (agent, arm): _plays(study, agent, arm, list(repeats.values()))
-        for (agent, arm), repeats in sorted(episodes.items())
+        for (agent, arm), repeats in played.items()
     }
 
 

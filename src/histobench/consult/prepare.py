@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.answers import neighbour_votes, neighbours_text, prediction_text, record_text
+from histobench.consult.answers import (
+    neighbour_votes,
+    neighbours_text,
+    prediction_text,
+    read_neighbours,
+    record_text,
+)
 from histobench.consult.arms import ArmPlan, plan_arm
 from histobench.consult.audit import leaks
 from histobench.consult.case import Case, ToolView, shuffled_options, write_cases
@@ -96,7 +102,7 @@ def prepare(
     (folder / STUDY).unlink(missing_ok=True)
     write_cassette(folder / FILE, recorded)
     write_cases(folder / CASES, cases)
-    write_json(folder / PICTURES, {test.images[row]: str(test.paths[row]) for row in rows})
+    write_json(folder / PICTURES, _pictures(test, rows, regions["train"], recorded))
     write_lessons(folder, _lessons(regions, views, galleries, names, plan), list(views))
     write_facts(folder, _facts(dataset, plan, names, views, test))
     return open_study(folder)
@@ -198,6 +204,18 @@ def _encoder_answers(
             label = int(shown.tool_class[place])
             add("track_record", {}, record_text(names[label], *view.record_of(label)))
     return recorded
+
+
+def _pictures(
+    test: Regions, rows: NDArray[np.int64], train: Regions, recorded: Sequence[Recorded]
+) -> dict[str, str]:
+    """Where the pictures of the cases are, and of the training regions that tools show beside them."""
+    most = canonical({"k": MOST_NEIGHBOURS})
+    told = [row.answer for row in recorded if row.tool == "neighbours" and row.arguments == most]
+    shown = {neighbour.image for answer in told for neighbour in read_neighbours(answer)}
+    near = {image: path for image, path in zip(train.images, train.paths, strict=True) if image in shown}
+    cases = {test.images[row]: test.paths[row] for row in rows}
+    return {image: str(Path(path).absolute()) for image, path in (near | cases).items()}
 
 
 def _lessons(

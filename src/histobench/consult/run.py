@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from histobench.consult.policies import KIND, PolicyPlayer
 from histobench.consult.policy_models import PolicyModels
-from histobench.consult.study import PICTURES, Study
+from histobench.consult.study import Study
 from histobench.consult.task import FAMILY, ConsultTask
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.agent import Player
@@ -73,7 +71,7 @@ def plan_cells(
     study: Study, arms: Sequence[str], seat: Seat, *, limit: int | None = None
 ) -> list[tuple[PlannedCell, list[Task]]]:
     """A cell for each arm with all its cases."""
-    pictures = _pictures(study) if seat.sees else {}
+    pictures = study.pictures() if seat.sees else {}
     planned: list[tuple[PlannedCell, list[Task]]] = []
     for arm in arms:
         expert, expert_name = _adviser(arm, seat)
@@ -121,14 +119,3 @@ def _adviser(arm: str, seat: Seat) -> tuple[ExpertPlan | None, str]:
             raise HistobenchError("the arm expert needs an expert: give --expert AGENT")
         return seat.expert, seat.expert_name
     return None, NONE
-
-
-def _pictures(study: Study) -> dict[str, Path]:
-    try:
-        paths = {
-            case: Path(path)
-            for case, path in json.loads((study.folder / PICTURES).read_text(encoding="utf-8")).items()
-        }
-    except (OSError, ValueError) as error:
-        raise HistobenchError(f"agents that see need the pictures of the cases: {error}") from error
-    return paths

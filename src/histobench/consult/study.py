@@ -22,6 +22,8 @@ STUDY = "study.json"
 CASES = "cases.jsonl"
 PICTURES = "pictures.json"
 LESSONS = "lessons.parquet"
+#: The folder in which agents' episodes lie.
+RUNS = "runs"
 VERSION = 1
 
 
@@ -99,6 +101,15 @@ class Study:
         for name in (CASES, FILE):
             digest.update((self.folder / name).read_bytes())
         return digest.hexdigest()[:16]
+
+    def pictures(self) -> dict[str, Path]:
+        """Where the pictures of cases and neighbours were when the study was prepared, by content hash."""
+        path = self.folder / PICTURES
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return {str(image): Path(place) for image, place in found.items()}
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise HistobenchError(f"cannot read {path}: {error}; prepare the study again") from error
 
     def lessons(self, part: str) -> Lessons:
         """The `train` or `val` regions that reference agents are fitted on."""

@@ -14,6 +14,7 @@ from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain, rate_interval
 from histobench.report.agent_runs import AgentRun, Episode
 from histobench.report.payload import rounded, write_payload
+from histobench.report.talk_pictures import TalkPictures
 
 #: Conversations of one data file, and characters of one message.
 _PER_FILE, _LONGEST = 25, 20_000
@@ -36,10 +37,11 @@ def write_agents(site: Path, runs: Sequence[AgentRun]) -> None:
             },
         },
     )
+    pictures = TalkPictures(site)
     for number, run in enumerate(runs):
         write_payload(site, f"agent/{number}", {"episodes": [_row(episode) for episode in run.episodes]})
         for start in range(0, len(run.episodes), _PER_FILE):
-            talks = [_talk(episode) for episode in run.episodes[start : start + _PER_FILE]]
+            talks = [talk_payload(episode, pictures) for episode in run.episodes[start : start + _PER_FILE]]
             write_payload(site, f"talk/{number}-{start // _PER_FILE}", talks)
 
 
@@ -133,8 +135,10 @@ def _row(episode: Episode) -> list[Any]:
     return [o.task, o.task_id, int(o.success), len(episode.turns), o.terminate_reason or ""]
 
 
-def _talk(episode: Episode) -> dict[str, Any]:
-    return {
+def talk_payload(episode: Episode, pictures: TalkPictures) -> dict[str, Any]:
+    """A conversation; of each picture its address, or an empty text where it was not kept."""
+    shown = [[pictures.address(path) for path in turn.pictures] for turn in episode.turns]
+    content: dict[str, Any] = {
         "prompt": _cut(episode.prompt),
         "reference": _cut(episode.reference),
         "error": _cut(episode.error),
@@ -148,6 +152,9 @@ def _talk(episode: Episode) -> dict[str, Any]:
             for turn in episode.turns
         ],
     }
+    if episode.pictures or any(shown):
+        content["pictures"] = [[pictures.address(path) for path in episode.pictures], *shown]
+    return content
 
 
 def _cut(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ class Turn:
     kind: str
     observation: str | None = None
     feedback: str = ""
+    pictures: tuple[Path, ...] = ()  # what the observation shows
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Episode:
     reference: str = ""
     error: str = ""
     tokens: int | None = None
+    pictures: tuple[Path, ...] = ()  # what the task shows
 
 
 @dataclass
@@ -64,12 +66,17 @@ class AgentRun:
         return f"{self.agent}{f' + {self.feedback}' if self.feedback else ''}, k = {self.k}"
 
 
-def find_agent_runs(results_dir: Path) -> tuple[list[AgentRun], list[str]]:
-    """Every run below a folder (`results.jsonl`, or recordings `*.k5.jsonl.gz`), and what cannot be read."""
+def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tuple[list[AgentRun], list[str]]:
+    """Every run below a folder (`results.jsonl`, or recordings `*.k5.jsonl.gz`), and what cannot be read.
+
+    Files in the folders `elsewhere` have pages of their own.
+    """
     runs: dict[tuple[str, str, str, int], AgentRun] = {}
     problems: list[str] = []
     files = [*sorted(results_dir.rglob(FILE)), *sorted(results_dir.rglob(f"*.k*{SUFFIX}"))]
     for path in files:
+        if any(path.is_relative_to(folder) for folder in elsewhere):
+            continue
         try:
             for episode in _episodes(path):
                 o = episode.outcome
@@ -83,7 +90,7 @@ def find_agent_runs(results_dir: Path) -> tuple[list[AgentRun], list[str]]:
 
 def _episodes(path: Path) -> Iterator[Episode]:
     if path.name == FILE:
-        yield from map(_from_stored, read_episodes(path))
+        yield from map(conversation, read_episodes(path))
     else:
         yield from map(_from_recording, read_recordings(path))
 
@@ -95,12 +102,17 @@ def _from_recording(recording: Recording) -> Episode:
     return Episode(recording.outcome, "", turns, error=recording.error or "")
 
 
-def _from_stored(episode: StoredEpisode) -> Episode:
+def conversation(episode: StoredEpisode) -> Episode:
+    """A stored episode turn by turn."""
     state, task = episode.state, episode.task
     history = state["history"]
     prompt = str(history[0]["content"]) if history and history[0]["role"] == "user" else ""
     answers = [answer for _, answer in episode.exchanges]
-    turns = [_turn(message, answer) for message, answer in zip(episode.written, answers, strict=True)]
+    shown = [tuple(files) for files in episode.pictures]
+    turns = [
+        _turn(message, answer, pictures)
+        for message, answer, pictures in zip(episode.written, answers, shown[1:], strict=True)
+    ]
     usage: Any = state.get("token_counter") or {}
     return Episode(
         episode.outcome,
@@ -109,10 +121,11 @@ def _from_stored(episode: StoredEpisode) -> Episode:
         reference=str(task.get("reference", "")),
         error=str(state.get("error") or ""),
         tokens=usage.get("total_tokens") if isinstance(usage, dict) else None,
+        pictures=shown[0],
     )
 
 
-def _turn(message: Message, answer: str | None) -> Turn:
+def _turn(message: Message, answer: str | None, pictures: tuple[Path, ...]) -> Turn:
     """The turn with the next user message taken apart; what the model thought stands before what it wrote."""
     kind = classify(message.content).kind
     thoughts = [part.text for part in message.parts if isinstance(part, Reasoning)]
@@ -122,4 +135,5 @@ def _turn(message: Message, answer: str | None) -> Turn:
     if answer is None:
         return Turn(text, kind)
     observation, _, feedback = answer.partition(_FEEDBACK_MARK)
-    return Turn(text, kind, observation.removeprefix("Observation:\n").rstrip("\n"), feedback.rstrip("\n"))
+    observation = observation.removeprefix("Observation:\n").rstrip("\n")
+    return Turn(text, kind, observation, feedback.rstrip("\n"), pictures)

@@ -16,6 +16,7 @@ from histobench.core.errors import HistobenchError
 from histobench.report.agent_payload import write_agents
 from histobench.report.agent_runs import find_agent_runs
 from histobench.report.board import board_payload
+from histobench.report.consult_payload import find_studies, write_studies
 from histobench.report.dataset_payload import dataset_payload
 from histobench.report.embedding_map import write_maps
 from histobench.report.encoder_facts import encoder_facts
@@ -37,7 +38,7 @@ from histobench.roi.results.layout import TaskFiles
 log = logging.getLogger(__name__)
 #: Less than this is not worth starting processes for: runs, and bytes of predictions.
 _MANY_RUNS, _MANY_BYTES = 400, 2**26
-HOW_TO_GET_RESULTS = "`histobench run`, `histobench evaluate` and `histobench mint run` write results"
+HOW_TO_GET_RESULTS = "`histobench run`, `evaluate`, `mint run` and `consult run` write results"
 Progress = Callable[[str, int, int], None]
 
 
@@ -64,9 +65,10 @@ def build_site(
     check_results_folder(results_dir)
     check_not_replaced(out, results_dir, images)
     inventory = take_inventory(results_dir)
-    agents, problems = find_agent_runs(results_dir)
-    unreadable = [*inventory.unreadable, *problems]
-    if not inventory.runs and not agents:
+    studies, torn = find_studies(results_dir)
+    agents, problems = find_agent_runs(results_dir, elsewhere=[played.study.folder for played in studies])
+    unreadable = [*inventory.unreadable, *problems, *torn]
+    if not inventory.runs and not agents and not studies:
         raise HistobenchError(
             f"no results in {results_dir}"
             + (f" that can be read: {unreadable[0]}" if unreadable else f"; {HOW_TO_GET_RESULTS}")
@@ -98,6 +100,7 @@ def build_site(
         write_payload(site, "methods", methods_payload(inventory, results, agents, robustness))
         if agents:
             write_agents(site, agents)
+        write_studies(site, studies, {} if cache is None else cache)
         speeds, device = measured_speed(results_dir)
         for facts in (overview := _overview(inventory, results, title, results_dir))["encoders"]:
             facts["speed"] = speeds.get(facts["name"])
@@ -107,6 +110,7 @@ def build_site(
             "thumbs": thumbs,
             "maps": maps,
             "agents": [run.name for run in agents],
+            "consult": [played.name for played in studies],
             "unreadable": unreadable,
         }
         write_payload(site, "site", overview)

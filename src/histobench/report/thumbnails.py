@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 SIDE = 128
 #: Most thumbnails of one dataset.
 LIMIT = 4000
-#: (path, size, time of change) -> WebP; kept between the builds of a server.
+#: (side and path, size, time of change) -> WebP; kept between the builds of a server.
 Cache = dict[tuple[str, int, int], bytes]
 
 
@@ -71,23 +71,23 @@ def write_thumbnails(
     return shown
 
 
-def thumbnail(path: Path, cache: Cache) -> bytes | None:
-    """The image at `path`, its middle square in `SIDE` pixels as WebP; None where it cannot be read."""
+def thumbnail(path: Path, cache: Cache, *, side: int = SIDE) -> bytes | None:
+    """The image at `path`, its middle square in `side` pixels as WebP; None where it cannot be read."""
     from histobench.roi.data.image import open_rgb
     from histobench.roi.data.image_ref import locate
 
     try:
         reference = locate(path)
         status = Path(reference.file).stat()
-        key = (str(path), status.st_size, status.st_mtime_ns)
+        key = (f"{side}:{path}", status.st_size, status.st_mtime_ns)
         if key in cache:
             return cache[key]
         image = open_rgb(reference.read(), name=str(path))
     except (HistobenchError, OSError):
         return None
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    small = image.resize((SIDE, SIDE), box=(left, top, left + side, top + side), reducing_gap=3.0)
+    least = min(image.size)
+    left, top = (image.width - least) // 2, (image.height - least) // 2
+    small = image.resize((side, side), box=(left, top, left + least, top + least), reducing_gap=3.0)
     buffer = io.BytesIO()
     small.save(buffer, "WEBP", quality=72, method=3)
     cache[key] = buffer.getvalue()

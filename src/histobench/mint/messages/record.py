@@ -43,6 +43,19 @@ def message_from_record(record: Mapping[str, Any], load: Callable[[str], bytes] 
     return Message(record["role"], record["content"], parts)
 
 
+def picture_files(record: Mapping[str, Any]) -> list[str]:
+    """The names of the files that keep the pictures of a message, those of its results included.
+
+    >>> picture_files({"role": "user", "content": "?", "parts": [{"type": "image", "file": "a.png"}]})
+    ['a.png']
+    """
+    found: list[str] = []
+    for part in record.get("parts") or ():
+        images = [part] if part.get("type") == "image" else part.get("images") or ()
+        found += [Path(str(image["file"])).name for image in images if image.get("file")]
+    return found
+
+
 def load_from(folder: Path) -> Callable[[str], bytes]:
     """Reads pictures that lie beside the results in `folder`."""
     return lambda name: (folder / IMAGES / Path(name).name).read_bytes()

@@ -12,7 +12,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.configs.cell import Cell, parse_cell
 from histobench.mint.envs.turn_loop import ASSISTANT
 from histobench.mint.messages.parts import Message
-from histobench.mint.messages.record import message_from_record
+from histobench.mint.messages.record import IMAGES, message_from_record, picture_files
 from histobench.mint.results.details import gave_answer_away, read_details
 from histobench.mint.results.outcome import EpisodeOutcome
 
@@ -27,6 +27,7 @@ class StoredEpisode:
     state: dict[str, Any]
     task: dict[str, Any]
     details: dict[str, Any] = field(default_factory=dict)
+    folder: Path = Path()  # where the line was read, and its pictures lie
 
     @property
     def messages(self) -> list[str]:
@@ -42,6 +43,14 @@ class StoredEpisode:
     def exchanges(self) -> list[tuple[str, str | None]]:
         """Each message of the model with the user's answer to it; a last message has none."""
         return [(message.content, answer) for message, answer in self._turns()]
+
+    @property
+    def pictures(self) -> list[list[Path]]:
+        """The files of the pictures in the task, and in the answer to each message of the model."""
+        history = self.state["history"]
+        shown = [picture_files(entry) for entry in history if entry["role"] != "assistant"]
+        shown += [[] for _ in range(len(self._turns()) + 1 - len(shown))]
+        return [[self.folder / IMAGES / name for name in names] for names in shown]
 
     def _turns(self) -> list[tuple[Message, str | None]]:
         """A message without text is not part of the history: two messages of the user in a row tell of it, or
@@ -110,7 +119,7 @@ def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
         try:
             record = json.loads(line)
             beside = details.get(str(record["task"]["task_id"]), {})
-            episode = StoredEpisode(cell, record["state"], record["task"], beside)
+            episode = StoredEpisode(cell, record["state"], record["task"], beside, path.parent)
             _ = episode.outcome, episode.exchanges  # whoever reads these later finds them whole
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if number == len(lines):

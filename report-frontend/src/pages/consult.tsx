@@ -1,0 +1,456 @@
+// Consult: agents that may ask an image encoder. Better than the tool alone? And do they know when to trust it?
+import { useMemo, useState } from "preact/hooks";
+import type { Site } from "../data";
+import { count, decimals, interval, percent, pValue, signed } from "../format";
+import { Chart } from "../chart";
+import { dumbbell, type DumbbellRow } from "../charts/dumbbell";
+import { intervalRows, type Heading, type IntervalRow } from "../charts/intervals";
+import { reliance, riskCoverage, trustPlane, type RelianceBin, type RiskCurve, type TrustPoint } from "../charts/trust";
+import { Loading, Notice, Segments, Select, TableDownloads, useData } from "../parts";
+import { href, replaceQuery, type Route } from "../route";
+import { Failures } from "./failures";
+
+export type Value = [value: number | null, low: number | null, high: number | null];
+
+export interface Line {
+  agent: string;
+  arm: string;
+  cases: number;
+  repeats: number;
+  values: Record<string, Value>;
+  plain: Record<string, number | null>;
+  reliance: { right: RelianceBin[]; wrong: RelianceBin[] };
+  risk: [number, number][] | null;
+  failures: Record<string, number>;
+}
+
+interface Contrast {
+  agent: string;
+  name: string;
+  words: string;
+  value: Value;
+  p: number | null;
+  adjusted: number | null;
+  reason: string;
+}
+
+export interface Study {
+  name: string;
+  dataset: string;
+  classes: string[];
+  trueClasses: string[] | null;
+  cases: number;
+  groups: number | null;
+  cautions: string[];
+  encoders: { role: string; name: string; probe: number; knn: number }[];
+  arms: { name: string; words: string }[];
+  agents: string[];
+  lines: Line[];
+  swap: Record<string, Record<"before" | "after" | "swapped", Record<string, Value>>>;
+  contrasts: Contrast[];
+  reader: { agent: string; arm: string; beats: boolean; text: string }[];
+  usefulness: Record<string, { encoders: number; probe: number | null; knn: number | null }>;
+  doseSlope: Record<string, number | null>;
+}
+
+const POLICY = "policy-";
+const POLICIES: Record<string, string> = {
+  "policy-always-trust": "always trusts the tool",
+  "policy-never-trust": "keeps its first answer",
+  "policy-measurements": "never asks the tool",
+  "policy-reader": "logistic regression on the numbers shown",
+  "policy-rational": "trusts by calibrated confidence",
+  "policy-oracle": "right if tool or first answer is",
+  "policy-random": "guesses",
+};
+
+const isPolicy = (agent: string) => agent.startsWith(POLICY);
+const short = (agent: string) => (isPolicy(agent) ? agent.slice(POLICY.length) : agent);
+
+export function ConsultPage({ site, route }: { site: Site; route: Route }) {
+  const number = Math.max(0, site.consult.indexOf(route.query.get("study") ?? site.consult[0]));
+  const { value: study, error } = useData<Study>(site.consult.length ? `consult/${number}` : null);
+  if (!site.consult.length) return <Notice kind="problem">This report has no Consult study. <a href={href("")}>Go to the start</a></Notice>;
+  if (!study) return <Loading error={error} />;
+  return <StudyPage key={number} site={site} study={study} number={number} route={route} />;
+}
+
+function StudyPage({ site, study, number, route }: { site: Site; study: Study; number: number; route: Route }) {
+  const agent = study.agents.includes(route.query.get("agent") ?? "") ? route.query.get("agent")! : (study.agents.find((name) => !isPolicy(name) || name === "policy-reader") ?? study.agents[0]);
+  const arms = study.arms.map((arm) => arm.name).filter((arm) => study.lines.some((line) => line.arm === arm));
+  const played = arms.filter((arm) => study.lines.some((line) => line.arm === arm && line.agent === agent));
+  const wanted = route.query.get("arm") ?? "strong";
+  const arm = played.includes(wanted) ? wanted : (played.find((name) => name !== "none") ?? played[0]);
+  const line = study.lines.find((each) => each.agent === agent && each.arm === arm)!;
+  const models = study.agents.filter((name) => !isPolicy(name));
+  const set = (changes: Record<string, string>) => replaceQuery(route, changes);
+  return (
+    <>
+      <div class="title">
+        <h1>Consult</h1>
+        <p class="lead">
+          {models.length ? count(models.length, "agent") : "No language model"} and {count(study.agents.length - models.length, "reference policy").replace(/policys$/, "policies")} on {count(study.cases, "case")} of {study.dataset}
+          {study.groups ? ` (${count(study.groups, "group")})` : ""}. The agent is held fixed, the image encoder behind its tools is what changes.
+        </p>
+      </div>
+      {study.cautions.map((text) => (
+        <Notice kind="warning">{text}</Notice>
+      ))}
+      <Verdicts study={study} models={models} />
+      <section class="card toolbar consult-bar" aria-label="What is shown">
+        {site.consult.length > 1 && <Select label="Study" value={study.name} options={site.consult.map((name) => ({ value: name, label: name }))} onChange={(name) => set({ study: name })} />}
+        <Select label="Agent" value={agent} options={study.agents.map((name) => ({ value: name, label: short(name), group: isPolicy(name) ? "Reference policies" : "Agents" }))} onChange={(name) => set({ agent: name })} />
+        <Select label="Arm" value={arm} options={played.map((name) => ({ value: name, label: name }))} onChange={(name) => set({ arm: name })} />
+        <p class="fine">
+          <b>{arm}</b>: the encoder’s tools {armWords(study, arm)}. {isPolicy(agent) && POLICIES[agent] && <><b>{short(agent)}</b>: {POLICIES[agent]}.</>}
+        </p>
+      </section>
+      <AgainstTool study={study} agent={agent} arm={arm} />
+      <div class="columns">
+        <Reliance study={study} line={line} />
+        <TrustPlane study={study} arm={arm} />
+      </div>
+      <div class="columns">
+        <MisReliance study={study} agent={agent} arm={arm} />
+        <Swap study={study} agent={agent} />
+      </div>
+      <div class="columns">
+        <Risk study={study} arm={arm} />
+        <Contrasts study={study} agent={agent} />
+      </div>
+      <Failures study={number} place={study.lines.indexOf(line)} line={line} key={`${agent} ${arm}`} />
+      <AllNumbers study={study} agent={agent} />
+    </>
+  );
+}
+
+function armWords(study: Study, arm: string): string {
+  const words = study.arms.find((each) => each.name === arm)?.words ?? "";
+  if (arm === "none") return words;
+  const encoder = study.encoders.find((each) => each.role === arm);
+  return `are ${encoder ? `${words} (${encoder.name}, probe ${percent(encoder.probe, 1)})` : words}`;
+}
+
+/** What a reader should take away: does the model add anything to what a regression reads from the same numbers? */
+function Verdicts({ study, models }: { study: Study; models: string[] }) {
+  const best = (agent: string) => study.lines.find((line) => line.agent === agent && line.arm === "strong");
+  if (!models.length)
+    return <Notice>No language model has played yet: these are reference policies, which give the scale. Play one with <code>histobench consult run STUDY --agent openai:MODEL</code>.</Notice>;
+  return (
+    <>
+      {models.map((agent) => {
+        const line = best(agent);
+        const said = study.reader.filter((verdict) => verdict.agent === agent);
+        const strong = said.find((verdict) => verdict.arm === "strong") ?? said[0];
+        return (
+          <section class={`card verdict ${strong?.beats ? "holds" : ""}`}>
+            <h2>
+              <b>{agent}</b> {line ? `is right in ${percent(line.values.final[0] ?? NaN, 1)} of cases with the strong encoder; the encoder alone in ${percent(line.values.tool[0] ?? NaN, 1)}.` : "did not play the arm strong."}
+            </h2>
+            {strong && <p>{strong.text}</p>}
+            {!strong && <p class="fine">Play <code>policy:reader</code> in the same arms to see whether it adds anything to the numbers it is shown.</p>}
+          </section>
+        );
+      })}
+    </>
+  );
+}
+
+function AgainstTool({ study, agent, arm }: { study: Study; agent: string; arm: string }) {
+  const [by, setBy] = useState("arm");
+  const rows = useMemo<DumbbellRow[]>(() => {
+    const lines = study.lines.filter((line) => (by === "arm" ? line.agent === agent : line.arm === arm));
+    return lines.map((line) => {
+      const { final, tool, first, over_tool: gain } = line.values;
+      return { name: by === "arm" ? line.arm : short(line.agent), first: first[0], tool: tool[0], final: final[0]!, low: final[1], high: final[2], gain, strong: by !== "arm" && !isPolicy(line.agent) };
+    });
+  }, [study, agent, arm, by]);
+  return (
+    <Chart
+      title={by === "arm" ? `${short(agent)} against the tool alone, arm by arm` : `Agents against the tool alone in arm ${arm}`}
+      name={`consult_${by === "arm" ? short(agent) : arm}`}
+      depends={[rows]}
+      paperWidth={720}
+      draw={(width, palette) => dumbbell(rows, width, palette)}
+      controls={<Segments label="Rows" value={by} options={[{ value: "arm", label: "By arm" }, { value: "agent", label: "By agent" }]} onChange={setBy} />}
+      caption="Accuracy over all test regions (cases weighted by the inverse of their chance to be selected). Thin line: 95% interval of the final answer, over groups. Violet: the agent is better than its tool; pink: worse."
+    />
+  );
+}
+
+function Reliance({ study, line }: { study: Study; line: Line }) {
+  const { right, wrong } = line.reliance;
+  if (!right.length && !wrong.length)
+    return (
+      <section class="card">
+        <h2>Reliance</h2>
+        <p class="fine">In arm {line.arm} no tool is open: there is nothing to rely on. Choose another arm.</p>
+      </section>
+    );
+  return (
+    <Chart
+      title={`Reliance: ${short(line.agent)}, arm ${line.arm}`}
+      name={`reliance_${short(line.agent)}_${line.arm}`}
+      depends={[study, line]}
+      draw={(width, palette) => reliance(right, wrong, width, palette)}
+      caption="How often the final answer is the tool’s, by the confidence that the tool states (bins of 0.2; size: cases). Bars are 95% intervals. Lines far apart: the agent tells a good answer from a bad one."
+    />
+  );
+}
+
+function TrustPlane({ study, arm }: { study: Study; arm: string }) {
+  const points = useMemo<TrustPoint[]>(
+    () =>
+      study.lines
+        .filter((line) => line.arm === arm && line.values.u_right[0] !== null && line.values.u_wrong[0] !== null)
+        .map(({ agent, values: { u_right: r, u_wrong: w } }) => ({ name: short(agent), right: r[0]!, wrong: w[0]!, rightRange: [r[1], r[2]], wrongRange: [w[1], w[2]], strong: !isPolicy(agent) })),
+    [study, arm],
+  );
+  if (!points.length) return null;
+  return (
+    <Chart
+      title={`Who knows when to trust: arm ${arm}`}
+      name={`trust_${arm}`}
+      depends={[points]}
+      draw={(width, palette) => trustPlane(points, width, palette)}
+      caption="Upper left: follows the tool when it is right and not when it is wrong. On the dashed line right and wrong answers of the tool are followed alike. Filled: agents; hollow: reference policies. Lines are 95% intervals."
+    />
+  );
+}
+
+function MisReliance({ study, agent, arm }: { study: Study; agent: string; arm: string }) {
+  const [by, setBy] = useState("agent");
+  const rows = useMemo<(IntervalRow | Heading)[]>(() => {
+    const lines = study.lines.filter((line) => (by === "arm" ? line.agent === agent : line.arm === arm) && line.values.u_right[0] !== null);
+    const of = (name: string) =>
+      lines.flatMap((line): IntervalRow[] => {
+        const [value, low, high] = line.values[name];
+        return value === null ? [] : [{ name: by === "arm" ? line.arm : short(line.agent), value, low, high, strong: by === "arm" || !isPolicy(line.agent) }];
+      });
+    const [over, under] = [of("u_wrong"), of("under_reliance")];
+    return [...(over.length ? [{ heading: "Over-reliance: follows a wrong tool" }, ...over] : []), ...(under.length ? [{ heading: "Under-reliance: leaves a right tool" }, ...under] : [])];
+  }, [study, agent, arm, by]);
+  if (!rows.length) return null;
+  return (
+    <Chart
+      title="Over- and under-reliance"
+      name={`mis-reliance_${by === "arm" ? short(agent) : arm}`}
+      depends={[rows]}
+      draw={(width, palette) => intervalRows(rows, { label: "share of cases (less is better)", percent: true }, width, palette)}
+      controls={<Segments label="Rows of over- and under-reliance" value={by} options={[{ value: "agent", label: "By agent" }, { value: "arm", label: "By arm" }]} onChange={setBy} />}
+      caption={by === "arm" ? `${short(agent)} in every arm. Bars are 95% intervals.` : `All agents in arm ${arm}. Bars are 95% intervals; filled: agents, hollow: reference policies.`}
+    />
+  );
+}
+
+const SWAP_MEASURES = [
+  { value: "discrimination", label: "trust J" },
+  { value: "u_right", label: "follows when right" },
+  { value: "u_wrong", label: "follows when wrong" },
+  { value: "final", label: "accuracy" },
+];
+const SWAP_PARTS = [
+  ["before", "before"],
+  ["after", "after, all cases"],
+  ["swapped", "after, swapped cases"],
+] as const;
+
+function Swap({ study, agent }: { study: Study; agent: string }) {
+  const [measure, setMeasure] = useState("discrimination");
+  const agents = study.agents.filter((name) => study.swap[name]);
+  const rows = useMemo<(IntervalRow | Heading)[]>(
+    () =>
+      agents.flatMap((name) => [
+        { heading: short(name) },
+        ...SWAP_PARTS.flatMap(([part, label]): IntervalRow[] => {
+          const [value, low, high] = study.swap[name][part][measure];
+          return value === null ? [] : [{ name: label, value, low, high, strong: name === agent, note: part === "swapped" ? "the tool is the random encoder here" : undefined }];
+        }),
+      ]),
+    [study, agent, measure],
+  );
+  if (!agents.length)
+    return (
+      <section class="card">
+        <h2>Before and after the silent swap</h2>
+        <p class="fine">Nobody has played the arm swap.</p>
+      </section>
+    );
+  return (
+    <Chart
+      title="Before and after the silent swap"
+      name={`swap_${measure}`}
+      depends={[rows]}
+      draw={(width, palette) => intervalRows(rows, { label: SWAP_MEASURES.find((m) => m.value === measure)!.label, percent: measure !== "discrimination", zero: measure === "discrimination" }, width, palette)}
+      controls={<Select label="Measure" value={measure} options={SWAP_MEASURES} onChange={setMeasure} />}
+      caption="Arm swap: the strong encoder for the first half of the cases, then, untold, an encoder with random weights for every second case. J = follows when right minus follows when wrong. Bars are 95% intervals; filled: the agent chosen above."
+    />
+  );
+}
+
+const MOST_CURVES = 7;
+
+function Risk({ study, arm }: { study: Study; arm: string }) {
+  const curves = useMemo<RiskCurve[]>(
+    () =>
+      study.lines
+        .filter((line) => line.arm === arm && line.risk)
+        .slice(0, MOST_CURVES)
+        .map((line) => ({ name: `${short(line.agent)} (${decimals(line.plain.aurc)})`, points: line.risk!, answered: 1 - (line.values.deferred[0] ?? 0) - (line.values.unanswered[0] ?? 0) })),
+    [study, arm],
+  );
+  if (!curves.length)
+    return (
+      <section class="card">
+        <h2>Risk and coverage</h2>
+        <p class="fine">Nobody stated a confidence in arm {arm}.</p>
+      </section>
+    );
+  return (
+    <Chart
+      title={`Risk and coverage: arm ${arm}`}
+      name={`risk-coverage_${arm}`}
+      depends={[curves]}
+      draw={(width, palette) => riskCoverage(curves, width, palette)}
+      caption="What would be wrong if only the surest answers were used. In brackets the area under the curve (less is better). Dashed: deferred and unanswered cases, which come last and are not right."
+    />
+  );
+}
+
+function Contrasts({ study, agent }: { study: Study; agent: string }) {
+  const rows = study.contrasts.filter((contrast) => contrast.agent === agent);
+  const useful = study.usefulness[agent];
+  const slope = study.doseSlope[agent];
+  return (
+    <section class="card">
+      <header class="figure-head">
+        <h2>Registered contrasts: {short(agent)}</h2>
+        <TableDownloads
+          table={() => ({
+            name: `contrasts_${study.dataset}`,
+            caption: "Contrasts registered in advance, with 95% intervals; p by Holm over the four of an agent.",
+            header: ["agent", "contrast", "value", "low", "high", "p", "p (Holm)", "note"],
+            rows: study.contrasts.map((c) => [c.agent, c.words, ...c.value, c.p, c.adjusted, c.reason]),
+          })}
+        />
+      </header>
+      <div class="scroll">
+        <table class="plain">
+          <thead>
+            <tr>
+              <th scope="col">Contrast</th>
+              <th scope="col" class="number">Value</th>
+              <th scope="col">95% interval</th>
+              <th scope="col" class="number">p (Holm)</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map((contrast) => (
+              <tr key={contrast.name}>
+                <th scope="row">{contrast.words}</th>
+                <td class="number">{signed(contrast.value[0])}</td>
+                <td>{contrast.reason || interval(contrast.value[1], contrast.value[2])}</td>
+                <td class="number">{pValue(contrast.adjusted)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p class="fine">
+        Four comparisons fixed before anyone played; Holm’s correction is over those that could be made. u_wrong: follows a wrong tool; J: follows when right minus follows when wrong.
+        {slope !== null && slope !== undefined && ` Slope of u_wrong in the share of wrong answers: ${signed(slope, 2)}.`}
+        {useful?.probe !== null && useful?.probe !== undefined && ` The ${useful.encoders} encoders’ usefulness to this agent against their linear-probe ranks: Kendall’s tau ${decimals(useful.probe, 2)}.`}
+      </p>
+    </section>
+  );
+}
+
+const COLUMNS: { name: string; label: string; signed?: boolean; plain?: boolean; points?: boolean }[] = [
+  { name: "first", label: "First" },
+  { name: "tool", label: "Tool" },
+  { name: "final", label: "Final" },
+  { name: "over_tool", label: "Final − tool", signed: true },
+  { name: "over_none", label: "Final − none", signed: true },
+  { name: "u_right", label: "Follows, right" },
+  { name: "u_wrong", label: "Follows, wrong" },
+  { name: "discrimination", label: "J", signed: true },
+  { name: "rair", label: "RAIR" },
+  { name: "rsr", label: "RSR" },
+  { name: "deferred", label: "Deferred" },
+  { name: "unanswered", label: "Unanswered" },
+  { name: "ece", label: "ECE", plain: true },
+  { name: "aurc", label: "AURC", plain: true },
+  { name: "calls_per_correct", label: "Calls / right", plain: true },
+  { name: "tokens_per_correct", label: "Tokens / right", plain: true },
+  { name: "dollars_per_correct", label: "$ / right", plain: true },
+];
+const WITH_INTERVAL = new Set(["final", "over_tool", "over_none", "u_right", "u_wrong", "discrimination"]);
+
+function AllNumbers({ study, agent }: { study: Study; agent: string }) {
+  const [which, setWhich] = useState("one");
+  const lines = which === "one" ? study.lines.filter((line) => line.agent === agent) : study.lines;
+  const columns = COLUMNS.filter((column) => study.lines.some((line) => (column.plain ? line.plain[column.name] : line.values[column.name]?.[0]) !== null && (column.plain ? line.plain[column.name] : line.values[column.name]?.[0]) !== undefined));
+  const cell = (line: Line, { name, plain, signed: sign }: (typeof COLUMNS)[number]) => {
+    if (plain) {
+      const value = line.plain[name];
+      return value === null || value === undefined ? "–" : value >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
+    }
+    const value = line.values[name]?.[0];
+    return sign ? signed(value) : decimals(value);
+  };
+  const names = [...new Set([...study.lines.flatMap((line) => Object.keys(line.values))])];
+  const extra = [...new Set(study.lines.flatMap((line) => Object.keys(line.plain)))];
+  return (
+    <section class="card">
+      <header class="figure-head">
+        <h2>All numbers</h2>
+        {study.agents.length > 1 && <Segments label="Rows of all numbers" value={which} options={[{ value: "one", label: short(agent) }, { value: "all", label: `All ${study.agents.length} agents` }]} onChange={setWhich} />}
+        <TableDownloads
+          table={() => ({
+            name: `consult_${study.dataset}`,
+            caption: "Measures of Consult with 95% intervals over groups.",
+            header: ["agent", "arm", "cases", "repeats", ...names.flatMap((name) => [name, `${name} low`, `${name} high`]), ...extra],
+            rows: study.lines.map((line) => [line.agent, line.arm, line.cases, line.repeats, ...names.flatMap((name) => line.values[name] ?? [null, null, null]), ...extra.map((name) => line.plain[name] ?? null)]),
+          })}
+        />
+      </header>
+      <div class="scroll">
+        <table class="plain consult-table">
+          <thead>
+            <tr>
+              <th scope="col" class="sticky">Agent</th>
+              <th scope="col">Arm</th>
+              <th scope="col" class="number">Cases</th>
+              {columns.map((column) => (
+                <th scope="col" class="number">{column.label}</th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {lines.map((line, k) => (
+              <tr key={`${line.agent} ${line.arm}`} class={k > 0 && lines[k - 1].agent !== line.agent ? "parted" : undefined}>
+                <th scope="row" class="sticky">{short(line.agent)}</th>
+                <td>{line.arm}</td>
+                <td class="number">{line.cases}</td>
+                {columns.map((column) => {
+                  const [, low, high] = line.values[column.name] ?? [null, null, null];
+                  const bounds = WITH_INTERVAL.has(column.name) && low !== null && high !== null;
+                  return (
+                    <td class="number">
+                      {cell(line, column)}
+                      {bounds && <small>{decimals(low, 2)} to {decimals(high, 2)}</small>}
+                    </td>
+                  );
+                })}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p class="fine">
+        First, tool, final: accuracy of the first answer, of the tool alone and of the final answer. RAIR: right in the end where the first answer was wrong and the tool right; RSR: stays right where the tool was wrong. Deferred and unanswered
+        cases are not right. A share of exactly 0 or 1 has an interval without width, which is too narrow. CSV and LaTeX hold all measures with their intervals, the same numbers as <code>histobench consult table --json</code>.
+      </p>
+    </section>
+  );
+}

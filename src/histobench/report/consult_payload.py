@@ -1,0 +1,168 @@
+"""The data of the Consult page: agents against their tool in every arm, trust, curves and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from histobench.consult.arms import ARMS
+from histobench.consult.findings import CONTRASTS, Contrast, Estimate, Findings, Line, RelianceBin
+from histobench.consult.measures import risk_coverage
+from histobench.consult.plays import Played, plays_of, read_played
+from histobench.consult.study import RUNS, STUDY, Study, open_study
+from histobench.core.errors import HistobenchError
+from histobench.core.statistics.intervals import Interval
+from histobench.report.consult_cards import CardPictures, failure_cards
+from histobench.report.inventory import without_folder
+from histobench.report.payload import rounded, write_payload
+from histobench.report.talk_pictures import TalkPictures
+from histobench.report.thumbnails import Cache
+
+#: Points of a curve that are kept: more than a screen shows.
+_MOST_POINTS = 200
+
+
+@dataclass(frozen=True)
+class PlayedStudy:
+    """A study with episodes; `name` tells it from the others of a folder."""
+
+    name: str
+    study: Study
+    episodes: Played
+    findings: Findings
+
+
+def find_studies(results_dir: Path) -> tuple[list[PlayedStudy], list[str]]:
+    """Every study below a folder that agents have played, and what cannot be read."""
+    found: list[PlayedStudy] = []
+    problems: list[str] = []
+    for path in sorted(results_dir.rglob(STUDY)):
+        if not (path.parent / RUNS).is_dir():
+            continue
+        try:
+            study = open_study(path.parent)
+            episodes = read_played(study.folder / RUNS)
+            findings = Findings(study, plays_of(study, episodes))
+        except HistobenchError as error:
+            problems.append(without_folder(str(error), results_dir))
+            continue
+        place = path.parent.relative_to(results_dir).as_posix()
+        name = study.facts.dataset if place == "." else f"{study.facts.dataset} ({place})"
+        found.append(PlayedStudy(name, study, episodes, findings))
+    if len({played.study.facts.dataset for played in found}) == len(found):
+        found = [
+            PlayedStudy(played.study.facts.dataset, played.study, played.episodes, played.findings)
+            for played in found
+        ]
+    return found, problems
+
+
+def write_studies(site: Path, studies: Sequence[PlayedStudy], cache: Cache) -> None:
+    """Write `consult/NUMBER` for each study, and the failures of each agent in each arm."""
+    talk = TalkPictures(site)
+    for number, played in enumerate(studies):
+        pictures = CardPictures(site, played.study, f"consult-{number}", cache)
+        content = study_payload(played)
+        for place, line in enumerate(content["lines"]):
+            key = (line["agent"], line["arm"])
+            cards, kinds = failure_cards(played, *key, pictures, talk)
+            line["failures"] = kinds
+            if cards:
+                write_payload(site, f"failures/{number}-{place}", cards)
+        write_payload(site, f"consult/{number}", content)
+
+
+def study_payload(played: PlayedStudy) -> dict[str, Any]:
+    """Everything of one study but the failures."""
+    findings, facts = played.findings, played.study.facts
+    return {
+        "name": played.name,
+        "dataset": facts.dataset,
+        "classes": list(facts.classes),
+        "trueClasses": None if facts.true_classes is None else list(facts.true_classes),
+        "cases": len(played.study.cases),
+        "groups": len({case.group for case in played.study.cases if case.group}) or None,
+        "cautions": list(facts.cautions),
+        "encoders": [
+            {
+                "role": encoder.role,
+                "name": encoder.name,
+                "probe": rounded(encoder.probe_accuracy),
+                "knn": rounded(encoder.knn_accuracy),
+            }
+            for encoder in facts.encoders
+        ],
+        "arms": [{"name": arm, "words": ARMS.get(arm, "")} for arm in facts.arms],
+        "agents": findings.agents,
+        "lines": [_line(findings, line) for line in findings.lines()],
+        "swap": {agent: _swap(findings, agent) for agent in findings.agents if findings.swap_parts(agent)},
+        "contrasts": [
+            _contrast(contrast) for agent in findings.agents for contrast in findings.contrasts(agent)
+        ],
+        "reader": [
+            {"agent": verdict.agent, "arm": verdict.arm, "beats": verdict.beats, "text": verdict.sentence}
+            for verdict in findings.against_reader()
+        ],
+        "usefulness": {agent: findings.usefulness(agent) for agent in findings.agents},
+        "doseSlope": {agent: findings.dose_slope(agent) for agent in findings.agents},
+    }
+
+
+def _line(findings: Findings, line: Line) -> dict[str, Any]:
+    plays = findings.plays[line.agent, line.arm]
+    curve = risk_coverage(plays, findings.weights)
+    return {
+        "agent": line.agent,
+        "arm": line.arm,
+        "cases": line.cases,
+        "repeats": line.repeats,
+        "values": {name: _estimate(estimate) for name, estimate in line.estimates.items()},
+        "plain": {name: None if value is None else rounded(value) for name, value in line.plain.items()},
+        "reliance": {
+            kind: [_bin(each) for each in bins]
+            for kind, bins in findings.reliance(line.agent, line.arm).items()
+        },
+        "risk": None if curve is None else _thinned(list(zip(*map(list, curve), strict=True))),
+    }
+
+
+def _swap(findings: Findings, agent: str) -> dict[str, dict[str, list[float | None]]]:
+    shown = ("u_right", "u_wrong", "discrimination", "final", "tool")
+    return {
+        part: {name: _estimate(values[name]) for name in shown}
+        for part, values in findings.swap_parts(agent).items()
+    }
+
+
+def _contrast(contrast: Contrast) -> dict[str, Any]:
+    return {
+        "agent": contrast.agent,
+        "name": contrast.name,
+        "words": CONTRASTS[contrast.name],
+        "value": _with_bounds(contrast.value, contrast.interval),
+        "p": rounded(contrast.p_value),
+        "adjusted": rounded(contrast.adjusted),
+        "reason": contrast.reason,
+    }
+
+
+def _bin(each: RelianceBin) -> list[float | None]:
+    """Confidence, number of cases, acceptance with its interval."""
+    return [rounded(each.confidence), each.cases, *_estimate(each.accepted)]
+
+
+def _estimate(estimate: Estimate) -> list[float | None]:
+    return _with_bounds(estimate.value, estimate.interval)
+
+
+def _with_bounds(value: float | None, interval: Interval | None) -> list[float | None]:
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return [rounded(value), rounded(low), rounded(high)]
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[list[float | None]]:
+    step = max(1, -(-len(points) // _MOST_POINTS))
+    kept = points[::step] if (len(points) - 1) % step == 0 else [*points[::step], points[-1]]
+    return [[rounded(x), rounded(y)] for x, y in kept]

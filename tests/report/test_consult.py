@@ -1,0 +1,210 @@
+"""The Consult page: the numbers of the table, failures with pictures, and attacks that stay text."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from histobench.cli.main import main
+from histobench.consult.findings import Findings
+from histobench.consult.plays import read_plays
+from histobench.consult.study import RUNS, open_study
+from histobench.report.site import build_site
+
+DataOf = Callable[[Path, str], Any]
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def site(played_study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_site(played_study.parent, tmp_path_factory.mktemp("site") / "out", title="Lab")
+
+
+@pytest.fixture(scope="module")
+def findings(played_study: Path) -> Findings:
+    opened = open_study(played_study)
+    return Findings(opened, read_plays(opened, played_study / RUNS), n_resamples=50)
+
+
+def same(shown: list[float | None], expected: list[float | None]) -> bool:
+    """Numbers of a page have six digits; what has no value has none."""
+    return [value is None for value in shown] == [value is None for value in expected] and np.allclose(
+        [value for value in shown if value is not None],
+        [value for value in expected if value is not None],
+        rtol=1e-5,
+        atol=1e-9,
+    )
+
+
+def test_the_page_shows_the_numbers_of_the_table(
+    played_study: Path, site: Path, tmp_path: Path, data_of: DataOf
+) -> None:
+    assert main(["consult", "table", str(played_study), "--json", str(tmp_path / "table.json")]) == 0
+    table = json.loads((tmp_path / "table.json").read_text())
+    page = data_of(site, "consult/0")
+    assert len(page["lines"]) == len(table["lines"]) == 12
+    for shown, line in zip(page["lines"], table["lines"], strict=True):
+        assert (shown["agent"], shown["arm"], shown["cases"]) == (line["agent"], line["arm"], line["cases"])
+        for name, estimate in line["estimates"].items():
+            expected = [estimate["value"], estimate["interval"]["low"], estimate["interval"]["high"]]
+            assert same(shown["values"][name], expected), name
+        assert shown["plain"].keys() == line["plain"].keys()
+        assert same(list(shown["plain"].values()), list(line["plain"].values()))
+    for shown, contrast in zip(page["contrasts"], table["contrasts"], strict=True):
+        assert same([shown["value"][0], shown["adjusted"]], [contrast["value"], contrast["adjusted"]])
+    assert [verdict["beats"] for verdict in page["reader"]] == [
+        verdict["beats"] for verdict in table["against_reader"]
+    ]
+
+
+def test_reliance_is_that_of_a_slow_loop(findings: Findings) -> None:
+    plays = findings.plays["small-model", "strong"]
+    bins = findings.reliance("small-model", "strong")
+    for kind, right in (("right", True), ("wrong", False)):
+        sums: dict[int, list[float]] = {}
+        for place, row in enumerate(plays.rows):
+            if (plays.tool[place] == plays.reference[place]) != right:
+                continue
+            confidence = plays.tool_confidence[place]
+            number = next(k for k in range(5) if confidence <= (k + 1) / 5)
+            weight = findings.weights[row]
+            follows = plays.final[0, place] == plays.tool[place]
+            each = sums.setdefault(number, [0.0, 0.0, 0.0, 0])
+            for k, value in enumerate((weight * follows, weight * confidence, weight, 1)):
+                each[k] += value
+        assert len(bins[kind]) == len(sums)
+        for found, (_, (followed, confidence, weight, cases)) in zip(
+            bins[kind], sorted(sums.items()), strict=True
+        ):
+            assert found.accepted.value == pytest.approx(followed / weight)
+            assert found.confidence == pytest.approx(confidence / weight)
+            assert found.cases == cases
+    assert findings.reliance("small-model", "none") == {"right": [], "wrong": []}
+
+
+def test_the_parts_of_the_swap_are_those_of_the_cases_in_them(findings: Findings) -> None:
+    plays = findings.plays["small-model", "swap"]
+    parts = findings.swap_parts("small-model")
+    later = plays.position >= 20
+    for name, here in (("before", ~later), ("after", later), ("swapped", plays.manipulated)):
+        weight = findings.weights[plays.rows]
+        wrong = here & (plays.tool != plays.reference)
+        follows = plays.final[0] == plays.tool
+        expected = (weight * follows)[wrong].sum() / weight[wrong].sum()
+        assert parts[name]["u_wrong"].value == pytest.approx(expected)
+    assert findings.swap_parts("nobody") == {}
+
+
+def test_the_curve_of_risk_ends_at_the_error_of_all_cases(site: Path, data_of: DataOf) -> None:
+    for line in data_of(site, "consult/0")["lines"]:
+        coverage, risk = zip(*line["risk"], strict=True)
+        assert coverage[-1] == 1
+        assert risk[-1] == pytest.approx(1 - line["values"]["final"][0], abs=1e-5)
+        assert list(coverage) == sorted(coverage)
+
+
+def test_every_failure_is_counted_as_what_it_is(
+    played_study: Path, site: Path, findings: Findings, data_of: DataOf
+) -> None:
+    by_id = {case.id[:12]: case for case in open_study(played_study).cases}
+    for number, line in enumerate(data_of(site, "consult/0")["lines"]):
+        plays = findings.plays[line["agent"], line["arm"]]
+        expected: Counter[str] = Counter()
+        for place in range(len(plays.rows)):
+            final, tool, reference = plays.final[0, place], plays.tool[place], plays.reference[place]
+            if final == reference:
+                continue
+            if plays.deferred[0, place]:
+                expected["deferred"] += 1
+            elif final < 0:
+                expected["unanswered"] += 1
+            elif tool == reference:
+                expected["left"] += 1
+            else:
+                expected["followed" if final == tool else "own"] += 1
+        assert line["failures"] == dict(expected)
+        for card in data_of(site, f"failures/0-{number}"):
+            case = by_id[card["id"]]
+            assert (card["reference"], card["group"]) == (case.reference, case.group)
+            assert (site.parent / card["picture"]).is_file()
+            assert (card["tool"] is None) == (line["arm"] == "none")
+            for _, _, picture in card["tool"]["neighbours"] if card["tool"] else ():
+                assert (site.parent / picture).is_file()
+            assert len(card["talk"]["turns"]) == 2
+
+
+def test_episodes_of_a_study_are_on_its_page_and_not_among_the_agents(site: Path, data_of: DataOf) -> None:
+    overview = data_of(site, "site")
+    assert overview["consult"] == ["tissue"]
+    assert len(overview["agents"]) == 2
+    assert all("agent-x" in name for name in overview["agents"])
+
+
+def test_a_study_without_pictures_or_with_a_torn_file_does_not_stop_the_report(
+    tmp_path: Path, data_of: DataOf, consult_study: ModuleType
+) -> None:
+    whole = consult_study.write_study(tmp_path / "results" / "whole")
+    (whole / "pictures.json").unlink()
+    torn = consult_study.write_study(tmp_path / "results" / "torn")
+    (torn / "cases.jsonl").write_text("{\n")
+    site = build_site(tmp_path / "results", tmp_path / "site")
+    overview = data_of(site, "site")
+    assert overview["consult"] == ["tissue"]
+    assert any("cases.jsonl" in text for text in overview["unreadable"])
+    assert not any(str(tmp_path) in text for text in overview["unreadable"])
+    assert all(card["picture"] == "" for card in data_of(site, "failures/0-0"))
+
+
+def test_a_reader_goes_from_the_dumbbells_to_a_conversation(site: Path, open_page: Open) -> None:
+    page = open_page(site, "#/consult")
+    page.get_by_role("heading", name="small-model against the tool alone, arm by arm").wait_for()
+    assert page.locator("figure svg").count() >= 6
+    page.get_by_label("Arm", exact=True).select_option("swap")
+    page.get_by_role("heading", name="Failures in arm swap").wait_for()
+    page.get_by_label("Agent", exact=True).select_option("policy-reader")
+    page.get_by_role("heading", name="reader against the tool alone, arm by arm").wait_for()
+    assert "agent=policy-reader" in page.url
+    card = page.locator("article.failure").first
+    card.scroll_into_view_if_needed()
+    assert card.locator("img").count() == 6
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('article img')].slice(0, 6).every(i => i.naturalWidth)"
+    )
+    summary = card.get_by_text("Conversation")
+    summary.focus()
+    page.keyboard.press("Enter")
+    card.get_by_text("Your first answer is noted.").wait_for()
+    seen = card.get_by_alt_text("The picture of the task")
+    seen.scroll_into_view_if_needed()
+    page.wait_for_function("image => image.naturalWidth === 24", arg=seen.element_handle())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone(site: Path, open_page: Open, scheme: str) -> None:
+    size = {"width": 390, "height": 844}
+    page = open_page(site, "#/consult", viewport=size, color_scheme=scheme, has_touch=True)
+    page.locator("article.failure").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_attacks_in_a_study_are_shown_as_text(hostile_study: Path, tmp_path: Path, open_page: Open) -> None:
+    site = build_site(hostile_study.parent, tmp_path / "site", title="Lab")
+    page = open_page(site, "#/consult")
+    card = page.locator("article.failure").first
+    card.get_by_text("Conversation").click()
+    card.get_by_text("Your first answer is noted.").wait_for()
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
+    assert page.evaluate("[...document.scripts].every(script => script.src.startsWith('file:'))")
+    text = page.inner_text("body")
+    assert [
+        said for said in ("caution", "data", "a", "agent", "encoder", "group") if f"{said} <" not in text
+    ] == []
