@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from histobench.core.statistics.jackknife import t_quantile
 from histobench.core.statistics.resampling import sampling_design
-from histobench.roi.comparison.episode_intervals import crossed_interval
+from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_uncertainty import crossed_metrics
 from histobench.roi.results.episode_predictions import EpisodePredictions
 
@@ -108,7 +108,7 @@ def coverage(case: Case, sets: int, seed: int, *, rounds: int = 200) -> dict[str
             reach = t_quantile(len(episodes) - 1) * each[metric].std(ddof=1) / len(episodes) ** 0.5
             alone = abs(each[metric].mean() - true[metric]) <= reach
             held["over episodes alone"][metric] += alone / sets
-            interval = crossed_interval(found[metric], metric, case.images)
+            interval = crossed_intervals(found[metric], metric, case.images)[metric]
             held["crossed"][metric] += interval.contains(true[metric]) / sets
     return held
 

@@ -85,7 +85,7 @@ def _simulate(results: Path, encoders: int, datasets: int, images: int) -> None:
     skills = {f"encoder-{k:02d}": 1.0 + 3.0 * k / max(encoders - 1, 1) for k in range(encoders)}
     for k in range(datasets):
         data = SimulatedSet.of_size(f"dataset-{k:02d}", images)
-        write_folder(results, encoders=skills, sets=[data])
+        write_folder(results, encoders=skills, sets=[data], keep_votes=True)
         print(f"simulated {k + 1} of {datasets} datasets", file=sys.stderr, flush=True)
 
 

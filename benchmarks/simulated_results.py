@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.roi.comparison.metric_function import label_metrics_of_confusions
 from histobench.roi.metrics.classification import evaluate
+from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
+from histobench.roi.results.episode_predictions import EpisodePredictions, episode_file
 from histobench.roi.results.stored_run import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
@@ -26,6 +29,8 @@ TASKS = {
     "Label-efficiency": (1.0, 0.4),
     "Few-shot": (0.7, 0.8),
 }
+#: of every few-shot setting
+EPISODES = 40
 
 
 @dataclass(frozen=True)
@@ -83,21 +88,33 @@ def write_run(
     seed: int = 0,
     preset: str = "uni",
     episodes: int = 0,
+    keep_votes: bool = False,
     info: dict[str, object] | None = None,
 ) -> None:
-    """One task of one encoder, with `episodes` few-shot episodes where that is not 0."""
+    """One task of one encoder, with `episodes` few-shot episodes where that is not 0.
+
+    `keep_votes` also writes what every episode said about every image, as `histobench evaluate` does.
+    """
     sharpness, loss = TASKS[task]
     number = sum(map(ord, encoder + task + setting + data.name)) + seed
     predictions = simulated_predictions(data, skill=skill - loss, sharpness=sharpness, seed=number)
     result = evaluate(
         predictions.probabilities, predictions.labels, classes=data.classes, predicted=predictions.predicted
     )
+    shots = _shots(setting)
+    kept = _votes(predictions, episodes, shots, seed=number) if keep_votes and episodes else None
+    columns = (
+        _drawn_metrics(result.values, episodes, shots, seed=number) if kept is None else _metrics_of(kept)
+    )
+    scores = dict(result.scores)
+    if kept is not None:
+        scores |= {name: Score(float(values.mean())) for name, values in columns.items()}
     files = write_task(
         folder,
         task,
         predictions,
         identity=RunIdentity(data.name, encoder, preset, seed, fingerprint=f"{number:016x}"),
-        scores=result.scores,
+        scores=scores,
         per_class=result.per_class,
         confusion_matrix=result.confusion_matrix,
         setting=setting,
@@ -110,15 +127,43 @@ def write_run(
         },
     )
     if episodes:
-        generator = np.random.default_rng(number)
-        written = setting.partition("_")[2].removesuffix("shot")
-        shots = int(written) if written.isdigit() else 1
-        columns = {
-            name: np.clip(value - 0.03 / shots**0.5 + generator.normal(0, 0.08 / shots**0.5, episodes), 0, 1)
-            for name, value in result.values.items()
-            if name in ("accuracy", "balanced_accuracy", "f1_score", "auroc") and value is not None
-        }
         write_episodes(files, columns, info={"setting": setting})
+    if kept is not None:
+        with episode_file(files.episode_predictions) as file:
+            file.add(setting, kept)
+
+
+def _shots(setting: str) -> int:
+    written = setting.partition("_")[2].removesuffix("shot")
+    return int(written) if written.isdigit() else 1
+
+
+def _drawn_metrics(
+    values: Mapping[str, float | None], episodes: int, shots: int, *, seed: int
+) -> dict[str, Floats]:
+    """Metrics of each episode that vary about those of the predictions."""
+    generator = np.random.default_rng(seed)
+    return {
+        name: np.clip(value - 0.03 / shots**0.5 + generator.normal(0, 0.08 / shots**0.5, episodes), 0, 1)
+        for name, value in values.items()
+        if name in ("accuracy", "balanced_accuracy", "f1_score", "auroc") and value is not None
+    }
+
+
+def _votes(predictions: Predictions, episodes: int, shots: int, *, seed: int) -> EpisodePredictions:
+    """Episodes whose scores vary about those of the predictions, the less the more shots they have."""
+    scores = np.log(predictions.probabilities)[:, None]
+    n, _, c = scores.shape
+    noise = np.random.default_rng(seed).normal(0, 1 / shots**0.5, (n, episodes, c))
+    classes = np.tile(np.arange(c), (episodes, 1))
+    return EpisodePredictions((scores + noise).argmax(2), predictions.labels, classes)
+
+
+def _metrics_of(kept: EpisodePredictions) -> dict[str, Floats]:
+    c = kept.classes.shape[1]
+    cells = np.arange(len(kept)) * c * c + kept.labels[:, None] * c + kept.votes
+    tables = np.bincount(cells.ravel(), minlength=len(kept) * c * c).reshape(-1, c, c)
+    return label_metrics_of_confusions(tables.astype(np.float64))
 
 
 def write_features(out: Path, data: SimulatedSet, *, encoder: str, skill: float, dim: int = 32) -> Path:
@@ -149,6 +194,7 @@ def write_folder(
     tasks: Sequence[str] = tuple(TASKS),
     shots: Sequence[int] = (4,),
     shares: Sequence[int] = (10,),
+    keep_votes: bool = False,
     info: dict[str, object] | None = None,
 ) -> Path:
     """All `tasks` of all `encoders` (name -> skill) on all `sets`."""
@@ -162,7 +208,7 @@ def write_folder(
                         gain = 0.35 * np.log2(shot) - 0.8
                         write_run(
                             folder, data, task, encoder=encoder, skill=skill + gain,
-                            setting=f"{c}way_{shot}shot", episodes=40, info=info,
+                            setting=f"{c}way_{shot}shot", episodes=EPISODES, keep_votes=keep_votes, info=info,
                         )  # fmt: skip
                 elif task == "Label-efficiency":
                     for share in shares:

@@ -18,7 +18,7 @@ from histobench.core.statistics.paired import paired_difference, smallest_p_valu
 from histobench.core.statistics.resampling import SamplingDesign, replicates_of_all
 from histobench.core.statistics.sign_flip import sign_flip_p_value
 from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_datasets
-from histobench.roi.comparison.episode_intervals import crossed_interval
+from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.image_groups import design_of
 from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
@@ -244,10 +244,7 @@ def _table_of_means(
             "over episodes; leave --test out"
         )
     units, metric, level = SamplingUnits.of(reference), settings.metric, 1 - settings.alpha
-    intervals = {
-        name: crossed_interval(means.found, metric, len(reference), column=k, level=level)
-        for k, name in enumerate(means.found.names)
-    }
+    intervals = crossed_intervals(means.found, metric, len(reference), level=level)
     entries = _entries(named, means.found, intervals, metric)
     drawn = _Drawn(design_of(reference), {})
     pairs = _pairs(entries, None, means.found, drawn, test, settings)

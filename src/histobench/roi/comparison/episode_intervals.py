@@ -26,18 +26,20 @@ NO_FILE = (
 )
 
 
-def crossed_interval(
-    found: LeaveOneOut, metric: str, n_images: int, *, column: int = 0, level: float = 0.95
-) -> Interval:
-    """The interval of one column of a crossed `LeaveOneOut`: the jackknife on the metric's own scale."""
+def crossed_intervals(
+    found: LeaveOneOut, metric: str, n_images: int, *, level: float = 0.95
+) -> dict[str, Interval]:
+    """Of every column of a crossed `LeaveOneOut` its interval: the jackknife on the metric's own scale."""
     if metric in WITHOUT_ERROR:
-        return Interval(None, None, level, METHOD, reason=NO_CALIBRATION_INTERVAL)
-    low, high = (
-        float(bounds[column]) for bounds in jackknife_bounds(found, scale_of(metric), n_images, level=level)
-    )
-    if not np.isfinite(low + high):
-        return Interval(None, None, level, METHOD, reason="undefined when a unit or an episode is left out")
-    return Interval(low, high, level, METHOD, len(found.left_out))
+        return dict.fromkeys(found.names, Interval(None, None, level, METHOD, reason=NO_CALIBRATION_INTERVAL))
+    undefined = Interval(None, None, level, METHOD, reason="undefined when a unit or an episode is left out")
+    low, high = jackknife_bounds(found, scale_of(metric), n_images, level=level)
+    return {
+        name: Interval(float(a), float(b), level, METHOD, len(found.left_out))
+        if np.isfinite(a + b)
+        else undefined
+        for name, a, b in zip(found.names, low, high, strict=True)
+    }
 
 
 def crossed_entries(
@@ -61,7 +63,7 @@ def crossed_entries(
             found.stratum_of,
             found.freedom,
         )
-        interval = crossed_interval(centred, metric, len(episodes.labels))
+        interval = crossed_intervals(centred, metric, len(episodes.labels))[metric]
         entries[metric] = {
             "value": value,
             "ci_lower": interval.low,

@@ -15,7 +15,7 @@ from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.mcnemar import clustered_mcnemar_p_values, mcnemar_p_values
 from histobench.core.statistics.resampling import design_for_labels
-from histobench.roi.comparison.episode_intervals import crossed_interval
+from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
 from histobench.roi.comparison.pairs import ALPHA, NO_PAIRS, Pairs
@@ -145,8 +145,7 @@ def _means(metric: str, table: EpisodeTable, units: SamplingUnits) -> MetricStat
     order = order_of(metric, values)
     if table.note:
         return MetricStatistics(order, {}, note=f"{table.note}: nothing is tested")
-    n = len(units.labels)
-    intervals = {name: crossed_interval(found, metric, n, column=k) for k, name in enumerate(found.names)}
+    intervals = crossed_intervals(found, metric, len(units.labels))
     names = [name for name in order if not math.isnan(values[name])]
     if len(names) < 2 or (units.group_of is not None and units.too_few(by_class=False) is not None):
         return MetricStatistics(order, intervals, note=units.caution() or "")

@@ -92,7 +92,9 @@ def class_metrics_of(tally: Tally) -> dict[str, Floats]:
 
 def _margins(tally: Tally) -> tuple[Floats, Floats, Floats]:
     confusion = tally.confusion
-    return confusion.sum(2), confusion.sum(1), np.diagonal(confusion, axis1=1, axis2=2)
+    # Sums of counts over few classes: several times faster this way, and as exact.
+    support, predicted = np.einsum("bij->bi", confusion), np.einsum("bij->bj", confusion)
+    return support, predicted, np.diagonal(confusion, axis1=1, axis2=2)
 
 
 def _zero_for_nothing(ratio: Floats) -> Floats:
