@@ -108,7 +108,7 @@ def coverage(case: Case, sets: int, seed: int, *, rounds: int = 200) -> dict[str
             reach = t_quantile(len(episodes) - 1) * each[metric].std(ddof=1) / len(episodes) ** 0.5
             alone = abs(each[metric].mean() - true[metric]) <= reach
             held["over episodes alone"][metric] += alone / sets
-            interval = crossed_intervals(found[metric], metric, case.images)[metric]
+            interval = crossed_intervals(found[metric], metric, case.images, 3)[metric]
             held["crossed"][metric] += interval.contains(true[metric]) / sets
     return held
 

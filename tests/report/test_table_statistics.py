@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,8 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.multitest import multipletests
 
+import histobench as hb
+from histobench.cli.main import main
 from histobench.core.statistics.mcnemar import clustered_mcnemar
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.pairs import Pairs
@@ -57,6 +60,58 @@ def test_the_numbers_of_the_report_are_those_of_compare(results: Path, metric: s
     assert statistics.standings.ranks == table.standings.ranks
     assert statistics.standings.best.listed() == table.standings.best.listed()
     assert statistics.standings.winner == table.standings.winner
+
+
+@pytest.mark.parametrize("dataset", ["clinic", "tissue"])
+def test_one_rule_decides_in_the_report_in_compare_and_in_python(
+    results: Path, tmp_path: Path, dataset: str
+) -> None:
+    """A difference holds where the interval that holds for all pairs at once excludes 0."""
+    chosen = distinct_names(select_runs(load_runs(results), task="KNN", dataset=dataset))
+    shown = table_statistics({name: run.predictions for name, run in chosen.items()}).metrics["accuracy"]
+    expected = dict(zip(named_pairs(shown.pairs), shown.pairs.holds.tolist(), strict=True))
+    assert expected == {
+        pair: not low <= 0 <= high
+        for pair, low, high in zip(named_pairs(shown.pairs), shown.pairs.low, shown.pairs.high, strict=True)
+    }
+    frame = hb.open_results(results).compare(metric="accuracy", task="KNN", dataset=dataset).frame()
+    assert (
+        dict(zip(zip(frame["first"], frame["second"], strict=True), frame["holds"], strict=True)) == expected
+    )
+    assert (frame["holds"] == (frame["p (max-t)"] < 0.05)).all()
+    assert frame["p (max-t)"].tolist() == pytest.approx(shown.pairs.p_adjusted.tolist())
+    command = ["compare", str(results), "--metric", "accuracy", "--task", "KNN", "--dataset", dataset]
+    assert main([*command, "-o", str(tmp_path)]) == 0
+    written = json.loads(next(tmp_path.glob("*.json")).read_text())["datasets"][0]
+    assert {(pair["first"], pair["second"]): pair["holds"] for pair in written["pairs"]} == expected
+    assert written["correction"].startswith("max-t")
+    best = shown.order[0]
+    assert shown.standings is not None
+    for name in shown.order[1:]:
+        assert shown.standing(name) == ("behind" if expected[best, name] else "tie")
+        low, high = shown.standings.ranks[name]
+        better = sum(held for (_, second), held in expected.items() if second == name)
+        worse = sum(held for (first, _), held in expected.items() if first == name)
+        assert (low, high) == (1 + better, len(shown.order) - worse)
+
+
+def test_too_few_groups_and_episodes_alone_decide_nothing_anywhere(
+    simulated: ModuleType, tmp_path: Path
+) -> None:
+    data = simulated.SimulatedSet.of_size("d", 120, classes=("a", "b", "c"), patients=4)
+    simulated.write_folder(
+        tmp_path, encoders={"good": 4.0, "weak": 0.2}, sets=[data], tasks=["KNN", "Few-shot"]
+    )
+    for task in ("KNN", "Few-shot"):
+        chosen = distinct_names(select_runs(load_runs(tmp_path), task=task))
+        found = table_statistics({name: run.predictions for name, run in chosen.items()}, chosen)
+        assert {found.metrics["accuracy"].standing(name) for name in chosen} == {"untested"}
+        (table,) = compare_runs(list(chosen.values()), CompareSettings("accuracy")).tables
+        (pair,) = table.pairs
+        assert (pair.holds, pair.simultaneous.low, pair.interval.low) == (False, None, None)
+        assert np.isnan(pair.p_value)
+        assert table.standings is None
+        assert any("too few for comparisons" in note or "nothing is tested" in note for note in table.notes)
 
 
 def test_who_stands_how(runs: dict[str, Predictions]) -> None:

@@ -132,7 +132,11 @@ class Benchmark:
         encoders: Sequence[str] | None = None,
         alpha: float = 0.05,
     ) -> ComparisonTable:
-        """All pairs of encoders on the same images: difference, interval, p, p after Holm."""
+        """All pairs of encoders on the same images: difference, interval, p-values, and whether it holds.
+
+        A difference holds where its interval for all pairs at once (max-t) excludes 0; that is the rule of
+        `histobench compare` and of the report, too.
+        """
         from histobench.roi.comparison.comparison import CompareSettings, compare_runs
         from histobench.roi.comparison.selection import select_runs
 
@@ -236,7 +240,12 @@ class ComparisonTable:
     comparison: Comparison
 
     def frame(self) -> pd.DataFrame:
-        """All pairs: dataset, first, second, difference, low, high, p, p (Holm), holds."""
+        """All pairs, a row each.
+
+        `low`, `high` and `p` are those of the pair as if it were the only one; with (max-t) they are for all
+        pairs of the table at once, and `holds` says whether that interval excludes 0. `p (Holm)` is `p`
+        corrected by another procedure, for papers that ask for it; nothing is decided by it.
+        """
         import pandas as pd
 
         rows = [
@@ -248,13 +257,17 @@ class ComparisonTable:
                 pair.interval.low,
                 pair.interval.high,
                 pair.p_value,
+                pair.simultaneous.low,
+                pair.simultaneous.high,
+                pair.p_simultaneous,
                 pair.p_adjusted,
                 pair.holds,
             )
             for table in self.comparison.tables
             for pair in table.pairs
         ]
-        columns = ["dataset", "first", "second", "difference", "low", "high", "p", "p (Holm)", "holds"]
+        columns = ["dataset", "first", "second", "difference", "low", "high", "p"]
+        columns += ["low (max-t)", "high (max-t)", "p (max-t)", "p (Holm)", "holds"]
         return pd.DataFrame(rows, columns=columns)
 
     def ranked(self) -> pd.DataFrame:

@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--test",
         choices=("auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"),
         default="auto",
-        help="auto (default): the simultaneous intervals decide; a named test does, with Holm's correction",
+        help="auto (default) is jackknife: intervals that hold for all pairs at once (max-t) decide; with "
+        "another test its p-value does, after Holm's correction",
     )
     parser.add_argument(
         "--interval",

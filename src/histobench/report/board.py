@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from histobench.core.statistics.ranking import (
-    cliques,
-    complete_block,
-    friedman,
-    mean_ranks,
-    nemenyi_critical_difference,
-)
 from histobench.report.headline import HEADLINE
 from histobench.report.payload import rounded
 from histobench.report.table import TableResult
+from histobench.roi.comparison.dataset_ranking import ranked_block
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.metrics.formulas import LOWER_IS_BETTER
 
@@ -95,30 +88,20 @@ def ranking(
     names: Sequence[str], values: list[list[float | None]], *, lower_is_better: bool
 ) -> dict[str, Any] | None:
     """Mean ranks over the part of the table that has no gaps, as `histobench compare` has them."""
-    known = np.array([[value is not None for value in row] for row in values], dtype=bool).T
-    columns, whole = complete_block(known)
-    if len(whole) < 2 or len(columns) < 2:
+    table = np.array(values, dtype=np.float64).reshape(len(names), -1).T
+    block = ranked_block(table, alpha=ALPHA, lower_is_better=lower_is_better)
+    if block is None:
         return None
-    scores = np.array([[values[k][c] for k in whole] for c in columns], dtype=np.float64)
-    n_datasets, n_models = scores.shape
-    ranks = mean_ranks(scores, higher_is_better=not lower_is_better)
-    critical = _critical_difference(n_models, n_datasets)
-    order = np.argsort(ranks, kind="stable")
     return {
-        "rows": [whole[k] for k in order],
-        "ranks": [rounded(float(ranks[k]), 5) for k in order],
-        "criticalDifference": rounded(critical, 5),
-        "groups": [list(group) for group in cliques(ranks[order], critical)],
-        "friedmanP": rounded(friedman(scores).p_value, 4),
-        "numDatasets": n_datasets,
-        "leftOut": [names[k] for k in range(len(names)) if k not in set(whole)],
-        "leftOutColumns": [c for c in range(len(values[0])) if c not in set(columns)],
+        "rows": list(block.columns),
+        "ranks": [rounded(float(rank), 5) for rank in block.mean_ranks],
+        "criticalDifference": rounded(block.critical_difference, 5),
+        "groups": [list(group) for group in block.groups],
+        "friedmanP": rounded(block.friedman.p_value, 4),
+        "numDatasets": len(block.rows),
+        "leftOut": [name for k, name in enumerate(names) if k not in block.columns],
+        "leftOutColumns": [c for c in range(len(table)) if c not in block.rows],
     }
-
-
-@lru_cache(maxsize=256)
-def _critical_difference(n_models: int, n_datasets: int) -> float:
-    return nemenyi_critical_difference(n_models, n_datasets, alpha=ALPHA)
 
 
 def task_place(task: str) -> tuple[int, str]:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.ranking import (
     cliques,
     complete_block,
@@ -101,14 +100,19 @@ def test_cliques_are_the_maximal_groups_without_a_difference() -> None:
     assert cliques([1.0, 3.0], 1.0) == []
 
 
-def test_a_tie_is_an_interval_that_contains_zero() -> None:
-    up, down, tie = Interval(0.1, 0.2), Interval(-0.2, -0.1), Interval(-0.1, 0.1)
+def test_wins_ties_and_losses_are_counted_where_two_were_compared() -> None:
+    none = np.nan
     result = win_tie_loss(
-        [[[None, up], [down, None]], [[None, tie], [tie, None]], [[None, None], [None, None]]]
+        [
+            [[none, 1], [-1, none]],
+            [[none, 0], [0, none]],
+            [[none, none], [none, none]],
+            [[none, 1], [-1, none]],
+        ]
     )
-    assert result.wins.tolist() == [[0, 1], [0, 0]]
+    assert result.wins.tolist() == [[0, 2], [0, 0]]
     assert result.ties.tolist() == [[0, 1], [1, 0]]
-    assert result.losses.tolist() == [[0, 0], [1, 0]]
+    assert result.losses.tolist() == [[0, 0], [2, 0]]
 
 
 def test_one_dataset_is_no_ranking_test() -> None:

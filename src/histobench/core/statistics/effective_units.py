@@ -1,8 +1,12 @@
-"""How many equal units a sample of unequal units is worth.
+"""How many degrees of freedom the spread between units (patients, slides, images) has.
+
+    class_freedom(labels, unit_of)     units count alike, those of the rarest class decide: single intervals
+    effective_freedom(design, labels)  units count by their size: comparisons that hold together
 
 A patient with 200 images moves a metric more than one with 5, and then the spread between patients is known
 less well than their number says. Kish's effective number, (sum n)^2 / sum n^2, counts units by their weight.
-A single test hardly notices; the far tails that corrected comparisons live on do.
+A single interval hardly notices, and reads its own influences besides (`logit_t`); the far tails that
+corrected comparisons live on do notice.
 """
 
 from __future__ import annotations
@@ -24,6 +28,28 @@ def effective_number(sizes: ArrayLike) -> float:
     weights = np.asarray(sizes, dtype=np.float64)
     total = float((weights**2).sum())
     return float(weights.sum() ** 2 / total) if total > 0 else 0.0
+
+
+def class_freedom(labels: ArrayLike, unit_of: ArrayLike | None = None) -> float:
+    """Degrees of freedom for metrics of several classes: those of the class with the fewest units count.
+
+    Single samples (`unit_of` None): one less than there are. Groups of one class each: Welch's formula over
+    the classes. Mixed groups: one less than the groups in which the rarest class occurs.
+
+    >>> class_freedom([0, 0, 1, 0, 0, 1, 0], [0, 0, 0, 1, 1, 1, 2])
+    1.0
+    """
+    classes = np.unique(np.asarray(labels), return_inverse=True)[1]
+    if unit_of is None:
+        return len(classes) - 1.0
+    units = np.unique(np.asarray(unit_of), return_inverse=True)[1]
+    occurs = np.zeros((units.max(initial=-1) + 1, classes.max(initial=-1) + 1), dtype=bool)
+    occurs[units, classes] = True
+    most = len(occurs) - 1.0
+    sizes = occurs.sum(axis=0)
+    if (occurs.sum(axis=1) > 1).any():
+        return float(min(most, max(sizes.min() - 1.0, min(most, 1.0))))
+    return min(most, _welch(sizes.astype(np.float64)))
 
 
 def effective_freedom(design: SamplingDesign, labels: ArrayLike | None = None) -> float:

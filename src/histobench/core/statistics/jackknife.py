@@ -14,7 +14,6 @@ A `LeaveOneOut` holds m columns (metrics of one model, or one metric of m models
                                               same combination of influences
     .freedom                                  degrees of freedom of the variances
     .mapped(function)                         the same on another scale (logit, log, Fisher's z)
-    class_freedom(labels, unit_of)            how many degrees of freedom units of several classes are worth
     t_quantile(freedom, level), t_p_value(t, freedom)          Student's t; normal for infinite freedom
     differences(found, level)                 every pair of columns: difference, error, interval and p-value
 
@@ -157,31 +156,6 @@ def leave_one_out_of_totals(
         stratum_of=strata,
         freedom=len(each) - 1.0 if freedom is None else freedom,
     )
-
-
-def class_freedom(labels: ArrayLike, unit_of: ArrayLike | None = None) -> float:
-    """Degrees of freedom for metrics of several classes: those of the class with the fewest units count.
-
-    Single samples (`unit_of` None): one less than there are. Groups of one class each: Welch's formula over
-    the classes. Mixed groups: one less than the groups in which the rarest class occurs.
-
-    >>> class_freedom([0, 0, 1, 0, 0, 1, 0], [0, 0, 0, 1, 1, 1, 2])
-    1.0
-    """
-    classes = np.unique(np.asarray(labels), return_inverse=True)[1]
-    if unit_of is None:
-        return len(classes) - 1.0
-    units = np.unique(np.asarray(unit_of), return_inverse=True)[1]
-    occurs = np.zeros((units.max(initial=-1) + 1, classes.max(initial=-1) + 1), dtype=bool)
-    occurs[units, classes] = True
-    most = len(occurs) - 1.0
-    sizes = occurs.sum(axis=0)
-    if (occurs.sum(axis=1) > 1).any():
-        return float(min(most, max(sizes.min() - 1.0, min(most, 1.0))))
-    sizes = sizes[sizes > 1]
-    if len(sizes) == 0:
-        return 0.0
-    return float(min(most, (1 / sizes).sum() ** 2 / (1 / (sizes**2.0 * (sizes - 1))).sum()))
 
 
 def t_quantile(freedom: float, level: float = 0.95) -> float:

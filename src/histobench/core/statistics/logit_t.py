@@ -57,6 +57,10 @@ def _log(values: Floats, clip: float) -> Floats:
 
 
 LOGIT = Scale("logit", _logit, special.expit)
+#: Of values between 0 and 2 (Brier scores of more than two classes).
+HALVED_LOGIT = Scale(
+    "halved logit", lambda values, clip: _logit(values / 2, clip), lambda x: 2 * special.expit(x)
+)
 FISHER = Scale("fisher", _fisher, np.tanh)
 LOG = Scale("log", _log, np.exp)
 
@@ -149,4 +153,7 @@ def _without_spread(values: Floats, size: float, scale: Scale, level: float) -> 
     if scale.name == "fisher":
         low, high = wilson_bounds((values + 1) / 2 * size, size, level=level)
         return 2 * low - 1, 2 * high - 1
+    if scale.name == "halved logit":
+        low, high = wilson_bounds(values / 2 * size, size, level=level)
+        return 2 * low, 2 * high
     return wilson_bounds(values * size, size, level=level)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
-
-from histobench.core.statistics.intervals import Interval
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +25,7 @@ class Friedman:
 
 @dataclass(frozen=True)
 class WinTieLoss:
-    """How often row beats, equals (interval of the difference contains 0) or loses to column."""
+    """On how many datasets row is shown to be better than column, neither is shown, or worse."""
 
     wins: NDArray[np.int64]  # [m, m]
     ties: NDArray[np.int64]
@@ -106,26 +104,15 @@ def cliques(average_ranks: ArrayLike, critical_difference: float) -> list[tuple[
     return found
 
 
-def win_tie_loss(intervals: Sequence[Sequence[Sequence[Interval | None]]]) -> WinTieLoss:
-    """Counts over datasets from `intervals[dataset][row][column]` of the difference row - column.
+def win_tie_loss(better: ArrayLike) -> WinTieLoss:
+    """Counts over datasets from `better` [datasets, m, m]: 1 where the row is shown to be better than the
+    column, -1 where it is shown to be worse, 0 where neither is; NaN where they were not compared.
 
-    An entry of None is a pair that was not compared on that dataset; it counts nowhere.
+    >>> win_tie_loss([[[np.nan, 1], [-1, np.nan]], [[np.nan, 0], [0, np.nan]]]).wins.tolist()
+    [[0, 1], [0, 0]]
     """
-    n_models = len(intervals[0]) if intervals else 0
-    wins, ties, losses = (np.zeros((n_models, n_models), dtype=np.int64) for _ in range(3))
-    for table in intervals:
-        for row in range(n_models):
-            for column in range(n_models):
-                interval = table[row][column]
-                if interval is None or row == column:
-                    continue
-                if interval.contains(0.0):
-                    ties[row, column] += 1
-                elif (interval.low or 0.0) > 0:
-                    wins[row, column] += 1
-                else:
-                    losses[row, column] += 1
-    return WinTieLoss(wins, ties, losses)
+    shown = np.asarray(better, dtype=np.float64)
+    return WinTieLoss(*((shown == outcome).sum(axis=0) for outcome in (1, 0, -1)))
 
 
 def complete_block(present: ArrayLike) -> tuple[list[int], list[int]]:
@@ -154,6 +141,7 @@ def _chance_of_agreement(n_models: int, n_datasets: int) -> float:
     return math.exp(-(n_datasets - 1) * math.lgamma(n_models + 1))
 
 
+@lru_cache(maxsize=256)
 def _critical_range(n_models: int, alpha: float) -> float:
     return float(stats.studentized_range.ppf(1 - alpha, n_models, np.inf)) / 2**0.5
 

@@ -33,7 +33,8 @@ def _table(table: DatasetTable) -> dict[str, Any]:
         "resampled": table.resampled,
         "n_bootstrap": table.n_resamples,
         "test": table.test,
-        "correction": f"Holm over {len(table.pairs)} pairs",
+        # What `holds` goes by.
+        "correction": f"{'max-t' if table.test == 'jackknife' else 'Holm'} over {len(table.pairs)} pairs",
         "encoders": [_entry(entry) | _standing(table, entry.name) for entry in table.entries],
         "pairs": [_pair(pair) for pair in table.pairs],
         "winner": _winner(table),

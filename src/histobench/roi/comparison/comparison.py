@@ -1,4 +1,4 @@
-"""Encoders against each other: a ranked table for each dataset, every pair tested, Holm within the table."""
+"""Encoders against each other: a ranked table for each dataset, every pair tested; then all datasets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval, percentile_interval
-from histobench.core.statistics.jackknife import LeaveOneOut, PairedDifferences, differences
+from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.multiplicity import holm
 from histobench.core.statistics.paired import paired_difference, smallest_p_value
 from histobench.core.statistics.resampling import SamplingDesign, replicates_of_all
@@ -20,8 +20,7 @@ from histobench.core.statistics.sign_flip import sign_flip_p_value
 from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_datasets
 from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
-from histobench.roi.comparison.image_groups import design_of
-from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
+from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_function import (
     LABEL_METRICS,
     check_metric,
@@ -30,12 +29,18 @@ from histobench.roi.comparison.metric_function import (
 )
 from histobench.roi.comparison.metric_intervals import METHOD
 from histobench.roi.comparison.pair_tests import TESTS, PairTests, area_test, chosen_test, label_test
+from histobench.roi.comparison.pairs import Pairs
 from histobench.roi.comparison.random_state import check_random_state
 from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.same_images import aligned
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.selection import by_dataset, distinct_names
-from histobench.roi.comparison.standings import Standings, standings_of
+from histobench.roi.comparison.standings import Standings
+from histobench.roi.comparison.table_statistics import (
+    MetricStatistics,
+    metric_statistics,
+    statistics_of_means,
+)
 from histobench.roi.metrics.formulas import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
@@ -67,7 +72,7 @@ class Pair:
     tests: PairTests
     p_value: float  # of the table's test
     p_adjusted: float  # Holm over all pairs of the table
-    holds: bool  # the simultaneous interval excludes 0; where a test was asked for: p_adjusted <= alpha
+    holds: bool  # the simultaneous interval excludes 0; where another test was asked for: p_adjusted <= alpha
     simultaneous: Interval  # holds together with those of all other pairs (max-t)
     p_simultaneous: float
 
@@ -98,7 +103,7 @@ class DatasetTable:
     test: str  # one of `pair_tests.TEST_NAMES`
     notes: tuple[str, ...] = ()
     standings: Standings | None = (
-        None  # None with fewer than two values, or values that are means over episodes
+        None  # None with fewer than two values, without spread, or where another test decides
     )
 
     def pair(self, first: str, second: str) -> Pair | None:
@@ -192,29 +197,20 @@ def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -
     reference = next(iter(predictions.values()))
     if len(reference) == 0:
         raise HistobenchError(f"the runs on {dataset or 'this dataset'} hold no predictions to compare")
-    level = 1 - settings.alpha
     units = SamplingUnits.of(reference)
     test = chosen_test(settings.test, settings.metric)
     means = (episode_tables(named, reference, units, [settings.metric]) or {}).get(settings.metric)
     if means is not None:
         return _table_of_means(dataset, named, means, reference, settings, test)
     found = left_out_table(predictions, [settings.metric], units)[settings.metric]
-    drawn = _drawn(predictions, settings, test)
-    intervals = (
-        intervals_of_table(settings.metric, found, predictions, units, level=level)
-        if settings.interval == METHOD
-        else {name: percentile_interval(drawn.values[name], level=level) for name in named}
-    )
-    entries = _entries(named, found, intervals, settings.metric)
-    whole = not any(_is_mean_over_episodes(entry) for entry in entries)
-    standings = (
-        standings_of(found, settings.metric, drawn.design, reference.labels, alpha=settings.alpha)
-        if whole
-        else None
-    )
-    pairs = _pairs(entries, predictions, found, drawn, test, settings)
-    if standings is not None:
-        pairs = tuple(_together(pair, standings, settings.test == "auto") for pair in pairs)
+    statistics = metric_statistics(settings.metric, found, predictions, units, alpha=settings.alpha)
+    drawn = _drawn(predictions, units, settings, test)
+    if settings.interval != METHOD:
+        level = 1 - settings.alpha
+        own = {name: percentile_interval(drawn.values[name], level=level) for name in named}
+        statistics = replace(statistics, intervals=own)
+    entries = _entries(named, found, statistics, settings)
+    pairs = _pairs(statistics.pairs, predictions, found, drawn, test, settings)
     return DatasetTable(
         dataset=dataset,
         entries=entries,
@@ -224,8 +220,8 @@ def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -
         resampled=RESAMPLED["plain" if units.group_of is None else "cluster"],
         n_resamples=drawn.n_resamples,
         test=test,
-        notes=_notes(entries, pairs, units, drawn, test, settings),
-        standings=standings,
+        notes=_notes(entries, pairs, statistics, drawn, test, settings),
+        standings=statistics.standings if test == "jackknife" else None,
     )
 
 
@@ -243,15 +239,15 @@ def _table_of_means(
             f"--test {test} is about single predictions, but {next(iter(named.values())).task} reports means "
             "over episodes; leave --test out"
         )
-    units, metric, level = SamplingUnits.of(reference), settings.metric, 1 - settings.alpha
-    intervals = crossed_intervals(means.found, metric, len(reference), level=level)
-    entries = _entries(named, means.found, intervals, metric)
-    drawn = _Drawn(design_of(reference), {})
-    pairs = _pairs(entries, None, means.found, drawn, test, settings)
-    standings = standings_of(means.found, metric, drawn.design, reference.labels, alpha=settings.alpha)
-    if standings is not None:
-        pairs = tuple(_together(pair, standings, settings.test == "auto") for pair in pairs)
-    noted = [means.note] if means.note else []
+    units = SamplingUnits.of(reference)
+    statistics = statistics_of_means(settings.metric, means, units, alpha=settings.alpha)
+    if not statistics.intervals:
+        n, c = len(reference), units.n_columns
+        own = crossed_intervals(means.found, settings.metric, n, c, level=1 - settings.alpha)
+        statistics = replace(statistics, intervals=own)
+    entries = _entries(named, means.found, statistics, settings)
+    drawn = _Drawn(units.design, {})
+    pairs = _pairs(statistics.pairs, None, means.found, drawn, test, settings)
     return DatasetTable(
         dataset=dataset,
         entries=entries,
@@ -261,8 +257,8 @@ def _table_of_means(
         resampled=means.resampled,
         n_resamples=0,
         test=test,
-        notes=(*noted, *_notes(entries, pairs, units, drawn, test, settings)),
-        standings=standings,
+        notes=_notes(entries, pairs, statistics, drawn, test, settings),
+        standings=statistics.standings,
     )
 
 
@@ -275,16 +271,17 @@ class _Drawn:
     n_resamples: int = 0
 
 
-def _drawn(predictions: dict[str, Predictions], settings: CompareSettings, test: str) -> _Drawn:
-    design = design_of(next(iter(predictions.values())))
+def _drawn(
+    predictions: dict[str, Predictions], units: SamplingUnits, settings: CompareSettings, test: str
+) -> _Drawn:
     if test != "bootstrap" and settings.interval == METHOD:
-        return _Drawn(design, {})
+        return _Drawn(units.design, {})
     n_pairs = len(predictions) * (len(predictions) - 1) // 2
     n_resamples = settings.n_bootstrap or resamples_for(n_pairs, settings.metric, settings.alpha)
     labels = next(iter(predictions.values())).labels
     evaluate = over_all_classes(one_metric(predictions, settings.metric), labels, metric=settings.metric)
-    values = replicates_of_all(evaluate, design, n_resamples=n_resamples, seed=settings.random_state)
-    return _Drawn(design, values, n_resamples)
+    values = replicates_of_all(evaluate, units.design, n_resamples=n_resamples, seed=settings.random_state)
+    return _Drawn(units.design, values, n_resamples)
 
 
 def _is_mean_over_episodes(entry: Entry) -> bool:
@@ -292,22 +289,11 @@ def _is_mean_over_episodes(entry: Entry) -> bool:
     return entry.value is not None and entry.reported is not None and abs(entry.value - entry.reported) > 1e-6
 
 
-def _together(pair: Pair, standings: Standings, decides: bool) -> Pair:
-    """The pair with the interval that holds together with all others."""
-    interval = standings.interval(pair.first, pair.second)
-    holds = pair.holds
-    if decides and interval.low is not None:
-        holds = not interval.contains(0.0)
-    p_value = standings.p_value(pair.first, pair.second)
-    return replace(pair, simultaneous=interval, p_simultaneous=p_value, holds=holds)
-
-
 def _entries(
-    named: dict[str, StoredRun], found: LeaveOneOut, intervals: dict[str, Interval], metric: str
+    named: dict[str, StoredRun], found: LeaveOneOut, statistics: MetricStatistics, settings: CompareSettings
 ) -> tuple[Entry, ...]:
     observed = dict(zip(found.names, found.values.tolist(), strict=True))
-    sign = 1 if metric in LOWER_IS_BETTER else -1
-    order = sorted(named, key=lambda name: (math.isnan(observed[name]), sign * observed[name], name))
+    sign = 1 if settings.metric in LOWER_IS_BETTER else -1
     return tuple(
         Entry(
             name=name,
@@ -315,68 +301,64 @@ def _entries(
             if math.isnan(observed[name])
             else 1 + sum(sign * observed[other] < sign * observed[name] for other in named),
             value=None if math.isnan(observed[name]) else observed[name],
-            interval=intervals[name],
-            reported=named[name].metrics.get(metric),
+            interval=statistics.intervals[name],
+            reported=named[name].metrics.get(settings.metric),
             caveats=named[name].caveats,
         )
-        for name in order
+        for name in statistics.order
     )
 
 
 def _pairs(
-    entries: tuple[Entry, ...],
+    found: Pairs,
     predictions: dict[str, Predictions] | None,
-    found: LeaveOneOut,
+    left_out: LeaveOneOut,
     drawn: _Drawn,
     test: str,
     settings: CompareSettings,
 ) -> tuple[Pair, ...]:
-    """All pairs of encoders that have a value; the Holm family is the whole table.
+    """All pairs of encoders that have a value; the family of every correction is the whole table.
 
     Without `predictions` there are no tests of single predictions.
 
     The best encoder is chosen by looking at the data, so comparisons with it alone would be a smaller family
     than the one it was chosen from, and would claim too much.
     """
-    names = [entry.name for entry in entries if entry.value is not None]
-    if len(names) < 2:
-        return ()
     level = 1 - settings.alpha
-    ordered = found.columns(names)
-    paired = differences(ordered, level=level)
-    intervals, tests = [], []
-    for k, (first, second) in enumerate(combinations(names, 2)):
-        tested = PairTests(float(paired.p_value[k]), no_delong="the values are means over episodes")
+    names = list(combinations(found.names, 2))
+    intervals = [_interval(found.own_low[k], found.own_high[k], level) for k in range(len(found))]
+    tests = []
+    for k, (first, second) in enumerate(names):
+        tested = PairTests(float(found.p_value[k]), no_delong="the values are means over episodes")
         if predictions is not None:
             tested = _with_tests_of_predictions(tested, predictions[first], predictions[second], settings)
-        interval = _interval(paired, k, level)
         if test == "bootstrap":
             rows = drawn.values[first] - drawn.values[second]
-            resampled = paired_difference(float(paired.difference[k]), rows, drawn.design, level=level)
-            interval, tested = resampled.interval, replace(tested, bootstrap=resampled.p_value)
+            resampled = paired_difference(float(found.difference[k]), rows, drawn.design, level=level)
+            intervals[k], tested = resampled.interval, replace(tested, bootstrap=resampled.p_value)
         elif test == "permutation":
-            parts = _contributions(ordered, int(paired.first[k]), int(paired.second[k]))
-            p_value = sign_flip_p_value(parts, seed=settings.random_state)
-            tested = replace(tested, permutation=p_value)
+            parts = _contributions(left_out.columns([first, second]))
+            tested = replace(tested, permutation=sign_flip_p_value(parts, seed=settings.random_state))
         elif test == "delong" and tested.delong is not None:
-            interval = Interval(*tested.delong.interval(level), level, "delong")
-        intervals.append(interval)
+            intervals[k] = Interval(*tested.delong.interval(level), level, "delong")
         tests.append(tested)
     p_values = [tested.p_value(test) for tested in tests]
+    adjusted = holm(p_values)
+    holds = found.holds if test == "jackknife" else adjusted <= settings.alpha
     return tuple(
         Pair(
-            a,
-            b,
-            float(paired.difference[k]),
-            intervals[k],
-            tests[k],
-            p_values[k],
-            float(adjusted),
-            bool(adjusted <= settings.alpha),
-            Interval(None, None, level, "max-t", reason="the values are means over episodes"),
-            float("nan"),
+            first=first,
+            second=second,
+            difference=float(found.difference[k]),
+            interval=intervals[k],
+            tests=tests[k],
+            p_value=p_values[k],
+            p_adjusted=float(adjusted[k]),
+            holds=bool(holds[k]),
+            simultaneous=_interval(found.low[k], found.high[k], level, "max-t"),
+            p_simultaneous=float(found.p_adjusted[k]),
         )
-        for k, ((a, b), adjusted) in enumerate(zip(combinations(names, 2), holm(p_values), strict=True))
+        for k, (first, second) in enumerate(names)
     )
 
 
@@ -388,23 +370,22 @@ def _with_tests_of_predictions(
     return replace(tested, mcnemar=mcnemar, delong=delong, no_delong=no_delong)
 
 
-def _interval(paired: PairedDifferences, k: int, level: float) -> Interval:
-    if not np.isfinite([paired.low[k], paired.high[k]]).all():
-        return Interval(None, None, level, "jackknife-t", 0, "undefined when one of the units is left out")
-    return Interval(float(paired.low[k]), float(paired.high[k]), level, "jackknife-t")
+def _interval(low: float, high: float, level: float, method: str = "jackknife-t") -> Interval:
+    if not np.isfinite([low, high]).all():
+        return Interval(None, None, level, method, 0, "the units do not show how far it varies")
+    return Interval(float(low), float(high), level, method)
 
 
-def _contributions(found: LeaveOneOut, first: int, second: int) -> Floats:
+def _contributions(found: LeaveOneOut) -> Floats:
     """What each unit adds to the difference of two columns (their pseudo-values)."""
     n = len(found.left_out)
-    whole = found.values[first] - found.values[second]
-    return n * whole - (n - 1) * (found.left_out[:, first] - found.left_out[:, second])
+    return n * (found.values[0] - found.values[1]) - (n - 1) * (found.left_out[:, 0] - found.left_out[:, 1])
 
 
 def _notes(
     entries: tuple[Entry, ...],
     pairs: tuple[Pair, ...],
-    units: SamplingUnits,
+    statistics: MetricStatistics,
     drawn: _Drawn,
     test: str,
     settings: CompareSettings,
@@ -431,9 +412,8 @@ def _notes(
                 f"{drawn.n_resamples} resamples are too few for {len(pairs)} corrected comparisons: "
                 f"no difference can hold; use --n_bootstrap {needed}"
             )
-    caution = units.caution()
-    if caution is not None:
-        notes.append(caution)
+    if statistics.note:
+        notes.append(statistics.note)
     if pairs:
         notes.append(
             "the correction is for the pairs of this table; other metrics, tasks and datasets are further "

@@ -109,11 +109,13 @@ def pairs_csv(comparison: Comparison) -> str:
     ]
     tests = ("jackknife", "bootstrap", "permutation", "mcnemar", "delong")
     header += [f"p_{test}" for test in tests]
+    header += ["simultaneous_ci_lower", "simultaneous_ci_upper", "p_simultaneous"]
     rows: list[list[object]] = [
         [
             table.dataset, pair.first, pair.second, pair.difference, pair.interval.low, pair.interval.high,
             pair.p_value, pair.p_adjusted, pair.holds,
             *(pair.tests.p_value(test) for test in tests),
+            pair.simultaneous.low, pair.simultaneous.high, pair.p_simultaneous,
         ]
         for table in comparison.tables
         for pair in table.pairs

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.ranking import (
     Friedman,
     WinTieLoss,
@@ -24,6 +24,8 @@ from histobench.core.statistics.signed_rank import SignedRank, signed_ranks
 
 if TYPE_CHECKING:
     from histobench.roi.comparison.comparison import DatasetTable
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,42 @@ class DatasetRanking:
     chances: tuple[tuple[SignedRank | None, ...], ...] = ()  # rows against columns, in the order of `run_on`
 
 
+@dataclass(frozen=True)
+class RankedBlock:
+    """The part of a table [datasets, models] that has no gaps, models by their mean rank, best first."""
+
+    rows: tuple[int, ...]  # places of the datasets in the whole table
+    columns: tuple[int, ...]  # places of the models, best mean rank first
+    scores: Floats  # [rows, columns]
+    mean_ranks: Floats  # [columns]
+    friedman: Friedman
+    critical_difference: float
+    groups: tuple[tuple[int, ...], ...]  # places among `columns`; within each no two mean ranks differ
+
+
+def ranked_block(values: Floats, *, alpha: float, lower_is_better: bool) -> RankedBlock | None:
+    """Mean ranks of models over datasets, `values` [datasets, models] with NaN for gaps.
+
+    None when fewer than two datasets share two models.
+    """
+    rows, columns = complete_block(np.isfinite(values))
+    if len(rows) < 2 or len(columns) < 2:
+        return None
+    scores = values[np.ix_(rows, columns)]
+    ranks = mean_ranks(scores, higher_is_better=not lower_is_better)
+    order = np.argsort(ranks, kind="stable")
+    critical = nemenyi_critical_difference(len(columns), len(rows), alpha=alpha)
+    return RankedBlock(
+        rows=tuple(rows),
+        columns=tuple(columns[k] for k in order),
+        scores=scores[:, order],
+        mean_ranks=ranks[order],
+        friedman=friedman(scores),
+        critical_difference=critical,
+        groups=tuple(cliques(ranks[order], critical)),
+    )
+
+
 def rank_over_datasets(
     tables: Sequence[DatasetTable], *, alpha: float, lower_is_better: bool, rope: float = 0.01
 ) -> DatasetRanking | None:
@@ -61,50 +99,42 @@ def rank_over_datasets(
     every = np.array([[values.get(name) for name in everyone] for values in known], dtype=np.float64)
     if len(tables) < 2 or len(everyone) < 2:
         return None
-    rows, columns = complete_block(np.isfinite(every))
-    if len(rows) < 2 or len(columns) < 2:
+    block = ranked_block(every, alpha=alpha, lower_is_better=lower_is_better)
+    if block is None:
         return None
-    shared, ranked = [everyone[k] for k in columns], [tables[k] for k in rows]
-    scores = every[np.ix_(rows, columns)]
-    ranks = mean_ranks(scores, higher_is_better=not lower_is_better)
-    order = np.lexsort((np.arange(len(shared)), ranks))
-    names = [shared[k] for k in order]
-    left_out = [name for name in everyone if name not in shared]
+    names = [everyone[k] for k in block.columns]
+    ranked = [tables[k] for k in block.rows]
+    left_out = [name for name in everyone if name not in names]
     listed = [everyone.index(name) for name in (*names, *left_out)]
-    critical = nemenyi_critical_difference(len(names), len(ranked), alpha=alpha)
-    test = friedman(scores)
-    sign = -1.0 if lower_is_better else 1.0
     return DatasetRanking(
         names=tuple(names),
         datasets=tuple(table.dataset for table in ranked),
-        mean_ranks=tuple(ranks[order].tolist()),
-        mean_values=tuple(scores.mean(axis=0)[order].tolist()),
-        friedman=test,
-        critical_difference=critical,
-        nemenyi_p=tuple(map(tuple, nemenyi_p_values(ranks[order], len(ranked)).tolist())),
-        groups=tuple(tuple(names[k] for k in group) for group in cliques(ranks[order], critical)),
-        win_tie_loss=win_tie_loss([_better_by(table, names, sign) for table in ranked]),
+        mean_ranks=tuple(block.mean_ranks.tolist()),
+        mean_values=tuple(block.scores.mean(axis=0).tolist()),
+        friedman=block.friedman,
+        critical_difference=block.critical_difference,
+        nemenyi_p=tuple(map(tuple, nemenyi_p_values(block.mean_ranks, len(ranked)).tolist())),
+        groups=tuple(tuple(names[k] for k in group) for group in block.groups),
+        win_tie_loss=win_tie_loss([_shown(table, names, lower_is_better) for table in ranked]),
         left_out=tuple(left_out),
-        notes=_notes(test, len(ranked), len(names), alpha),
-        left_out_datasets=tuple(table.dataset for table in tables if table not in ranked),
+        notes=_notes(block.friedman, len(ranked), len(names), alpha),
+        left_out_datasets=tuple(table.dataset for k, table in enumerate(tables) if k not in block.rows),
         run_on=tuple((everyone[k], int(np.isfinite(every[:, k]).sum())) for k in listed),
         rope=rope,
         chances=tuple(map(tuple, signed_ranks(every[:, listed], rope=rope, lower_is_better=lower_is_better))),
     )
 
 
-def _better_by(table: DatasetTable, names: list[str], sign: float) -> list[list[Interval | None]]:
-    """Intervals of "row is better than column by"."""
+def _shown(table: DatasetTable, names: list[str], lower_is_better: bool) -> list[list[float]]:
+    """1 where the row is shown to be better than the column, -1 worse, 0 neither; NaN: not compared."""
 
-    def interval(first: str, second: str) -> Interval | None:
+    def outcome(first: str, second: str) -> float:
         pair = None if first == second else table.pair(first, second)
         if pair is None:
-            return None
-        # One table makes many comparisons; only intervals that hold together may be counted as wins.
-        together = pair.simultaneous if pair.simultaneous.low is not None else pair.interval
-        return together if sign > 0 else together.negated()
+            return np.nan
+        return float(np.sign(pair.difference)) * (-1 if lower_is_better else 1) if pair.holds else 0.0
 
-    return [[interval(first, second) for second in names] for first in names]
+    return [[outcome(first, second) for second in names] for first in names]
 
 
 def _notes(test: Friedman, n_datasets: int, n_models: int, alpha: float) -> tuple[str, ...]:

@@ -27,13 +27,13 @@ NO_FILE = (
 
 
 def crossed_intervals(
-    found: LeaveOneOut, metric: str, n_images: int, *, level: float = 0.95
+    found: LeaveOneOut, metric: str, n_images: int, n_classes: int, *, level: float = 0.95
 ) -> dict[str, Interval]:
     """Of every column of a crossed `LeaveOneOut` its interval: the jackknife on the metric's own scale."""
     if metric in WITHOUT_ERROR:
         return dict.fromkeys(found.names, Interval(None, None, level, METHOD, reason=NO_CALIBRATION_INTERVAL))
     undefined = Interval(None, None, level, METHOD, reason="undefined when a unit or an episode is left out")
-    low, high = jackknife_bounds(found, scale_of(metric), n_images, level=level)
+    low, high = jackknife_bounds(found, scale_of(metric, n_classes), n_images, level=level)
     return {
         name: Interval(float(a), float(b), level, METHOD, len(found.left_out))
         if np.isfinite(a + b)
@@ -51,6 +51,7 @@ def crossed_entries(
 ) -> dict[str, dict[str, Any]]:
     """Value, interval and standard error of every metric that follows from what was kept of the episodes."""
     entries: dict[str, dict[str, Any]] = {}
+    way = episodes.classes.shape[1]
     for metric, found in crossed_metrics(episodes, design, freedom=freedom).items():
         value = reported.get(metric)
         if value is None:
@@ -63,7 +64,7 @@ def crossed_entries(
             found.stratum_of,
             found.freedom,
         )
-        interval = crossed_intervals(centred, metric, len(episodes.labels))[metric]
+        interval = crossed_intervals(centred, metric, len(episodes.labels), way)[metric]
         entries[metric] = {
             "value": value,
             "ci_lower": interval.low,

@@ -49,7 +49,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
     for entry in table.entries:
         pair = None if entry.name == best else table.pair(entry.name, best)
         tail = ("best", "") if entry.name == best else ("-", "-")
-        if pair is not None and standings is not None:
+        if pair is not None and table.test == "jackknife":
             tail = (
                 shown(pair.difference, pair.simultaneous, digits=digits),
                 shown_p(pair.p_simultaneous) + (" *" if pair.holds else ""),
@@ -66,7 +66,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
         rows.append((rank, entry.name, value, *ranks, *tail))
     starred = (
         (f"* differs from the best after Holm correction at {comparison.alpha:g}",)
-        if table.pairs and standings is None
+        if table.pairs and table.test != "jackknife"
         else ()
     )
     return Grid(
@@ -77,7 +77,7 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
             f"value [{level}]",
             *(() if standings is None else ("ranks",)),
             f"difference to best [{level}]",
-            "p (Holm)" if standings is None else "p (max-t)",
+            "p (max-t)" if table.test == "jackknife" else "p (Holm)",
         ),
         rows=tuple(rows),
         notes=(
@@ -122,7 +122,7 @@ def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) ->
 
 
 def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:
-    """Every encoder against every other: row - column, starred where it holds after correction."""
+    """Every encoder against every other: row - column, starred where the difference is shown."""
     names = [entry.name for entry in table.entries]
     rows = []
     for first in names:
@@ -137,9 +137,10 @@ def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -
         header=("", *names),
         rows=tuple(rows),
         notes=(
-            f"* holds after Holm correction at {comparison.alpha:g}"
-            if table.standings is None
-            else f"* differ: the interval that holds with all others at {1 - comparison.alpha:g} excludes 0",
+            f"* differ: the interval that holds together with those of all other pairs "
+            f"({1 - comparison.alpha:.0%}, max-t) excludes 0"
+            if table.test == "jackknife"
+            else f"* differ after Holm correction at {comparison.alpha:g}",
         ),
     )
 
@@ -285,9 +286,10 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
     direction = "lower is better; " if comparison.lower_is_better else ""
     pairs = "1 pair" if len(table.pairs) == 1 else f"{len(table.pairs)} pairs"
     tested = f"; p: {TEST_NAMES[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
-    if table.standings is not None:
+    if table.test == "jackknife":
         unit = "image" if table.n_groups is None else "group"
         tested = f"; differences: leaving out one {unit} at a time, Student's t for the largest of {pairs}"
+        tested = "" if table.standings is None else tested
     drawn = f"{table.n_resamples} resamples of" if table.n_resamples else "leaving out one at a time of the"
     methods = sorted({entry.interval.method for entry in table.entries if entry.interval.low is not None})
     named = f" ({', '.join(methods)})" if methods else ""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
-from histobench.core.statistics.logit_t import FISHER, LOG, LOGIT, Scale, jackknife_bounds
+from histobench.core.statistics.logit_t import FISHER, HALVED_LOGIT, LOG, LOGIT, Scale, jackknife_bounds
 from histobench.core.statistics.proportion import mean_of_proportions, wilson_bounds
 from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
 from histobench.roi.comparison.metric_function import LABEL_METRICS, all_metrics
@@ -105,7 +105,7 @@ def metric_intervals(
         found = _proportions(name, label, confusions, level)
         if found is not None:
             return [_checked(interval, value) for interval, value in zip(found, values, strict=True)]
-    scale = scale_of(name)
+    scale = scale_of(name, units.n_columns)
     size, worth = _sizes(name, label, units)
     table = LeaveOneOut(
         tuple(map(str, range(len(values)))),
@@ -114,9 +114,6 @@ def metric_intervals(
         np.zeros(len(left_out), np.int64),
         units.freedom,
     )
-    top = 2.0 if name == "brier" and units.n_columns > 2 else 1.0
-    if top != 1.0:
-        table = table.mapped(lambda v: v / top)
     # Over single images the mistakes of a label metric are too alike for moments of influences to tell more.
     adapt = units.group_of is not None or (name not in LABEL_METRICS and label is None) or "au" in name
     grouped = units.group_of is not None
@@ -133,7 +130,7 @@ def metric_intervals(
     if name == "log_loss":
         high = np.minimum(high, -np.log(SMALLEST_PROBABILITY))
     return [
-        Interval(float(a) * top, float(b) * top, level, METHOD, len(left_out))
+        Interval(float(a), float(b), level, METHOD, len(left_out))
         if np.isfinite([a, b]).all()
         else _none(level, _undefined(name, label, units, value))
         for a, b, value in zip(low, high, values, strict=True)
@@ -207,10 +204,12 @@ def _none(level: float, reason: str) -> Interval:
     return Interval(None, None, level, METHOD, 0, reason)
 
 
-def scale_of(name: str) -> Scale:
+def scale_of(name: str, n_classes: int) -> Scale:
     """The scale on which a metric is closest to normal."""
     if name in _CORRELATIONS:
         return FISHER
+    if name == "brier" and n_classes > 2:
+        return HALVED_LOGIT
     return LOG if name == "log_loss" else LOGIT
 
 

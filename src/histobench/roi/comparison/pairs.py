@@ -20,7 +20,9 @@ ALPHA = 0.05
 class Pairs:
     """One row for each pair, first - second on the same images; NaN where there is no number.
 
-    Bounds hold for all pairs at once (max-t); they exclude 0 exactly where `p_adjusted` is below ALPHA.
+    `low`, `high` and `p_adjusted` are for all pairs at once (max-t): the bounds exclude 0 exactly where
+    `p_adjusted` is below `alpha`. `own_low`, `own_high` and `p_value` are those of the pair as if it were the
+    only one.
     """
 
     names: tuple[str, ...]  # best first
@@ -29,11 +31,14 @@ class Pairs:
     high: Floats
     p_value: Floats
     p_adjusted: Floats
+    own_low: Floats
+    own_high: Floats
+    alpha: float = ALPHA
 
     @classmethod
-    def of(cls, found: LeaveOneOut, together: SimultaneousPairs) -> Pairs:
+    def of(cls, found: LeaveOneOut, together: SimultaneousPairs, *, alpha: float = ALPHA) -> Pairs:
         """Of the columns of `found`, which stand best first, with what holds for all of them at once."""
-        paired = differences(found, level=1 - ALPHA)
+        paired = differences(found, level=1 - alpha)
         place = np.array([together.names.index(name) for name in found.names])
         cells = place[paired.first], place[paired.second]
         return cls(
@@ -43,7 +48,17 @@ class Pairs:
             high=together.high[cells],
             p_value=paired.p_value,
             p_adjusted=together.p_adjusted[cells],
+            own_low=paired.low,
+            own_high=paired.high,
+            alpha=alpha,
         )
+
+    @classmethod
+    def untested(cls, names: tuple[str, ...], values: Floats) -> Pairs:
+        """Differences of values [m] of which nothing shows how far they vary."""
+        first, second = places_of_pairs(len(names))
+        low, high, p, adjusted, own_low, own_high = np.full((6, len(first)), np.nan)
+        return cls(names, values[first] - values[second], low, high, p, adjusted, own_low, own_high)
 
     def __len__(self) -> int:
         """How many pairs there are."""
@@ -56,8 +71,8 @@ class Pairs:
 
     @property
     def holds(self) -> NDArray[np.bool_]:
-        """Whether the difference is real at the table's error rate."""
-        return self.p_adjusted < ALPHA
+        """Whether the difference is shown: the rule that marks, ties, ranks and sets of the best go by."""
+        return self.p_adjusted < self.alpha
 
     def against_best(self) -> dict[str, bool]:
         """Whether the difference from the best run holds, for every other one."""
@@ -65,7 +80,7 @@ class Pairs:
         return dict(zip(self.names[1:], self.holds.tolist(), strict=False))
 
 
-NO_PAIRS = Pairs((), *np.empty((5, 0)))
+NO_PAIRS = Pairs((), *np.empty((7, 0)))
 
 
 def places_of_pairs(n: int) -> tuple[Places, Places]:

@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.jackknife import class_freedom
+from histobench.core.statistics.effective_units import class_freedom, effective_freedom
 from histobench.core.statistics.logit_t import effective_size
+from histobench.core.statistics.resampling import SamplingDesign, design_for_labels
 from histobench.roi.comparison.image_groups import image_groups
 from histobench.roi.comparison.same_images import taken
 from histobench.roi.predictions import Predictions
@@ -74,6 +75,22 @@ class SamplingUnits:
     def freedom(self) -> float:
         """Degrees of freedom of a jackknife over the units."""
         return class_freedom(self.labels, self.group_of)
+
+    @cached_property
+    def design(self) -> SamplingDesign:
+        """How the test set would be drawn again."""
+        return design_for_labels(self.labels, None if self.group_of is None else self.group_of.tolist())
+
+    def freedom_of_all(self, *, by_class: bool) -> float:
+        """Degrees of freedom of comparisons that hold together: units count by their size.
+
+        `by_class` for metrics of classes, of which the rarest decides.
+        """
+        return min(self.freedom, self._by_size[1 if by_class else 0])
+
+    @cached_property
+    def _by_size(self) -> tuple[float, float]:
+        return effective_freedom(self.design), effective_freedom(self.design, self.labels)
 
     def worth(self, size: float, *, label: int | None = None) -> float:
         """How many independent images `size` images (of one class) are worth where nothing varies."""

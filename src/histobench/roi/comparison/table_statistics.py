@@ -1,4 +1,9 @@
-"""Intervals and tests for the runs of one task on one dataset: all pairs of tested metrics, in columns."""
+"""Intervals and tests for the runs of one task on one dataset: all pairs of tested metrics, in columns.
+
+`histobench compare`, the Python tables and the report all draw what is computed here, so that they agree. One
+rule decides: a difference is shown where its interval, which holds for all pairs of the table at once
+(max-t), excludes 0. Ties, ranks, the set of the best and the marks in all tables follow from it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,6 @@ from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.mcnemar import clustered_mcnemar_p_values, mcnemar_p_values
-from histobench.core.statistics.resampling import design_for_labels
 from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
@@ -105,15 +109,17 @@ def table_statistics(
         return TableStatistics(problem=str(error))
     if means is not None:
         return TableStatistics(
-            metrics={metric: _means(metric, table, units) for metric, table in means.items()},
+            metrics={metric: statistics_of_means(metric, table, units) for metric, table in means.items()},
             n_images=len(reference),
             n_groups=None if units.group_of is None else units.n_units,
             resampled=next((table.resampled for table in means.values()), ""),
         )
     tables = left_out_table(predictions, TESTED, units)
-    metrics = {metric: _metric(metric, found, predictions, units) for metric, found in tables.items()}
     return TableStatistics(
-        metrics=metrics,
+        metrics={
+            metric: _as_reported(metric, metric_statistics(metric, found, predictions, units), found, stored)
+            for metric, found in tables.items()
+        },
         discordance=Discordance.of(predictions, units),
         n_images=len(reference),
         n_groups=None if units.group_of is None else units.n_units,
@@ -121,51 +127,70 @@ def table_statistics(
     )
 
 
-def _metric(
-    metric: str, found: LeaveOneOut, predictions: Mapping[str, Predictions], units: SamplingUnits
+def _as_reported(
+    metric: str, statistics: MetricStatistics, found: LeaveOneOut, stored: Mapping[str, StoredRun] | None
 ) -> MetricStatistics:
+    """The statistics, unless they are of other values than those that the runs' files report."""
+    reported = {} if stored is None else {name: run.metrics.get(metric) for name, run in stored.items()}
     values = dict(zip(found.names, found.values.tolist(), strict=True))
-    intervals = intervals_of_table(metric, found, predictions, units)
-    order = order_of(metric, values)
-    names = [name for name in order if not math.isnan(values[name])]
-    note = units.caution() or ""
-    if len(names) < 2:
-        return MetricStatistics(order, intervals, note=note)
-    if units.group_of is not None and units.too_few(by_class=False) is not None:
-        return MetricStatistics(
-            order, intervals, note=f"{units.n_units} groups are too few for comparisons: no ties are marked"
-        )
-    return _tested(metric, found.columns(names), units, MetricStatistics(order, intervals, note=note))
+    if all(value is None or not abs(value - values[name]) > 1e-6 for name, value in reported.items()):
+        return statistics
+    order, untested = _untested(metric, found)
+    note = "some runs report means over episodes and some do not: nothing is tested"
+    return MetricStatistics(order, {}, untested, note=note)
 
 
-def _means(metric: str, table: EpisodeTable, units: SamplingUnits) -> MetricStatistics:
+def metric_statistics(
+    metric: str,
+    found: LeaveOneOut,
+    predictions: Mapping[str, Predictions],
+    units: SamplingUnits,
+    *,
+    alpha: float = ALPHA,
+) -> MetricStatistics:
+    """One metric of all runs, from its values with each unit left out."""
+    intervals = intervals_of_table(metric, found, predictions, units, level=1 - alpha)
+    return _tested(metric, found, units, intervals, alpha)
+
+
+def statistics_of_means(
+    metric: str, table: EpisodeTable, units: SamplingUnits, *, alpha: float = ALPHA
+) -> MetricStatistics:
     """A metric that every run reports as a mean over episodes."""
-    found = table.found
-    values = dict(zip(found.names, found.values.tolist(), strict=True))
-    order = order_of(metric, values)
-    if table.note:
-        return MetricStatistics(order, {}, note=f"{table.note}: nothing is tested")
-    intervals = crossed_intervals(found, metric, len(units.labels))
-    names = [name for name in order if not math.isnan(values[name])]
-    if len(names) < 2 or (units.group_of is not None and units.too_few(by_class=False) is not None):
-        return MetricStatistics(order, intervals, note=units.caution() or "")
-    return _tested(
-        metric, found.columns(names), units, MetricStatistics(order, intervals, note=units.caution() or "")
-    )
+    if table.note:  # over episodes alone: that is about these test images only, and no others
+        order, untested = _untested(metric, table.found)
+        return MetricStatistics(order, {}, untested, note=f"{table.note}: nothing is tested")
+    n = len(units.labels)
+    intervals = crossed_intervals(table.found, metric, n, units.n_columns, level=1 - alpha)
+    return _tested(metric, table.found, units, intervals, alpha)
 
 
 def _tested(
-    metric: str, found: LeaveOneOut, units: SamplingUnits, untested: MetricStatistics
+    metric: str, found: LeaveOneOut, units: SamplingUnits, intervals: dict[str, Interval], alpha: float
 ) -> MetricStatistics:
-    """The metric with all its pairs; `found` has the encoders with a value, best first."""
-    design = design_for_labels(units.labels, None if units.group_of is None else units.group_of.tolist())
-    together = standings_of(found, metric, design, units.labels, alpha=ALPHA)
+    order, untested = _untested(metric, found)
+    statistics = MetricStatistics(order, intervals, untested, note=units.caution() or "")
+    if units.group_of is not None and units.too_few(by_class=False) is not None:
+        return replace(
+            statistics, note=f"{units.n_units} groups are too few for comparisons: no ties are marked"
+        )
+    together = standings_of(found, metric, units, alpha=alpha)
     if together is None:
-        return untested
-    pairs = Pairs.of(found, together.pairs)
+        return statistics
+    pairs = Pairs.of(found.columns(untested.names), together.pairs, alpha=alpha)
     if not np.isfinite(pairs.p_adjusted).any():  # one image, or one of a class: nothing shows how it varies
-        return replace(untested, pairs=pairs)
-    return replace(untested, pairs=pairs, test="max-t", standings=together)
+        return replace(statistics, pairs=pairs)
+    return replace(statistics, pairs=pairs, test="max-t", standings=together)
+
+
+def _untested(metric: str, found: LeaveOneOut) -> tuple[tuple[str, ...], Pairs]:
+    """All names, best first, and the bare differences of those that have a value."""
+    values = dict(zip(found.names, found.values.tolist(), strict=True))
+    order = order_of(metric, values)
+    names = tuple(name for name in order if not math.isnan(values[name]))
+    if len(names) < 2:
+        return order, NO_PAIRS
+    return order, Pairs.untested(names, np.array([values[name] for name in names]))
 
 
 def order_of(metric: str, values: Mapping[str, float]) -> tuple[str, ...]:

@@ -77,7 +77,8 @@ def write_summary(
     parts = [
         f"# {heading}",
         f"histobench {__version__}. {METRIC.replace('_', ' ').capitalize()} with 95 % confidence intervals; "
-        "an encoder marked as different differs from the best one after Holm correction.",
+        "an encoder marked as different (*) differs from the best one beyond chance, also when all pairs "
+        "of its table are looked at.",
         *(
             markdown(comparison).replace("\n## ", "\n### ").replace("# ", "## ", 1)
             for comparison in comparisons
