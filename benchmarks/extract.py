@@ -36,18 +36,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from histobench.core.progress import Silent
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.demo.tile import CLASSES, render_tile
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.cache.content_hashes import take_inventory
+from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.fingerprint import describe_encoder
-from histobench.roi.features.inventory import take_inventory
-from histobench.roi.features.loader import open_pool, useful_workers
-from histobench.roi.features.progress import Silent
-from histobench.roi.features.row_cache import RowCache
+from histobench.roi.features.inference.device_runner import Stage, Track
+from histobench.roi.features.inference.loop import plan_units, shard_size
+from histobench.roi.features.loading.loader import open_pool, useful_workers
 from histobench.roi.features.settings import Settings
-from histobench.roi.features.stage import Stage, Track
-from histobench.roi.features.units import plan_units, shard_size
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.extract import extract
-from histobench.roi.features.store import load
+from histobench.roi.features.feature_file import load
 
 DATASETS = ("lunghist700", "lc25000")
 ROOT = Path(__file__).resolve().parents[1]

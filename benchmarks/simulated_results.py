@@ -170,8 +170,8 @@ def write_features(out: Path, data: SimulatedSet, *, encoder: str, skill: float,
     """Test embeddings that lie in clouds, one per class, the further apart the better the encoder."""
     import torch
 
+    from histobench.roi.features.feature_file import save
     from histobench.roi.features.feature_set import FeatureSet
-    from histobench.roi.features.store import save
 
     generator = np.random.default_rng(sum(map(ord, encoder + data.name)))
     centres = generator.normal(size=(len(data.classes), dim))

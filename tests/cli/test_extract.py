@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from histobench.cli.main import main
-from histobench.roi.features.store import load
+from histobench.roi.features.feature_file import load
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -104,8 +104,8 @@ def extract(
     from histobench.api.encoder import Encoder
     from histobench.api.progress_bar import ProgressBar
     from histobench.roi.features.extract import extract as extract_files
+    from histobench.roi.features.feature_file import load
     from histobench.roi.features.settings import EncoderRecipe
-    from histobench.roi.features.store import load
 
     data = data if isinstance(data, Dataset) else load_dataset(data)
     given = encoder.module if isinstance(encoder, Encoder) else EncoderRecipe(encoder, size, weights)

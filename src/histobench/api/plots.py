@@ -107,7 +107,7 @@ class Plots:
         """The first two principal components of the features that lie in the results folder."""
         from sklearn.decomposition import PCA
 
-        from histobench.roi.features.store import load
+        from histobench.roi.features.feature_file import load
 
         found = [
             path

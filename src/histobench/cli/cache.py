@@ -44,7 +44,7 @@ def _ls(args: argparse.Namespace) -> int:
     from rich.table import Table
 
     from histobench.roi.encoders.file_hash import cache_dir
-    from histobench.roi.features.feature_index import cached_encoders
+    from histobench.roi.features.cache.listing import cached_encoders
 
     root = cache_dir()
     entries = cached_encoders(root)
@@ -81,7 +81,7 @@ def _ls(args: argparse.Namespace) -> int:
 
 def _rm(args: argparse.Namespace) -> int:
     from histobench.roi.encoders.file_hash import cache_dir
-    from histobench.roi.features.feature_index import cached_encoders, remove, select
+    from histobench.roi.features.cache.listing import cached_encoders, remove, select
 
     if not (args.names or args.all or args.older_than is not None):
         raise HistobenchError("say what to remove: encoder names, --older-than DAYS, or --all")
@@ -108,7 +108,7 @@ def _rm(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     from histobench.roi.encoders.file_hash import cache_dir
-    from histobench.roi.features.feature_index import cached_encoders, damaged_shards
+    from histobench.roi.features.cache.listing import cached_encoders, damaged_shards
 
     entries = cached_encoders(cache_dir())
     damaged = damaged_shards(entries)

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.roi.data.cross_validation import scheme_of
     from histobench.roi.evaluation.request import EvaluationRequest, Options
     from histobench.roi.evaluation.run import evaluate
-    from histobench.roi.features.store import load
+    from histobench.roi.features.feature_file import load
 
     request = EvaluationRequest(
         tasks=_names(args.TASK),

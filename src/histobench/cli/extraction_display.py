@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from histobench.cli.terminal import open_terminal, say
 
 if TYPE_CHECKING:
+    from histobench.core.progress import Progress
     from histobench.roi.features.extract import Extraction
-    from histobench.roi.features.progress import Progress
 
 #: Seconds between two lines where there is no terminal.
 EVERY = 10.0

@@ -155,7 +155,7 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console) -> None:
 def _encoders(given: Sequence[str]) -> dict[tuple[str, str, str], FeatureSet]:
     """The features of each dataset, encoder and image size, splits one after the other."""
     from histobench.roi.evaluation.context import merged
-    from histobench.roi.features.store import load
+    from histobench.roi.features.feature_file import load
 
     found: dict[tuple[str, str, str], dict[str, FeatureSet]] = {}
     for path in _files(given):

@@ -21,8 +21,8 @@ from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
 
 if TYPE_CHECKING:
+    from histobench.core.progress import Progress
     from histobench.roi.features.feature_set import FeatureSet
-    from histobench.roi.features.progress import Progress
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -136,8 +136,8 @@ def view_encoders(
     Without a validation split a fifth of the training images, whole groups, is held out as one.
     """
     from histobench.roi.features.extract import extract
+    from histobench.roi.features.feature_file import load
     from histobench.roi.features.settings import EncoderRecipe
-    from histobench.roi.features.store import load
 
     for split in ("train", "test"):
         if not dataset.splits.get(split):

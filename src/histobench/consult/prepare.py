@@ -41,7 +41,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
 
 if TYPE_CHECKING:
-    from histobench.roi.features.progress import Progress
+    from histobench.core.progress import Progress
 
 MOST_NEIGHBOURS = 10
 #: Votes of so many neighbours are among the numbers that reference agents read.

@@ -66,7 +66,7 @@ def _existing(file: str, near: Path) -> Path | None:
 
 
 def _map_payload(path: Path, images: ImageSet, with_umap: bool) -> dict[str, Any] | None:
-    from histobench.roi.features.store import load
+    from histobench.roi.features.feature_file import load
 
     try:
         features = load(path)

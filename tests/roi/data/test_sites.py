@@ -22,8 +22,8 @@ from histobench.roi.data.site_balance import cramers_v, site_warnings
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.features.assemble import assemble
+from histobench.roi.features.feature_file import load, save
 from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.features.store import load, save
 from histobench.roi.plan.dataset_notes import read_dataset_notes, write_dataset_notes
 from histobench.roi.plan.schema import plan_from
 

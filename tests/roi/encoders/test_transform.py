@@ -13,7 +13,7 @@ from histobench.roi.encoders.spec import parse_spec
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.encoders.zoo import load_zoo
 from histobench.roi.features.fingerprint import describe_transform
-from histobench.roi.features.stage import distinct
+from histobench.roi.features.inference.device_runner import distinct
 
 MODES = {"bilinear": v2.InterpolationMode.BILINEAR, "bicubic": v2.InterpolationMode.BICUBIC}
 SHAPES = [(96, 96), (224, 224), (301, 224), (223, 500), (700, 460)]

@@ -23,8 +23,8 @@ from histobench.roi.data.cross_validation import Scheme
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest, Options
 from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.feature_file import save
 from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.features.store import save
 from histobench.roi.results.reader import load_runs, split_runs
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
-from histobench.roi.features import units
-from histobench.roi.features.device_process import share_units
 from histobench.roi.features.extract import extract
+from histobench.roi.features.inference import loop
+from histobench.roi.features.inference.loop import Unit, plan_units
+from histobench.roi.features.inference.multi_device import share_units
 from histobench.roi.features.settings import EncoderRecipe
-from histobench.roi.features.units import Unit, plan_units
 
 Make = Callable[..., RoiDataset]
 
@@ -21,7 +21,7 @@ Make = Callable[..., RoiDataset]
 def test_two_devices_give_the_files_of_one_bit_for_bit(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "CPU_SHARD_IMAGES", 16)
+    monkeypatch.setattr(loop, "CPU_SHARD_IMAGES", 16)
     dataset = make_dataset(60, 20)
     bad = dataset.splits["train"][20].path  # in the share of the second process
     bad.write_text("no image")

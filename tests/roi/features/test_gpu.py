@@ -10,13 +10,12 @@ import torch
 
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features import batch_size
-from histobench.roi.features.batch_size import largest_batch
 from histobench.roi.features.extract import extract
-from histobench.roi.features.forward import Forward
-from histobench.roi.features.pinned import pin
-from histobench.roi.features.ring import Layout, SharedMemory, arrays_of
-from histobench.roi.features.store import load
+from histobench.roi.features.feature_file import load
+from histobench.roi.features.inference import tuning
+from histobench.roi.features.inference.forward import Forward, pin
+from histobench.roi.features.inference.tuning import largest_batch
+from histobench.roi.features.loading.shared_memory import Layout, SharedMemory, arrays_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -77,7 +76,7 @@ def test_real_memory_that_runs_out_halves_the_batch(encoder_file: Path) -> None:
 
 def test_the_largest_batch_is_found(encoder_file: Path) -> None:
     forward = Forward(create_encoder(f"{encoder_file}:Tiny"), device="cuda:0", precision="bf16", batch=8)
-    assert largest_batch(forward, (28, 28, 3), torch.uint8) == batch_size.LARGEST
+    assert largest_batch(forward, (28, 28, 3), torch.uint8) == tuning.LARGEST
 
 
 def test_the_ring_can_be_page_locked() -> None:

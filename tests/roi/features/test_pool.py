@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -15,11 +16,9 @@ from PIL import Image
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef, digest, locate
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features import process_pool
-from histobench.roi.features.job import Failure
-from histobench.roi.features.loader import Loader, Request, hash_all, useful_workers
-from histobench.roi.features.process_pool import ProcessPool
-from histobench.roi.features.thread_pool import ThreadPool
+from histobench.roi.features.loading.job import Failure
+from histobench.roi.features.loading.loader import Loader, Request, hash_all, useful_workers
+from histobench.roi.features.loading.pool import ProcessPool, ThreadPool
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX")
 
@@ -111,7 +110,7 @@ def test_an_image_that_takes_workers_down_is_found_and_the_others_are_read(image
 def test_workers_that_cannot_start_are_an_error_and_not_a_loop(
     images: list[ImageRef], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_pool.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     pool = ProcessPool(1)
     try:
         with pytest.raises(HistobenchError, match="loading workers cannot start"):

@@ -15,9 +15,9 @@ from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.extract import Extraction, extract
+from histobench.roi.features.feature_file import load
 from histobench.roi.features.recheck import LENGTH, _apart
 from histobench.roi.features.settings import EncoderRecipe
-from histobench.roi.features.store import load
 
 Make = Callable[..., RoiDataset]
 

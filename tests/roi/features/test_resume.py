@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
+import runpy
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -14,11 +17,14 @@ import pytest
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.features import row_cache, row_shard, units
+from histobench.roi.features.cache import rows
+from histobench.roi.features.cache.rows import read_keys, shard_files
 from histobench.roi.features.extract import extract
-from histobench.roi.features.row_shard import read_keys, shard_files
+from histobench.roi.features.inference import loop
 
 Make = Callable[..., RoiDataset]
+SCRIPT = Path(__file__).with_name("extraction_to_be_killed.py")
+work = runpy.run_path(str(SCRIPT))["work"]
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -26,18 +32,18 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of 16 images, so that a small job has several."""
-    monkeypatch.setattr(units, "CPU_SHARD_IMAGES", 16)
+    monkeypatch.setattr(loop, "CPU_SHARD_IMAGES", 16)
 
 
-def in_a_child(work: Callable[[], None]) -> int:
-    """Do something in a forked process (nothing has to be imported again) and give its id."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
+def in_a_child(*arguments: object) -> BaseProcess:
+    """Do the work in a process of its own: a copy of one that has imported torch and has used no thread.
+
+    A copy of this process would inherit the locks of threads that are not copied, and wait for ever.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["histobench.roi.features.extract", "timm"])
+    child = context.Process(target=runpy.run_path, args=(str(SCRIPT), {"arguments": arguments}))
+    child.start()
     return child
 
 
@@ -62,34 +68,30 @@ def test_killed_at_random_points_the_files_are_the_same_bit_for_bit(
     dataset = make_dataset(70, 31)
     broken = dataset.splits["train"][20].path
     broken.write_bytes(broken.read_bytes()[:80])
-    encoders = [create_encoder(f"{encoder_file}:{name}") for name in names]
-
-    def work(folder: Path) -> None:
-        extract(dataset, encoders, folder, device="cpu", batch_size=8, num_workers=0, on_bad_image="skip")
-
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "whole-cache"))
+    encoders = [f"{encoder_file}:{name}" for name in names]
+    monkeypatch.setenv("HISTOBENCH_CACHE", "")  # put back whatever `work` sets
     began = time.perf_counter()
-    work(tmp_path / "whole")
+    work(tmp_path / "whole-cache", tmp_path / "whole", dataset, encoders)
     lasts = time.perf_counter() - began
     expected = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
 
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "killed-cache"))
+    cache = tmp_path / "killed-cache"
     chance = random.Random(seed)
     kept, kills = 0, 0
-    for _ in range(60):
-        child = in_a_child(lambda: work(tmp_path / "killed"))
-        time.sleep(chance.uniform(0.1, 0.8) * lasts)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        now = rows_on_disk(tmp_path / "killed-cache")
+    for _ in range(12):
+        child = in_a_child(cache, tmp_path / "killed", dataset, encoders)
+        child.join(chance.uniform(0.1, 0.8) * lasts)
+        child.kill()
+        child.join()
+        now = rows_on_disk(cache)
         assert now >= kept  # what was finished before is still there
         kept = now
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
+        if child.exitcode != -signal.SIGKILL:
+            assert child.exitcode == 0
             break
         kills += 1
     assert kills, "the run was over before it could be killed"
-    work(tmp_path / "killed")
+    work(cache, tmp_path / "killed", dataset, encoders)
     assert {path.name: path.read_bytes() for path in (tmp_path / "killed").glob("*.pt")} == expected
 
 
@@ -98,15 +100,12 @@ def test_a_kill_loses_at_most_one_shard(
 ) -> None:
     dataset = make_dataset(96, 1)
     slow = create_encoder(f"{encoder_file}:Slow")
-
-    def work() -> None:
-        extract(dataset, slow, tmp_path / "out", device="cpu", batch_size=8, num_workers=0)
-
-    child = in_a_child(work)
+    child = in_a_child(own_cache, tmp_path / "out", dataset, [f"{encoder_file}:Slow"])
     while len(shard_files_below(own_cache)) < 3:
+        assert child.is_alive(), f"the run ended before it could be killed: exit code {child.exitcode}"
         time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    child.kill()
+    child.join()
     kept = rows_on_disk(own_cache)
     assert kept >= 48
     train, test = extract(dataset, slow, tmp_path / "out", device="cpu", batch_size=8, num_workers=0)
@@ -123,14 +122,15 @@ def test_a_full_disk_stops_the_run_and_keeps_what_was_done(
     dataset = make_dataset(80, 16)
     tiny = create_encoder(f"{encoder_file}:Tiny")
     written: list[object] = []
+    write_shard = rows.write_shard
 
     def write(*args: object) -> Path:
         if len(written) == 2:
             raise HistobenchError("cannot write shard: the disk is full; free some space and run again")
         written.append(args)
-        return row_shard.write_shard(*args)  # type: ignore[arg-type]
+        return write_shard(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(row_cache, "write_shard", write)
+    monkeypatch.setattr(rows, "write_shard", write)
     with pytest.raises(HistobenchError, match="the disk is full"):
         extract(dataset, tiny, tmp_path / "out", device="cpu", batch_size=8, num_workers=0)
     assert rows_on_disk(own_cache) == 32

@@ -16,14 +16,20 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiImage
 from histobench.roi.data.image_ref import locate
 from histobench.roi.features import assemble as assembling
-from histobench.roi.features import content_hashes
 from histobench.roi.features.assemble import assemble
-from histobench.roi.features.content_hashes import ContentHashes
+from histobench.roi.features.cache import content_hashes
+from histobench.roi.features.cache.content_hashes import ContentHashes
+from histobench.roi.features.cache.rows import (
+    RowCache,
+    is_intact,
+    read_shard,
+    remove_damaged,
+    remove_leftovers,
+    shard_files,
+    write_shard,
+)
+from histobench.roi.features.feature_file import load
 from histobench.roi.features.fingerprint import describe_transform, fingerprint
-from histobench.roi.features.leftovers import remove_leftovers
-from histobench.roi.features.row_cache import RowCache
-from histobench.roi.features.row_shard import is_intact, read_shard, remove_damaged, shard_files, write_shard
-from histobench.roi.features.store import load
 
 DESCRIPTION = {"encoder": "e", "dim": 4}
 
@@ -66,7 +72,7 @@ def test_what_another_decoder_found_bad_is_tried_again(
 ) -> None:
     cache = RowCache(tmp_path, DESCRIPTION)
     cache.add(keys_of(1), rows_of(1), {b"\xff" * 32: "damaged"})
-    monkeypatch.setattr("histobench.roi.features.row_shard.DECODER", "pillow 99")
+    monkeypatch.setattr("histobench.roi.features.cache.rows.DECODER", "pillow 99")
     assert b"\xff" * 32 not in RowCache(tmp_path, DESCRIPTION)
 
 

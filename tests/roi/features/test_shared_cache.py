@@ -88,7 +88,7 @@ def test_two_runs_at_once_compute_each_image_once_and_write_the_same_rows(tmp_pa
         said, _ = run.communicate(timeout=300)
         assert run.returncode == 0, said
     from histobench.core.tidy_store import COLUMNS, read_rows
-    from histobench.roi.features.feature_index import cached_encoders
+    from histobench.roi.features.cache.listing import cached_encoders
     from histobench.roi.results.reader import load_runs
 
     (table,) = (tmp_path / "r").rglob("results.parquet")

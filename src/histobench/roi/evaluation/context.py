@@ -14,7 +14,7 @@ from histobench.roi.evaluation.choosing import Choosing, choosing
 from histobench.roi.evaluation.leakage import leaks
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.features.versions import versions
+from histobench.roi.features.fingerprint import versions
 from histobench.roi.predictions import Predictions
 from histobench.roi.protocols.held_out import held_out
 

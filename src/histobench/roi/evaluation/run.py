@@ -19,8 +19,8 @@ from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.robustness import RobustnessOptions, RobustnessResult
 from histobench.roi.evaluation.task_result import TaskResult
+from histobench.roi.features.feature_file import check_pair
 from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.features.store import check_pair
 from histobench.roi.protocols.presets import check_choice, check_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import episode_predictions_of

@@ -20,10 +20,9 @@ from histobench.roi.data.sites import site_table
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.cache.rows import RowCache, remove_leftovers
+from histobench.roi.features.feature_file import save
 from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.features.leftovers import remove_leftovers
-from histobench.roi.features.row_cache import RowCache
-from histobench.roi.features.store import save
 
 #: Feature sets above this many bytes are put together on disk.
 IN_MEMORY = 64 * 2**20
@@ -54,7 +53,7 @@ def size_of(encoder: BasePatchEncoder) -> int | str:
         return transform.crop
     size: Any = getattr(encoder, "input_size", None)
     if size is None:
-        from histobench.roi.features.stage import shape_of
+        from histobench.roi.features.inference.device_runner import shape_of
 
         size = shape_of(transform)[-1]
     return int(size)

@@ -19,6 +19,7 @@ from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.core.local_folder import local_dir
 from histobench.core.plain_name import check_plain_name
+from histobench.core.progress import Progress, Silent
 from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.problem import listing
 from histobench.roi.encoders.base import BasePatchEncoder
@@ -27,22 +28,25 @@ from histobench.roi.encoders.own_name import check_labels
 from histobench.roi.encoders.registry import check_distinct_weights
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import assemble, feature_file, model_name, size_of
-from histobench.roi.features.batch_size import LARGEST, cpu_batch
-from histobench.roi.features.device_process import DeviceProcess, Share, share_units
-from histobench.roi.features.feature_index import record_set
-from histobench.roi.features.file_origin import check_origin
-from histobench.roi.features.fingerprint import describe_encoder, feature_set_fingerprint, fingerprint
-from histobench.roi.features.inventory import Inventory, take_inventory
-from histobench.roi.features.loader import Pool, open_pool, useful_workers
-from histobench.roi.features.precision import resolve_precision
-from histobench.roi.features.progress import Progress, Silent
+from histobench.roi.features.cache.content_hashes import Inventory, take_inventory
+from histobench.roi.features.cache.listing import record_set
+from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.feature_file import check_origin
+from histobench.roi.features.fingerprint import (
+    describe_encoder,
+    feature_set_fingerprint,
+    fingerprint,
+    versions,
+)
+from histobench.roi.features.inference.device_runner import PRECISION, Stage, Track
+from histobench.roi.features.inference.forward import resolve_precision
+from histobench.roi.features.inference.loop import Unit, plan_units, shard_size
+from histobench.roi.features.inference.multi_device import DeviceProcess, Share, share_units
+from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
+from histobench.roi.features.loading.loader import Pool, open_pool, useful_workers
+from histobench.roi.features.loading.pool import ThreadPool
 from histobench.roi.features.recheck import compare_again, sample
-from histobench.roi.features.row_cache import RowCache
 from histobench.roi.features.settings import EncoderRecipe, Settings
-from histobench.roi.features.stage import PRECISION, Stage, Track
-from histobench.roi.features.thread_pool import ThreadPool
-from histobench.roi.features.units import Unit, plan_units, shard_size
-from histobench.roi.features.versions import versions
 
 log = logging.getLogger(__name__)
 

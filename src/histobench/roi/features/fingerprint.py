@@ -6,14 +6,30 @@ import contextlib
 import hashlib
 import inspect
 import json
+import platform
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from histobench import __version__
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import names_a_file, split_alias
 from histobench.roi.encoders.transform import TransformSpec
+
+PACKAGES = ("torch", "timm", "numpy", "pillow")
+
+
+def versions(*more: str) -> dict[str, str]:
+    """The versions that may matter to the numbers."""
+    found = {"histobench": __version__, "python": platform.python_version()}
+    for package in (*PACKAGES, *more):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def fingerprint(value: Any) -> str:

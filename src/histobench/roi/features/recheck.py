@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.features.forward import Forward
-from histobench.roi.features.job import transformed
-from histobench.roi.features.stage import Track
+from histobench.roi.features.inference.device_runner import Track
+from histobench.roi.features.inference.forward import Forward
+from histobench.roi.features.loading.job import transformed
 
 #: Two features of one image may be apart by this much: a share of their length, or of the spread between
 #: images if that is more. Other batches, devices and compiled code change far less (a tenth of it at most);

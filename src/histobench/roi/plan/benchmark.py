@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from histobench.core.progress import Progress
 from histobench.roi.comparison.comparison import Comparison
 from histobench.roi.comparison.robustness import RobustnessTable, summarise
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.split_comparison import SplitTable
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.comparison.stored_intervals import write_summary as write_intervals
-from histobench.roi.features.progress import Progress
 from histobench.roi.plan.run import PlanOutcome, Say, run_plan
 from histobench.roi.plan.schema import Plan
 from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
+from histobench.core.progress import Progress
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.own_name import check_labels, label_of
 from histobench.roi.encoders.registry import check_distinct_weights
@@ -15,10 +16,9 @@ from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest, Options
 from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
 from histobench.roi.features.extract import Extraction, extract
+from histobench.roi.features.feature_file import load
 from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.features.progress import Progress
 from histobench.roi.features.settings import EncoderRecipe
-from histobench.roi.features.store import load
 from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.jobs import features_folder, results_folder
 from histobench.roi.plan.schema import DatasetEntry, Plan

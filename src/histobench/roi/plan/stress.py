@@ -16,10 +16,10 @@ from histobench.core.atomic import write_json
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_name import check_plain_name
+from histobench.core.progress import Progress
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
-from histobench.roi.features.progress import Progress
 from histobench.roi.robustness.intervals import Interval
 from histobench.roi.robustness.perturbations import STRESS, THUNDER, Perturbation, Pixels
 from histobench.roi.robustness.stress import Encode, Stressed, stress_measures, stressed_features
@@ -61,8 +61,8 @@ def run_stress(
     float32 without the fast paths of the extraction, so that no other difference is between two features.
     """
     from histobench.roi.features.extract import extract
+    from histobench.roi.features.feature_file import load
     from histobench.roi.features.settings import EncoderRecipe
-    from histobench.roi.features.store import load
 
     for split in ("train", "test"):
         if not dataset.splits.get(split):

@@ -11,21 +11,24 @@ import numpy as np
 import torch
 from PIL import Image
 
+from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.batch_size import cpu_batch, largest_batch
-from histobench.roi.features.compile_choice import worth_compiling
-from histobench.roi.features.compute import Lane, compute
-from histobench.roi.features.exactness import PROMISED, Exactness, least_cosine
-from histobench.roi.features.forward import Forward
-from histobench.roi.features.job import Transform, transformed
-from histobench.roi.features.loader import Loader, Pool
-from histobench.roi.features.pinned import pin
-from histobench.roi.features.progress import Progress
-from histobench.roi.features.row_cache import RowCache
+from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.inference.forward import Forward, pin
+from histobench.roi.features.inference.loop import Lane, Unit, compute
+from histobench.roi.features.inference.tuning import (
+    PROMISED,
+    Exactness,
+    cpu_batch,
+    largest_batch,
+    least_cosine,
+    worth_compiling,
+)
+from histobench.roi.features.loading.job import Transform, transformed
+from histobench.roi.features.loading.loader import Loader, Pool
 from histobench.roi.features.settings import Settings
-from histobench.roi.features.units import Unit
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.own_name import label_of
 from histobench.roi.features.feature_set import FeatureSet
 
 log = logging.getLogger(__name__)
@@ -264,3 +266,19 @@ def _called(features: FeatureSet, otherwise: str) -> str:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 24 else text[:12] + "..."
+
+
+def check_origin(path: Path, encoder: BasePatchEncoder) -> None:
+    """Raise when `path` holds the features of another file's class, which is still there to be used."""
+    if not encoder.origin or not path.is_file():
+        return
+    try:
+        other = str(load(path).metadata.get("origin", ""))
+    except HistobenchError:
+        return  # nothing that could be lost
+    if other not in ("", encoder.origin) and Path(other.rpartition(":")[0]).is_file():
+        label = label_of(encoder.name)
+        raise HistobenchError(
+            f"{path} holds the features of {other}, which is called {label} as well; give this encoder a "
+            f"name of its own ({label}2={encoder.origin}), or write to another folder"
+        )

@@ -9,15 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.job import DecodeJob, Failure, HashJob, Outcome, Transform
-from histobench.roi.features.process_pool import ProcessPool
-from histobench.roi.features.ring import Layout
-from histobench.roi.features.thread_pool import ThreadPool
+from histobench.roi.features.loading.job import DecodeJob, Failure, HashJob, Outcome, Transform
+from histobench.roi.features.loading.pool import ProcessPool, ThreadPool
+from histobench.roi.features.loading.shared_memory import Layout
 
 #: Batches in memory: two that the device works on and two that are being filled.
 SLOTS = 4
@@ -171,12 +169,3 @@ def useful_workers(asked: int, *, on_cpu: bool) -> int:
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(asked, max(1, cores // 2) if on_cpu else cores)
-
-
-def zeros_like_batch(loader: Loader) -> list[NDArray[Any]]:
-    """A batch of black images, for warming up."""
-    layout = loader.layout
-    return [
-        np.zeros((layout.batch, *shape), dtype=dtype)
-        for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
-    ]

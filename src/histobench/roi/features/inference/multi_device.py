@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from histobench.core.errors import HistobenchError
+from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.features.progress import Progress
+from histobench.roi.features.inference.loop import Unit
 from histobench.roi.features.settings import EncoderRecipe, Settings
-from histobench.roi.features.units import Unit
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class DeviceProcess:
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "histobench.roi.features.device_process"],
+            [sys.executable, "-m", "histobench.roi.features.inference.multi_device"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -132,10 +132,10 @@ def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
 
     from histobench.core.device import resolve_device
     from histobench.roi.encoders.transform import TransformSpec
-    from histobench.roi.features.loader import open_pool
-    from histobench.roi.features.row_cache import RowCache
-    from histobench.roi.features.stage import Stage, Track
-    from histobench.roi.features.thread_pool import ThreadPool
+    from histobench.roi.features.cache.rows import RowCache
+    from histobench.roi.features.inference.device_runner import Stage, Track
+    from histobench.roi.features.loading.loader import open_pool
+    from histobench.roi.features.loading.pool import ThreadPool
 
     torch.set_num_threads(share.threads)
     encoders = [recipe.build() for recipe in share.recipes]

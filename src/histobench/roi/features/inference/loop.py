@@ -1,4 +1,4 @@
-"""The loop: batches from the loader through one or more encoders into the cache."""
+"""The loop of extraction: images in units of one shard each, through every encoder that misses them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,50 @@ import numpy as np
 import torch
 
 from histobench.core.errors import HistobenchError
+from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.features.exactness import Exactness
-from histobench.roi.features.forward import Forward, Pending
-from histobench.roi.features.job import Failure
-from histobench.roi.features.loader import Batch, Loader, Request
-from histobench.roi.features.progress import Progress
-from histobench.roi.features.row_cache import RowCache
-from histobench.roi.features.shard_writer import ShardWriter
-from histobench.roi.features.units import Unit
+from histobench.roi.features.cache.rows import RowCache, ShardWriter
+from histobench.roi.features.inference.forward import Forward, Pending
+from histobench.roi.features.inference.tuning import Exactness
+from histobench.roi.features.loading.job import Failure
+from histobench.roi.features.loading.loader import Batch, Loader, Request
+
+#: Images per shard, about: what a kill can cost at most, and what is held in memory at a time. Either is
+#: a few seconds of work.
+SHARD_IMAGES = 1024
+CPU_SHARD_IMAGES = 256
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Images (by content hash) that the encoders at these positions have not seen."""
+
+    keys: tuple[bytes, ...]
+    encoders: tuple[int, ...]
+
+
+def shard_size(batch: int, *, on_cpu: bool = False) -> int:
+    """Whole batches, about `SHARD_IMAGES` images, or fewer where they take longer.
+
+    >>> shard_size(256), shard_size(100), shard_size(5000), shard_size(32, on_cpu=True)
+    (1024, 1100, 5000, 256)
+    """
+    return -(-(CPU_SHARD_IMAGES if on_cpu else SHARD_IMAGES) // batch) * batch
+
+
+def plan_units(missing: Sequence[Sequence[bytes]], size: int) -> list[Unit]:
+    """Cut each encoder's missing images into shards; encoders that miss the same shard share its decoding.
+
+    The cut is such that a run that was killed is cut in the same places when it goes on: what is left of a
+    list of whole shards is a list of whole shards. So every image meets the same neighbours, and the
+    features come out the same to the last bit.
+    """
+    sharing: dict[tuple[bytes, ...], list[int]] = {}
+    for encoder, keys in enumerate(missing):
+        for start in range(0, len(keys), size):
+            sharing.setdefault(tuple(keys[start : start + size]), []).append(encoder)
+    return [Unit(keys, tuple(encoders)) for keys, encoders in sharing.items()]
+
 
 #: Batches the device has been given and not finished: it never waits for the host.
 IN_FLIGHT = 2

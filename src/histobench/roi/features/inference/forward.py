@@ -1,23 +1,77 @@
-"""One encoder on one device: pixels in, features out, as fast as the device goes."""
+"""A network ready to compute: its precision, its pinned memory, and the forward pass itself."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.folding import folded
-from histobench.roi.features.precision import arithmetic
+from histobench.roi.features.inference.fuse_conv_bn import folded
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def resolve_precision(asked: str, recommended: torch.dtype, device: str) -> str:
+    """`auto` is what the encoder's authors recommend on a GPU, and fp32 elsewhere.
+
+    >>> resolve_precision("auto", torch.float16, "cpu")
+    'fp32'
+    """
+    if asked in PRECISIONS:
+        return asked
+    if asked != "auto":
+        raise HistobenchError(f"unknown precision {asked!r}; {did_you_mean(asked, ['auto', *PRECISIONS])}")
+    if torch.device(device).type != "cuda":
+        return "fp32"
+    name = next((key for key, dtype in PRECISIONS.items() if dtype == recommended), "fp32")
+    return "fp16" if name == "bf16" and not torch.cuda.is_bf16_supported() else name
+
+
+@contextmanager
+def arithmetic(device: str, precision: str) -> Iterator[None]:
+    """No gradients; autocast below fp32; and fp32 means fp32 (not the shortened products of tensor cores)."""
+    kind = torch.device(device).type
+    allowed = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        with (
+            torch.no_grad(),  # and not inference_mode, whose tensors have compiled networks compile again
+            torch.autocast(kind, dtype=PRECISIONS[precision], enabled=precision != "fp32"),
+        ):
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+@contextmanager
+def pin(ring: Sequence[Sequence[NDArray[Any]]], device: str) -> Iterator[bool]:
+    """Lock the pages of the ring's arrays for a GPU; where that is refused, copies are only slower."""
+    locked: list[int] = []
+    if torch.device(device).type == "cuda":
+        runtime = torch.cuda.cudart()
+        for array in (array for slot in ring for array in slot):
+            pointer = array.ctypes.data
+            if runtime.cudaHostRegister(pointer, array.nbytes, 0) != runtime.cudaError.success:
+                break
+            locked.append(pointer)
+    try:
+        yield bool(locked)
+    finally:
+        for pointer in locked:
+            torch.cuda.cudart().cudaHostUnregister(pointer)
+
 
 log = logging.getLogger(__name__)
 

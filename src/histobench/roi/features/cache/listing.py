@@ -12,7 +12,7 @@ from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
-from histobench.roi.features.row_shard import is_intact, read_keys, shard_files
+from histobench.roi.features.cache.rows import is_intact, read_keys, shard_files
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """A loading worker: a process that decodes images into shared memory. It never imports torch.
 
-It is started as `python -m histobench.roi.features.worker SOCKET MEMORY` with two inherited descriptors,
-so that it neither copies the parent's threads and locks (fork) nor runs the parent's script again (spawn).
+It is started as `python -m histobench.roi.features.loading.worker SOCKET MEMORY` with two inherited
+descriptors, so that it neither copies the parent's threads and locks (fork) nor runs the parent's script
+again (spawn).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.features.job import perform
-from histobench.roi.features.ring import arrays_of
+from histobench.roi.features.loading.job import perform
+from histobench.roi.features.loading.shared_memory import arrays_of
 
 
 def main(socket: int, memory: int) -> None:

@@ -1,0 +1,1 @@
+"""What was computed before, found by content."""

@@ -1,0 +1,1 @@
+"""Images from disk to memory, decoded by workers that never import torch."""
