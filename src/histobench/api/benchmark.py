@@ -37,6 +37,7 @@ def run(
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.plan.benchmark import run_benchmark
     from histobench.roi.plan.schema import plan_from
+    from histobench.roi.work.engines.engine import Display
 
     several = [data] if isinstance(data, str | Path | Dataset) else list(data)
     values: dict[str, Any] = {
@@ -48,7 +49,7 @@ def run(
     if tasks is not None:
         values["tasks"] = [tasks] if isinstance(tasks, str) else list(tasks)
     plan = plan_from(values, where="histobench.run", base=Path("."))
-    done = run_benchmark(plan, progress=ProgressBar(), say=lambda text: None)
+    done = run_benchmark(plan, display=Display(progress=ProgressBar()))
     for failure in done.outcome.failures:
         log.warning("FAILED: %s: %s", failure.job, failure.reason)
     if not done.outcome.has_results:

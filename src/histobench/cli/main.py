@@ -15,6 +15,8 @@ from histobench.core.errors import did_you_mean
 VERBS: dict[str, tuple[str, str]] = {
     "demo": ("histobench.cli.demo", "both tracks, in minutes: encoders on synthetic tissue, a few agents"),
     "run": ("histobench.cli.run", "a whole benchmark: datasets x encoders x tasks, to a ranked summary"),
+    "status": ("histobench.cli.status", "how far a run is: units done, running, failed, and the time left"),
+    "work": ("histobench.cli.work", "do the units of a run (what jobs on a cluster call)"),
     "data": ("histobench.cli.data", "check a dataset; write the synthetic demo dataset"),
     "extract": ("histobench.cli.extract", "images to features with one or more encoders"),
     "cache": ("histobench.cli.cache", "the cache of computed features: list, remove, verify"),

@@ -14,6 +14,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from histobench.cli.engine_flags import add_engine_arguments, chosen_engine
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_values import add_split_arguments, seed
 from histobench.cli.source_flags import add_source_flags
@@ -23,8 +24,11 @@ from histobench.core.errors import HistobenchError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from histobench.roi.data.dataset import RoiDataset
+    from histobench.roi.plan.benchmark import BenchmarkOutcome
     from histobench.roi.plan.run import PlanOutcome
     from histobench.roi.plan.schema import Plan
+    from histobench.roi.work.engines.engine import Engine
 
 #: flag -> key of the plan; a flag that is given overrides the plan file
 _OVERRIDES = (
@@ -101,6 +105,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default), or single images as published",
     )
     add_split_arguments(both)
+    add_engine_arguments(parser)
+    parser.add_argument(
+        "--retry-failed",
+        action="store_true",
+        help="go on with the run that was begun last: what failed in it, and what it has not done",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and what it would cost; do nothing"
     )
@@ -114,29 +124,46 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_dry_run(plan, console)
         return 0
-    return carry_out(plan, console, heading="Summary")
+    engine = chosen_engine(args, plan)
+    return carry_out(plan, console, heading="Summary", engine=engine, retry_failed=args.retry_failed)
 
 
-def carry_out(plan: Plan, console: Console, *, heading: str) -> int:
+def carry_out(
+    plan: Plan, console: Console, *, heading: str, engine: Engine | None = None, retry_failed: bool = False
+) -> int:
     """Run a plan, compute intervals, print ranked tables and failures; the exit code."""
     from rich.text import Text
 
-    from histobench.cli.compare import print_grid
     from histobench.cli.extraction_display import display
-    from histobench.cli.robustness import print_tables
-    from histobench.roi.comparison.grids import ranked_grid
-    from histobench.roi.comparison.split_files import split_grid
     from histobench.roi.plan.benchmark import run_benchmark
+    from histobench.roi.work.engines.engine import Display
 
     with console.status("reading datasets") as status:
         done = run_benchmark(
             plan,
-            progress=display(),
-            say=lambda text: status.update(Text(text)),
-            before_extraction=status.stop,
-            after_extraction=status.start,
+            engine=engine,
+            retry_failed=retry_failed,
+            display=Display(
+                progress=display(),
+                say=lambda text: status.update(Text(text)),
+                before_extraction=status.stop,
+                after_extraction=status.start,
+            ),
             heading=heading,
         )
+    if not done.outcome.finished:
+        console.print(f"jobs are submitted; histobench status {plan.results} shows them", soft_wrap=True)
+        return 0
+    return print_outcome(done, console)
+
+
+def print_outcome(done: BenchmarkOutcome, console: Console) -> int:
+    """The ranked tables, what failed, and where the summary is; the exit code."""
+    from histobench.cli.compare import print_grid
+    from histobench.cli.robustness import print_tables
+    from histobench.roi.comparison.grids import ranked_grid
+    from histobench.roi.comparison.split_files import split_grid
+
     for comparison in done.comparisons:
         for table in comparison.tables:
             print_grid(ranked_grid(comparison, table, digits=3), console)
@@ -211,7 +238,8 @@ def _print_dry_run(plan: Plan, console: Console) -> None:
     )
     for column in ("dataset", "encoder", "images", "features", "extraction"):
         table.add_column(column, justify="left" if column in ("dataset", "encoder") else "right")
-    jobs = extraction_jobs(plan, load_datasets(plan), device)
+    datasets = load_datasets(plan)
+    jobs = extraction_jobs(plan, datasets, device)
     for job in jobs:
         table.add_row(
             job.dataset.name,
@@ -224,8 +252,27 @@ def _print_dry_run(plan: Plan, console: Console) -> None:
     total = sum(job.seconds or 0.0 for job in jobs)
     disk = sum(job.megabytes or 0.0 for job in jobs)
     console.print(f"{len(jobs)} extractions, about {_duration(total)} and {disk:.0f} MB of features")
+    _print_units(plan, datasets, total, console)
     console.print(
         f"then {', '.join(plan.tasks)} under {', '.join(plan.presets)} for each; results in {plan.results}",
+        soft_wrap=True,
+    )
+
+
+def _print_units(plan: Plan, datasets: dict[str, RoiDataset], seconds: float, console: Console) -> None:
+    """How the work is cut, for whoever asks for nodes."""
+    from collections import Counter
+
+    from histobench.roi.features.inference.loop import CPU_SHARD_IMAGES, SHARD_IMAGES
+    from histobench.roi.plan.planner import units_of
+
+    kinds = Counter(unit.kind for unit in units_of(plan, datasets, whole=False))
+    images = sum(len(part) for dataset in datasets.values() for part in dataset.splits.values())
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    console.print(
+        f"units: {told}; with --engine ray or slurm also shards of {SHARD_IMAGES} images "
+        f"({CPU_SHARD_IMAGES} on a CPU), {images} images are {-(-images // SHARD_IMAGES)} or more per "
+        f"encoder; {seconds / 3600:.1f} GPU hours in all",
         soft_wrap=True,
     )
 

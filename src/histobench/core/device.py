@@ -32,3 +32,18 @@ def resolve_device(asked: str | None = None) -> str:
         log.warning("%s was asked for, but is not available here: running on the CPU", asked)
         return "cpu"
     return str(kind)
+
+
+def device_name(device: str) -> str:
+    """A device in words: the name of the GPU, or the number of CPU threads that PyTorch uses."""
+    import platform
+
+    import torch
+
+    kind = torch.device(device)
+    if kind.type == "cuda":
+        return str(torch.cuda.get_device_name(kind))
+    if kind.type == "cpu":
+        threads = torch.get_num_threads()
+        return f"CPU ({platform.machine()}, {threads} thread{'' if threads == 1 else 's'})"
+    return kind.type.upper()

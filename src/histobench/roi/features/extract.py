@@ -7,8 +7,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,16 +27,16 @@ from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.own_name import check_labels
 from histobench.roi.encoders.registry import check_distinct_weights
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.assemble import assemble, feature_file, model_name, size_of
+from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import Inventory, take_inventory
-from histobench.roi.features.cache.listing import record_set
 from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.extraction import EncoderFacts, Extraction, problems_of, write_features
+from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
 from histobench.roi.features.feature_file import check_origin
 from histobench.roi.features.fingerprint import (
     describe_encoder,
     feature_set_fingerprint,
     fingerprint,
-    versions,
 )
 from histobench.roi.features.inference.device_runner import PRECISION, Stage, Track
 from histobench.roi.features.inference.forward import resolve_precision
@@ -52,25 +52,6 @@ log = logging.getLogger(__name__)
 
 #: Images of the job on which a low precision is tried first.
 TRIAL_IMAGES = 32
-
-
-@dataclass(frozen=True)
-class Extraction:
-    """One feature file and how it came about; `computed` images were not in the cache."""
-
-    encoder: str
-    #: The name by which the encoder was asked for, which may be an alias.
-    asked: str
-    split: str
-    path: Path
-    images: int
-    computed: int
-    fingerprint: str
-    #: (image, reason) of what was left out.
-    skipped: tuple[tuple[str, str], ...] = ()
-    #: Of the whole run: seconds from start to end, and seconds the device spent in this encoder.
-    wall_seconds: float = 0.0
-    forward_seconds: float = 0.0
 
 
 def extract(
@@ -110,6 +91,27 @@ def extract(
     check_labels(item.name or type(item).__name__ for item in given if isinstance(item, EncoderRecipe))
     _check_weights([item for item in given if isinstance(item, EncoderRecipe)])
     return _Run(dataset, given, Path(save_dir), settings, progress or Silent()).result()
+
+
+def plan_extraction(
+    dataset: RoiDataset, recipes: Sequence[EncoderRecipe], save_dir: Path, settings: Settings
+) -> ExtractionPlan:
+    """What `extract` would compute, and how, for other processes to do."""
+    check_plain_name(dataset.name.replace("/", "_").replace("\\", "_"), what="dataset")
+    check_labels(item.name for item in recipes)
+    _check_weights(recipes)
+    return _Run(dataset, recipes, save_dir, settings, Silent()).plan()
+
+
+def _check_own_files(planned: Sequence[PlannedEncoder]) -> None:
+    """No feature file may be of two encoders."""
+    owners: dict[str, PlannedEncoder] = {}
+    for encoder in planned:
+        other = owners.setdefault(encoder.facts.model, encoder)
+        if other.description != encoder.description:
+            raise HistobenchError(
+                f"two different encoders are called {encoder.facts.model}; give each its own name"
+            )
 
 
 def _check_weights(recipes: Sequence[EncoderRecipe]) -> None:
@@ -159,42 +161,45 @@ class _Run:
             return self._result()
 
     def _result(self) -> list[Extraction]:
-        on_cpu = torch.device(self.device).type == "cpu"
-        workers = useful_workers(self.settings.num_workers, on_cpu=on_cpu)
-        workers = -(-workers // len(self.settings.devices))
-        pool = open_pool(workers, polite=on_cpu)
-        inventory: Inventory | None = None
-        try:
+        with self._pool() as pool:
             # Hashing needs the disk and the workers, building the networks needs this process: both at once.
             with ThreadPoolExecutor(1) as background:
                 hashing = background.submit(take_inventory, self.dataset, pool, self._memory)
                 built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
                 inventory = hashing.result()
-            if not all(isinstance(encoder.eval_transforms, TransformSpec) for encoder in built):
-                pool.close()  # transforms of the user's own stay in this process
-                pool = ThreadPool(workers)
-            tracks = [self._track(encoder, inventory) for encoder in built]
-            self._check_files(tracks)
-            tracks = [self._trusted(track, inventory) for track in tracks]
-            with self._alone(tracks, inventory):
-                missing = [self._missing(track.cache, inventory) for track in tracks]
-                bad = self._compute(tracks, missing, inventory, pool)
-        finally:
-            pool.close()
-            if inventory is not None:
-                inventory.close()
-        problems = self._problems(inventory, bad)
-        if problems and self.settings.on_bad_image == "stop":
-            raise HistobenchError(
-                f"{listing(problems.values())}\n  --on-bad-image skip leaves such images out; "
-                "what has been computed is kept"
-            )
+            with closing(inventory):
+                if not all(isinstance(encoder.eval_transforms, TransformSpec) for encoder in built):
+                    pool.close()  # transforms of the user's own stay in this process
+                    pool = ThreadPool(pool.workers)
+                tracks = [self._track(encoder, inventory) for encoder in built]
+                self._check_files(tracks)
+                tracks = [self._trusted(track, inventory) for track in tracks]
+                with closing(pool), self._alone(tracks, inventory):
+                    missing = [self._missing(track.cache, inventory) for track in tracks]
+                    bad = self._compute(tracks, missing, inventory, pool)
+        problems = problems_of(self.dataset, inventory.keys, inventory.unreadable, bad)
+        self._stop_at(problems)
         return [
             self._write(track, item.name, split, inventory, problems, set(lacking))
             for item, track, lacking in zip(self.given, tracks, missing, strict=True)
             for split in SPLITS
             if self.dataset.splits.get(split)
         ]
+
+    @contextmanager
+    def _pool(self) -> Iterator[Pool]:
+        """The loading workers of this run."""
+        on_cpu = torch.device(self.device).type == "cpu"
+        workers = useful_workers(self.settings.num_workers, on_cpu=on_cpu)
+        with closing(open_pool(-(-workers // len(self.settings.devices)), polite=on_cpu)) as pool:
+            yield pool
+
+    def _stop_at(self, problems: dict[RoiImage, str]) -> None:
+        if problems and self.settings.on_bad_image == "stop":
+            raise HistobenchError(
+                f"{listing(problems.values())}\n  --on-bad-image skip leaves such images out; "
+                "what has been computed is kept"
+            )
 
     def _track(self, encoder: BasePatchEncoder, inventory: Inventory) -> Track:
         precision = resolve_precision(self.settings.precision, encoder.precision, self.device)
@@ -277,10 +282,7 @@ class _Run:
             return bad
         active = [tracks[position] for position in lacking]
         lists = [missing[position] for position in lacking]
-        asked = self.settings.batch_size
-        on_cpu = torch.device(self.device).type == "cpu"
-        batch = asked if isinstance(asked, int) else cpu_batch() if on_cpu else LARGEST
-        units = plan_units(lists, shard_size(batch, on_cpu=on_cpu))
+        units = self._cut(lists)
         total = sum(len(unit.keys) for unit in units)
         known = len(inventory.refs) - len(set().union(*lists))
         if known:
@@ -292,9 +294,7 @@ class _Run:
                 f"loading with {pool.workers} of {self.settings.num_workers} workers: more would only wait "
                 "for each other on this machine's cores"
             )
-        keys = lists[0][:: max(1, len(lists[0]) // TRIAL_IMAGES)][:TRIAL_IMAGES]
-        sample = [inventory.refs[key] for key in keys]
-        stage = Stage(active, self.settings, self.device, [len(keys) for keys in lists], sample)
+        stage = self._stage(active, lists, inventory)
         names = ", ".join(track.encoder.name for track in active)
         shares = share_units(units, len(self.settings.devices))
         known_bad = bool(bad or inventory.unreadable)
@@ -325,6 +325,60 @@ class _Run:
             self.seconds[track.cache.fingerprint] = forward.seconds
         return bad
 
+    def _cut(self, missing: Sequence[list[bytes]]) -> list[Unit]:
+        """The missing images of every encoder as shards."""
+        asked = self.settings.batch_size
+        on_cpu = torch.device(self.device).type == "cpu"
+        batch = asked if isinstance(asked, int) else cpu_batch() if on_cpu else LARGEST
+        return plan_units(missing, shard_size(batch, on_cpu=on_cpu))
+
+    def _stage(self, tracks: Sequence[Track], missing: Sequence[list[bytes]], inventory: Inventory) -> Stage:
+        """The encoders on the device, with everything decided."""
+        keys = missing[0][:: max(1, len(missing[0]) // TRIAL_IMAGES)][:TRIAL_IMAGES]
+        images = [inventory.refs[key] for key in keys]
+        return Stage(tracks, self.settings, self.device, [len(keys) for keys in missing], images)
+
+    def plan(self) -> ExtractionPlan:
+        """Everything but the computation: what is missing, cut into shards, and every decision about it.
+
+        One encoder is in memory at a time; one that cannot be made is among the failures.
+        """
+        with self._pool() as pool:
+            inventory = take_inventory(self.dataset, pool, self._memory)
+        planned: list[PlannedEncoder] = []
+        missing: list[list[bytes]] = []
+        failures: dict[str, str] = {}
+        with closing(inventory):
+            for item in self.given:
+                assert isinstance(item, EncoderRecipe)
+                try:
+                    track = self._track(item.build(), inventory)
+                    self._check_files([track])
+                    track = self._trusted(track, inventory)
+                    lacking = self._missing(track.cache, inventory)
+                    if lacking:
+                        self._stage([track], [lacking], inventory)
+                except HistobenchError as error:
+                    failures[item.name] = str(error)
+                    continue
+                planned.append(
+                    PlannedEncoder.of(item, track, known=len(self._keys(inventory)) - len(lacking))
+                )
+                missing.append(lacking)
+        _check_own_files(planned)
+        units = self._cut(missing)
+        listed = {key for unit in units for key in unit.keys}
+        return ExtractionPlan(
+            tuple(planned),
+            failures,
+            tuple(units),
+            {key: inventory.refs[key] for key in listed},
+            inventory.keys,
+            inventory.unreadable,
+            self.device,
+            torch.get_num_threads(),
+        )
+
     def _elsewhere(
         self,
         device: str | None,
@@ -351,17 +405,6 @@ class _Run:
         )
         return DeviceProcess(share, self.progress)
 
-    def _problems(self, inventory: Inventory, bad: dict[bytes, str]) -> dict[RoiImage, str]:
-        """Every image that cannot be used, with the line that says so."""
-        problems: dict[RoiImage, str] = {}
-        for image in (image for split in SPLITS for image in self.dataset.splits.get(split, ())):
-            key = inventory.key_of(image)
-            why = inventory.unreadable.get(image.path) if key is None else bad.get(key)
-            if why is not None:
-                place = "" if image.origin == str(image.path) else f"{image.origin}: "
-                problems[image] = f"{place}{image.path}: {why}"
-        return problems
-
     def _write(
         self,
         track: Track,
@@ -371,50 +414,31 @@ class _Run:
         problems: dict[RoiImage, str],
         lacking: set[bytes],
     ) -> Extraction:
-        encoder = track.encoder
-        images = [image for image in self.dataset.splits[split] if image not in problems]
-        if not images:
-            raise HistobenchError(f"{self.dataset.name}: none of the {split} images can be read")
-        keys = [inventory.keys[image.path] for image in images]
-        skipped = tuple(
-            (image.name, problems[image]) for image in self.dataset.splits[split] if image in problems
-        )
         # Rows that were made anew under the same description are another set for all that comes after.
         generation = track.cache.content if self.settings.no_cache else track.cache.generation
-        name = feature_set_fingerprint(track.cache.fingerprint + generation, keys)
-        path = self._path(encoder, split)
-        metadata = {
-            "dataset": self.dataset.name,
-            "split": split,
-            "classes": list(self.dataset.classes),
-            "encoder": encoder.name,
-            "size": size_of(encoder),
-            "dim": int(encoder.embed_dim),
-            "precision": track.arithmetic,
-            "fingerprint": name,
-            "encoder_fingerprint": track.cache.fingerprint,
-            "identity": track.cache.description["identity"],
-            "transform": track.cache.description["transform"],
-            "exactness": track.record.get("exactness"),
-            "skipped": [{"image": image, "reason": why} for image, why in skipped],
-            "versions": versions(),
-        }
-        if encoder.origin:
-            metadata["origin"] = encoder.origin
-        assemble(track.cache, images, keys, dim=encoder.embed_dim, metadata=metadata, path=path)
-        record_set(self.root, name, metadata, path, len(images))
-        return Extraction(
-            encoder=encoder.name,
-            asked=asked,
-            split=split,
-            path=path,
-            images=len(images),
-            computed=len(lacking.intersection(keys)),
-            fingerprint=name,
-            skipped=skipped,
+        written = write_features(
+            EncoderFacts.of(track.encoder, asked),
+            track.cache,
+            self.dataset,
+            split,
+            inventory.keys,
+            problems,
+            save_dir=self.save_dir,
+            generation=generation,
+            precision=track.arithmetic,
+            exactness=track.record.get("exactness"),
+        )
+        return replace(
+            written,
+            computed=len(
+                lacking.intersection(inventory.keys[image.path] for image in self._used(split, problems))
+            ),
             wall_seconds=time.perf_counter() - self.began,
             forward_seconds=self.seconds.get(track.cache.fingerprint, 0.0),
         )
+
+    def _used(self, split: str, problems: dict[RoiImage, str]) -> list[RoiImage]:
+        return [image for image in self.dataset.splits[split] if image not in problems]
 
     def _path(self, encoder: BasePatchEncoder, split: str) -> Path:
         return self.save_dir / feature_file(self.dataset.name, encoder, split)

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from histobench.core.progress import Progress
 from histobench.roi.comparison.comparison import Comparison
 from histobench.roi.comparison.robustness import RobustnessTable, summarise
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.split_comparison import SplitTable
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.comparison.stored_intervals import write_summary as write_intervals
-from histobench.roi.plan.run import PlanOutcome, Say, run_plan
+from histobench.roi.plan.run import PlanOutcome, run_plan
 from histobench.roi.plan.schema import Plan
 from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
 from histobench.roi.results.reader import load_runs, results_files
+from histobench.roi.work.engines.engine import Display, Engine
 
 
 @dataclass(frozen=True)
@@ -34,42 +34,52 @@ class BenchmarkOutcome:
 def run_benchmark(
     plan: Plan,
     *,
-    progress: Progress,
-    say: Say,
-    before_extraction: Callable[[], None] = lambda: None,
-    after_extraction: Callable[[], None] = lambda: None,
+    display: Display | None = None,
+    engine: Engine | None = None,
+    retry_failed: bool = False,
     heading: str = "Summary",
 ) -> BenchmarkOutcome:
     """Run the plan; then intervals of all runs in its folder, one comparison per task, and `summary.md`.
 
-    `say` is told what is being done; the two hooks let a display make room for the bar of the extraction.
+    `display` is told what is being done; `engine` does it (this process, unless another is given).
     """
-    outcome = run_plan(
-        plan,
-        progress=progress,
-        say=say,
-        before_extraction=before_extraction,
-        after_extraction=after_extraction,
+    display = display or Display()
+    outcome = run_plan(plan, engine=engine, display=display, retry_failed=retry_failed)
+    if not outcome.finished:
+        return BenchmarkOutcome(outcome)
+    return collect(
+        outcome,
+        n_bootstrap=plan.n_bootstrap,
+        over_splits=plan.scheme is not None,
+        say=display.say,
+        heading=heading,
     )
+
+
+def collect(
+    outcome: PlanOutcome, *, n_bootstrap: int, over_splits: bool, say: Callable[[str], None], heading: str
+) -> BenchmarkOutcome:
+    """What follows the last unit: intervals, comparisons, the summary; all of it views of stored results."""
     if not outcome.has_results:
         return BenchmarkOutcome(outcome)
-    robustness = summarise(plan.results)
-    if not results_files(plan.results):
+    results = outcome.results
+    robustness = summarise(results)
+    if not results_files(results):
         return BenchmarkOutcome(outcome, robustness=robustness)
     say("confidence intervals")
-    intervals = list(bootstrap_runs(load_runs(plan.results), BootstrapSettings(plan.n_bootstrap)))
-    write_intervals(plan.results, intervals)
-    comparisons, problems = compare_tasks(plan.results)
-    over_splits: list[SplitTable] = []
-    if plan.scheme is not None:
-        over_splits, pooled, more = compare_tasks_over_splits(plan.results)
+    intervals = list(bootstrap_runs(load_runs(results), BootstrapSettings(n_bootstrap)))
+    write_intervals(results, intervals)
+    comparisons, problems = compare_tasks(results)
+    tables: list[SplitTable] = []
+    if over_splits:
+        tables, pooled, more = compare_tasks_over_splits(results)
         comparisons, problems = [*comparisons, *pooled], [*problems, *more]
-    summary = write_summary(plan.results, comparisons, over_splits, heading=heading, robustness=robustness)
+    summary = write_summary(results, comparisons, tables, heading=heading, robustness=robustness)
     return BenchmarkOutcome(
         outcome,
         tuple(comparisons),
         tuple(problems),
         summary,
         robustness,
-        tuple(over_splits),
+        tuple(tables),
     )

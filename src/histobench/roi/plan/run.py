@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from histobench.core.device import resolve_device
+from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
-from histobench.core.progress import Progress
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.own_name import check_labels, label_of
-from histobench.roi.encoders.registry import check_distinct_weights
-from histobench.roi.evaluation.over_splits import evaluate_over_splits
-from histobench.roi.evaluation.request import EvaluationRequest, Options
-from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
-from histobench.roi.features.extract import Extraction, extract
-from histobench.roi.features.feature_file import load
-from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.encoders.registry import check_distinct_weights, get_spec
+from histobench.roi.encoders.weights import resolve_weights
 from histobench.roi.plan.dataset_notes import write_dataset_notes
-from histobench.roi.plan.jobs import features_folder, results_folder
+from histobench.roi.plan.planner import plan_values, units_of
 from histobench.roi.plan.schema import DatasetEntry, Plan
-from histobench.roi.plan.speeds import device_name, measured_speeds, write_speeds
-
-Say = Callable[[str], None]
+from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
+from histobench.roi.work.conflict import DRIVER, check_free, differences
+from histobench.roi.work.engines.engine import Display, Engine
+from histobench.roi.work.engines.local import LocalEngine
+from histobench.roi.work.run_folder import DONE, FAILED, RunFolder
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,8 @@ class PlanOutcome:
     unchanged: int = 0
     failures: list[Failure] = field(default_factory=list)
     skipped: list[Failure] = field(default_factory=list)
+    #: False where jobs go on after this process.
+    finished: bool = True
 
     @property
     def has_results(self) -> bool:
@@ -77,149 +75,110 @@ def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
 
 
 def run_plan(
-    plan: Plan,
-    *,
-    progress: Progress,
-    say: Say,
-    before_extraction: Callable[[], None] = lambda: None,
-    after_extraction: Callable[[], None] = lambda: None,
+    plan: Plan, *, engine: Engine | None = None, display: Display | None = None, retry_failed: bool = False
 ) -> PlanOutcome:
     """Extract what is missing, then evaluate what is missing; failures are collected.
 
-    The two hooks let a display make room for the progress bar of the extraction.
+    With `retry_failed` the run that was begun last goes on: what failed in it, and what it has not done.
     """
-    outcome = PlanOutcome(plan.results)
+    engine = engine or LocalEngine()
     # Found out now for all encoders together; one at a time each would look right.
     check_labels(plan.encoders)
     check_distinct_weights(plan.encoders, plan.weights)
-    datasets = load_datasets(plan)
-    write_dataset_notes(plan)
-    for entry in plan.datasets:
-        before_extraction()
-        extractions = _extract(plan, entry, datasets[entry.name], outcome, progress)
-        after_extraction()
-        _note_speeds(plan, extractions)
-        for encoder in plan.encoders:
-            files = {e.split: e for e in extractions if e.asked == encoder}
-            if not files:
-                continue  # its failure is on the list
-            for preset in plan.presets:
-                _evaluate(plan, entry, encoder, preset, files, outcome, say)
+    engine.check()
+    if not engine.whole:
+        _fetch_weights(plan)
+    values = plan_values(plan, engine.name)
+    check_free(plan.results, values)
+    if retry_failed:
+        folder = _last_run(plan, values)
+    else:
+        datasets = load_datasets(plan)
+        write_dataset_notes(plan)
+        folder = RunFolder.create(plan.results, values, units_of(plan, datasets, whole=engine.whole))
+    with _driving(folder):
+        finished = engine.run(folder, display or Display())
+    if not finished:
+        return PlanOutcome(plan.results, finished=False)
+    note_speeds(folder, plan.results)
+    return outcome_of(folder, plan.results)
+
+
+def _fetch_weights(plan: Plan) -> None:
+    """Have the weights on disk before work is sent to nodes, which may have no way to the internet."""
+    for encoder in plan.encoders:
+        # The user's own, or weights that cannot be had: preparing the dataset says so, and others go on.
+        with contextlib.suppress(HistobenchError):
+            resolve_weights(get_spec(encoder), plan.weights, allow_revision=plan.allow_revision)
+
+
+def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:
+    """What a run has done, from the outputs of its units."""
+    folder.refresh()
+    outcome = PlanOutcome(results)
+    for unit in folder.units():
+        note = folder.output(unit.id)
+        if note is None:
+            _add(outcome.failures, Failure(unit.job, "it was not done; run again"))
+        elif note["state"] == FAILED and unit.kind in ("features", "evaluate", "splits"):
+            place = ": splits" if unit.kind == "splits" else ""
+            _add(outcome.failures, Failure(f"{note['job']}{place}", note["reason"]))
+        elif note["state"] == DONE and unit.kind == "evaluate":
+            if note["outcome"] == "skipped":
+                _add(outcome.skipped, Failure(f"{unit.job}: {unit.spec['task']}", note["reason"]))
+            outcome.evaluated += note["outcome"] == "evaluated"
+            outcome.unchanged += note["outcome"] == "unchanged"
+        elif note["state"] == DONE and unit.kind == "splits":
+            for split, told in note["splits"].items():
+                outcome.evaluated += len(told["evaluated"])
+                outcome.unchanged += len(told["unchanged"])
+                for task, reason in told["failed"].items():
+                    _add(outcome.failures, Failure(f"{unit.job} x {split}: {task}", reason))
     return outcome
 
 
-def _extract(
-    plan: Plan, entry: DatasetEntry, dataset: RoiDataset, outcome: PlanOutcome, progress: Progress
-) -> list[Extraction]:
-    """All encoders in one pass over the images; if one of them is at fault, each alone."""
-    folder = features_folder(plan, entry)
-    try:
-        return _extract_with(plan, dataset, plan.encoders, folder, progress)
-    except HistobenchError as error:
-        if len(plan.encoders) == 1:
-            outcome.failures.append(Failure(f"{dataset.name} x {plan.encoders[0]}: features", str(error)))
-            return []
-    done: list[Extraction] = []
-    for encoder in plan.encoders:
-        try:
-            done += _extract_with(plan, dataset, (encoder,), folder, progress)
-        except HistobenchError as error:
-            outcome.failures.append(Failure(f"{dataset.name} x {encoder}: features", str(error)))
-    return done
+def note_speeds(folder: RunFolder, results: Path) -> None:
+    """Note how fast the encoders of a run were, where that was measured on enough images."""
+    for unit in folder.units():
+        note = (folder.output(unit.id) or {}) if unit.kind == "features" else {}
+        if (
+            note.get("state") == DONE
+            and note["computed"] >= LEAST_IMAGES
+            and note["seconds"]
+            and note["device"]
+        ):
+            write_speeds(
+                results,
+                {label_of(unit.encoder): Speed(note["computed"], round(note["seconds"], 3), note["device"])},
+            )
 
 
-def _note_speeds(plan: Plan, extractions: list[Extraction]) -> None:
-    if plan.device and "," in plan.device:
-        return  # several devices share the images, and only the first is timed
-    write_speeds(plan.results, measured_speeds(extractions, device_name(resolve_device(plan.device))))
+def _add(failures: list[Failure], failure: Failure) -> None:
+    """The tasks of one evaluation may fail for one reason, which is told once."""
+    if failure not in failures:
+        failures.append(failure)
 
 
-def _extract_with(
-    plan: Plan, dataset: RoiDataset, encoders: tuple[str, ...], folder: Path, progress: Progress
-) -> list[Extraction]:
-    return extract(
-        dataset,
-        [EncoderRecipe(name, plan.size, plan.weights, plan.allow_revision) for name in encoders],
-        folder,
-        device=plan.device,
-        batch_size=plan.images_per_step,
-        num_workers=plan.num_workers,
-        precision=plan.precision,
-        compile=plan.compile,
-        on_bad_image=plan.on_bad_image,
-        recheck=plan.recheck,
-        no_cache=plan.no_cache,
-        progress=progress,
-    )
-
-
-def _evaluate(
-    plan: Plan,
-    entry: DatasetEntry,
-    encoder: str,
-    preset: str,
-    files: dict[str, Extraction],
-    outcome: PlanOutcome,
-    say: Say,
-) -> None:
-    job = f"{entry.name} x {encoder} x {preset}"
-    try:
-        request = EvaluationRequest(
-            tasks=plan.tasks,
-            train=_features(files, "train"),
-            test=_features(files, "test"),
-            val=_features(files, "val") if "val" in files else None,
-            results_dir=results_folder(plan, entry.name, encoder, preset),
-            dataset=entry.name,
-            encoder=label_of(encoder),
-            preset=preset,
-            seed=plan.seed,
-            device=plan.device,
-            weights=plan.weights,
-            options=Options(
-                n_neighbors=plan.n_neighbors,
-                n_iter=plan.n_iter,
-                n_shot=plan.n_shot,
-                n_way=plan.n_way,
-                zeroshot_prompt_file=entry.prompts,
-                choose_by=plan.choose_by,
-            ),
-        )
-        done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))
-    except HistobenchError as error:
-        outcome.failures.append(Failure(job, str(error)))
-        return
-    _count(done, job, outcome)
-    if plan.scheme is None:
-        return
-    try:
-        every = evaluate_over_splits(
-            request,
-            plan.scheme,
-            resume=True,
-            on_split=lambda split, count: say(f"{job}: {split.name} of {count} splits"),
-        )
-    except HistobenchError as error:
-        outcome.failures.append(Failure(f"{job}: splits", str(error)))
-        return
-    for part in every:
-        _count(replace(part, skipped={}), f"{job} x {part.results_dir.name}", outcome)
-
-
-def _count(done: EvaluationOutcome, job: str, outcome: PlanOutcome) -> None:
-    outcome.evaluated += len({row.task for row in done.rows})
-    outcome.unchanged += len(done.unchanged)
-    outcome.failures += [Failure(f"{job}: {task}", reason) for task, reason in done.failed.items()]
-    outcome.skipped += [Failure(f"{job}: {task}", reason) for task, reason in done.skipped.items()]
-
-
-def _features(files: dict[str, Extraction], split: str) -> FeatureSet:
-    if split not in files:
-        raise HistobenchError(f"none of the {split} images could be read; `histobench data check` says why")
-    features = load(files[split].path)
-    if features.metadata.get("fingerprint") != files[split].fingerprint:
+def _last_run(plan: Plan, values: dict[str, object]) -> RunFolder:
+    folder = RunFolder.latest(plan.results)
+    if folder is None:
+        raise HistobenchError(f"there is no run in {plan.results} that could go on; leave out --retry-failed")
+    differing = differences(values, folder.plan)
+    if differing:
         raise HistobenchError(
-            f"{files[split].path} was replaced while this run was at work, by another one with other images "
-            "of the same name; run again, or give each its own --results"
+            f"the last run in {plan.results} was of another plan ({', '.join(differing)} differ): leave out "
+            "--retry-failed; what was done is not done again"
         )
-    return features
+    folder.forget_failures()
+    return folder
+
+
+@contextlib.contextmanager
+def _driving(folder: RunFolder) -> Iterator[None]:
+    """Let others see that this process is at work here."""
+    claim = try_claim(folder.path / DRIVER)
+    try:
+        yield
+    finally:
+        if claim is not None:
+            claim.release()

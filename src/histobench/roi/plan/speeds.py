@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from histobench.core.atomic import write_json
 from histobench.core.derived import derive
+from histobench.core.device import device_name as device_name
 from histobench.core.reading import read_note
 from histobench.roi.encoders.own_name import label_of
 
@@ -94,18 +95,3 @@ def read_speeds(folder: Path) -> dict[str, Speed]:
         return {name: speed for name, speed in found.items() if speed.images > 0 and speed.seconds > 0}
     except (ValueError, TypeError, AttributeError):
         return {}
-
-
-def device_name(device: str) -> str:
-    """A device in words: the name of the GPU, or the number of CPU threads that PyTorch uses."""
-    import platform
-
-    import torch
-
-    kind = torch.device(device)
-    if kind.type == "cuda":
-        return str(torch.cuda.get_device_name(kind))
-    if kind.type == "cpu":
-        threads = torch.get_num_threads()
-        return f"CPU ({platform.machine()}, {threads} thread{'' if threads == 1 else 's'})"
-    return kind.type.upper()

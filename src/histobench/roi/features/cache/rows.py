@@ -199,6 +199,7 @@ class RowCache:
     """The rows of one encoder: a folder of shards that are added to and never changed."""
 
     def __init__(self, root: Path, description: Mapping[str, Any]) -> None:
+        self.root = root
         self.description = dict(description)
         self.fingerprint = fingerprint(self.description)
         self.folder = root / "features" / self.fingerprint
@@ -250,6 +251,10 @@ class RowCache:
             rows = read_shard(self._shards[shard]).rows
             assert rows is not None
             out[targets] = rows[sources]
+
+    def files_of(self, keys: Sequence[bytes]) -> set[Path]:
+        """The shards in which the rows of `keys` are, as far as there are any."""
+        return {self._shards[self.rows[key][0]] for key in keys if key in self.rows}
 
     def discard(self, generation: str) -> None:
         """Remove every row and decision; features from now on are of another `generation`."""

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -128,31 +129,19 @@ class _Reports:
 
 def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
     """Build the encoders and compute the units of a share."""
-    import torch
+    from histobench.roi.features.inference.share_stage import ShareStage
 
-    from histobench.core.device import resolve_device
-    from histobench.roi.encoders.transform import TransformSpec
-    from histobench.roi.features.cache.rows import RowCache
-    from histobench.roi.features.inference.device_runner import Stage, Track
-    from histobench.roi.features.loading.loader import open_pool
-    from histobench.roi.features.loading.pool import ThreadPool
-
-    torch.set_num_threads(share.threads)
-    encoders = [recipe.build() for recipe in share.recipes]
-    tracks = [
-        Track(encoder, description["precision"], RowCache(share.root, description), record)
-        for encoder, description, record in zip(encoders, share.descriptions, share.records, strict=True)
-    ]
-    stage = Stage(tracks, share.settings, resolve_device(share.settings.device), [0] * len(tracks))
-    plain = all(isinstance(transform, TransformSpec) for transform in stage.transforms)
-    pool = open_pool(share.workers) if plain else ThreadPool(share.workers)
-    try:
-        stop = share.settings.on_bad_image == "stop"
-        return stage.run(
-            share.units, share.refs, pool, stop_at_bad=stop, known_bad=share.known_bad, progress=reports
-        )
-    finally:
-        pool.close()
+    stage = ShareStage(
+        share.recipes,
+        share.descriptions,
+        share.records,
+        root=share.root,
+        settings=share.settings,
+        workers=share.workers,
+        threads=share.threads,
+    )
+    with closing(stage):
+        return stage.run(share.units, share.refs, known_bad=share.known_bad, progress=reports)
 
 
 def share_units(units: Sequence[Unit], devices: int) -> list[list[Unit]]:

@@ -1,0 +1,54 @@
+"""The flags that say where a plan is run: this process, a Ray cluster, Slurm."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from histobench.roi.plan.schema import Plan
+    from histobench.roi.work.engines.engine import Engine
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--engine` and what each engine may be told."""
+    group = parser.add_argument_group("where it runs (docs/scale.md)")
+    group.add_argument(
+        "--engine",
+        choices=("local", "ray", "slurm"),
+        default="local",
+        help="this process (default), a Ray cluster, or Slurm jobs; the results are the same",
+    )
+    group.add_argument("--ray-address", help="the cluster (default: the one of this machine, else a new one)")
+    group.add_argument(
+        "--slurm",
+        metavar="KEY=VALUE,...",
+        help="of jobs with the encoders: partition=gpu,gres=gpu:1,time=4:00:00",
+    )
+    group.add_argument(
+        "--slurm-cpu", metavar="KEY=VALUE,...", help="of jobs without: evaluation and the summary"
+    )
+
+
+def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
+    """The engine that is asked for; flags of another one are a mistake."""
+    for flag, engine in (("ray_address", "ray"), ("slurm", "slurm"), ("slurm_cpu", "slurm")):
+        if getattr(args, flag) is not None and args.engine != engine:
+            raise HistobenchError(f"--{flag.replace('_', '-')} goes with --engine {engine}")
+    if args.engine == "local":
+        from histobench.roi.work.engines.local import LocalEngine
+
+        return LocalEngine()
+    if plan.no_cache:
+        raise HistobenchError("--no-cache goes with --engine local: workers meet in the cache")
+    if args.engine == "ray":
+        from histobench.roi.work.engines.ray import RayEngine
+
+        return RayEngine(args.ray_address)
+    from histobench.roi.work.engines.slurm import SlurmEngine, read_options
+
+    common = read_options(args.slurm, "--slurm")
+    apart = read_options(args.slurm_cpu, "--slurm-cpu")
+    return SlurmEngine(common, apart)

@@ -1,0 +1,64 @@
+"""Encoders of someone else's job made ready in this process, with the decisions that were made there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from histobench.core.device import resolve_device
+from histobench.core.progress import Progress
+from histobench.roi.data.image_ref import ImageRef
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.inference.device_runner import Stage, Track
+from histobench.roi.features.inference.loop import Unit
+from histobench.roi.features.loading.loader import Pool, open_pool
+from histobench.roi.features.loading.pool import ThreadPool
+from histobench.roi.features.settings import EncoderRecipe, Settings
+
+
+class ShareStage:
+    """Stays open for any number of units; `close` ends its loading workers."""
+
+    def __init__(
+        self,
+        recipes: Sequence[EncoderRecipe],
+        descriptions: Sequence[Mapping[str, Any]],
+        records: Sequence[dict[str, Any]],
+        *,
+        root: Path,
+        settings: Settings,
+        workers: int,
+        threads: int,
+    ) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self._settings = settings
+        self.tracks = [
+            Track(recipe.build(), description["precision"], RowCache(root, description), record)
+            for recipe, description, record in zip(recipes, descriptions, records, strict=True)
+        ]
+        self.device = resolve_device(settings.device)
+        self._stage = Stage(self.tracks, settings, self.device, [0] * len(self.tracks))
+        plain = all(isinstance(transform, TransformSpec) for transform in self._stage.transforms)
+        self._pool: Pool = open_pool(workers) if plain else ThreadPool(workers)
+
+    @property
+    def seconds(self) -> list[float]:
+        """How long the device has spent in each encoder so far."""
+        return [forward.seconds for forward in self._stage.forwards]
+
+    def run(
+        self, units: Sequence[Unit], refs: Mapping[bytes, ImageRef], *, known_bad: bool, progress: Progress
+    ) -> dict[bytes, str]:
+        """Compute units into the caches; the images that could not be used, and why."""
+        stop = self._settings.on_bad_image == "stop"
+        return self._stage.run(
+            units, refs, self._pool, stop_at_bad=stop, known_bad=known_bad, progress=progress
+        )
+
+    def close(self) -> None:
+        """Let go of the workers."""
+        self._pool.close()

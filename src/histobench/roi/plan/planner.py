@@ -1,0 +1,135 @@
+"""A plan as units of work: what is to be done, before anything is known about the images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.encoders.own_name import label_of
+from histobench.roi.evaluation.request import Options
+from histobench.roi.plan.jobs import extraction_jobs, features_folder, results_folder
+from histobench.roi.plan.schema import DatasetEntry, Plan
+from histobench.roi.work.unit import Unit
+
+
+def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> list[Unit]:
+    """The units of a plan in the order in which one worker does them.
+
+    With `whole` one process extracts the features of a dataset at once; else preparing it finds more units.
+    """
+    from histobench.roi.evaluation.run import canonical_task
+
+    if not whole:
+        plan = with_full_paths(plan)
+    tasks = tuple(dict.fromkeys(map(canonical_task, plan.tasks)))
+    costs = {
+        (job.dataset.name, job.encoder): job.seconds
+        for job in extraction_jobs(plan, dict(datasets), plan.device or "cuda")
+    }
+    units: list[Unit] = []
+    for entry in plan.datasets:
+        prepare = Unit("prepare", entry.name, "", _extraction(plan, entry, whole))
+        features = {
+            encoder: Unit(
+                "features",
+                entry.name,
+                encoder,
+                {"asked": encoder, "prepare": prepare.id},
+                (prepare.id,),
+                costs[entry.name, encoder],
+            )
+            for encoder in plan.encoders
+        }
+        units += [prepare, *features.values()]
+        for encoder in plan.encoders:
+            for preset in plan.presets:
+                spec = _evaluation(plan, entry, encoder, preset)
+                needs = (features[encoder].id,)
+                units += [
+                    Unit("evaluate", entry.name, encoder, {**spec, "task": task}, needs) for task in tasks
+                ]
+                if plan.scheme is not None:
+                    scheme = [plan.splits, plan.folds, plan.repeats]
+                    splits = {**spec, "tasks": list(tasks), "scheme": scheme}
+                    units.append(Unit("splits", entry.name, encoder, splits, needs))
+    return units
+
+
+def with_full_paths(plan: Plan) -> Plan:
+    """The same plan for workers that are elsewhere."""
+    entries = tuple(
+        replace(
+            entry,
+            source=entry.source.absolute(),
+            class2id=entry.class2id and entry.class2id.absolute(),
+            prompts=entry.prompts and entry.prompts.absolute(),
+        )
+        for entry in plan.datasets
+    )
+    weights = plan.weights and str(Path(plan.weights).expanduser().absolute())
+    return replace(plan, datasets=entries, results=plan.results.absolute(), weights=weights)
+
+
+def plan_values(plan: Plan, engine: str) -> dict[str, Any]:
+    """A plan as plain values, to be written down and compared."""
+    return {**_plain(asdict(plan)), "engine": engine}
+
+
+def _extraction(plan: Plan, entry: DatasetEntry, whole: bool) -> dict[str, Any]:
+    source = entry.reading(plan.seed)
+    return {
+        "source": source.as_note(),
+        "recipes": [
+            {
+                "name": encoder,
+                "resize_size": plan.size,
+                "weights": plan.weights,
+                "allow_revision": plan.allow_revision,
+            }
+            for encoder in plan.encoders
+        ],
+        "save_dir": str(features_folder(plan, entry)),
+        "settings": {
+            "device": plan.device,
+            "batch_size": plan.images_per_step,
+            "num_workers": plan.num_workers,
+            "precision": plan.precision,
+            "compile": plan.compile,
+            "on_bad_image": plan.on_bad_image,
+            "recheck": plan.recheck,
+            "no_cache": plan.no_cache,
+        },
+        "whole": whole,
+    }
+
+
+def _evaluation(plan: Plan, entry: DatasetEntry, encoder: str, preset: str) -> dict[str, Any]:
+    options = Options(
+        n_neighbors=plan.n_neighbors,
+        n_iter=plan.n_iter,
+        n_shot=plan.n_shot,
+        n_way=plan.n_way,
+        zeroshot_prompt_file=entry.prompts,
+        choose_by=plan.choose_by,
+    )
+    return {
+        "preset": preset,
+        "results_dir": str(results_folder(plan, entry.name, encoder, preset)),
+        "label": label_of(encoder),
+        "seed": plan.seed,
+        "device": plan.device,
+        "weights": plan.weights,
+        "options": _plain(asdict(options)),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, tuples as lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

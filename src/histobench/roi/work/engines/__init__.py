@@ -1,0 +1,1 @@
+"""Who does the units: this process, a Ray cluster, Slurm jobs."""

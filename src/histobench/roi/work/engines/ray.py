@@ -1,0 +1,228 @@
+"""A Ray cluster does the units: an actor per GPU keeps encoders loaded, the other cores evaluate.
+
+The driver hands out units and looks at their outputs; it decides nothing that a result depends on. A worker,
+a node or the driver may be lost at any moment: whatever has no output is handed out again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.work.engines.engine import Display
+from histobench.roi.work.loop import claim_unit, next_batch
+from histobench.roi.work.run_folder import RunFolder
+from histobench.roi.work.unit import COMPUTING, KINDS, Unit, same_batch
+
+#: A unit whose worker died so often is taken for the cause.
+ATTEMPTS = 4
+#: Seconds between two looks at the cluster, and without any worker after which it is given up.
+PAUSE, PATIENCE = 0.2, 120.0
+
+
+class RayWorker:
+    """The actor: a worker in another process, perhaps on another machine."""
+
+    def __init__(self, folder: str, place: str) -> None:
+        import contextlib
+
+        with contextlib.suppress(OSError):  # encoders may be given by a path from there
+            os.chdir(place)
+        from histobench.core.progress import Silent
+        from histobench.roi.work.worker import Worker
+
+        self._folder = RunFolder(Path(folder))
+        self._worker = Worker(self._folder, Silent())
+
+    def perform(self, lines: list[str]) -> str:
+        """Do the units of one batch; their outputs are in the folder. Gives the host."""
+        import socket
+        from contextlib import ExitStack
+
+        self._folder.refresh()
+        with ExitStack() as stack:
+            units = [Unit.from_line(line) for line in lines]
+            for unit in units:
+                claim = claim_unit(self._folder, unit)  # for `status`; what another driver does is done twice
+                if claim is not None:
+                    stack.callback(claim.release)
+            self._worker.perform([unit for unit in units if self._folder.output(unit.id) is None])
+        return socket.gethostname()
+
+
+@dataclass
+class _Slot:
+    """A place for an actor: on a GPU, or on a core."""
+
+    kinds: Collection[str]
+    resources: Mapping[str, float]
+    actor: Any = None
+    task: Any = None
+    batch: list[Unit] = field(default_factory=list)
+    like: tuple[str, ...] = ()
+
+
+class RayEngine:
+    """Uses the cluster at `address`, else the one this machine is part of, else a new one on this machine."""
+
+    name = "ray"
+    whole = False
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address or os.environ.get("RAY_ADDRESS")
+
+    def check(self) -> None:
+        """Connect; one line where that is not possible."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            import ray
+        except ImportError as error:
+            raise HistobenchError(
+                f"--engine ray needs Ray ({error}): pip install 'histobench[ray]'"
+            ) from error
+        if ray.is_initialized():
+            return
+        environment = {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+        for name in ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL", "HF_HOME", "HF_HUB_OFFLINE"):
+            if name in os.environ:
+                environment[name] = os.environ[name]
+        try:
+            ray.init(
+                address=self._address,
+                runtime_env={"env_vars": environment},
+                log_to_driver=False,
+                include_dashboard=None if self._address else False,
+                logging_level="error",
+            )
+        except (ConnectionError, ValueError, RuntimeError, OSError, TimeoutError) as error:
+            told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise HistobenchError(
+                f"no Ray cluster at {self._address or 'this machine'}: {told}; `ray start --head` starts one"
+            ) from error
+
+    def run(self, folder: RunFolder, display: Display) -> bool:
+        """Hand out units until all have an output."""
+        import ray
+
+        try:
+            _Driver(folder, display).run()
+        finally:
+            ray.shutdown()
+        return True
+
+
+class _Driver:
+    def __init__(self, folder: RunFolder, display: Display) -> None:
+        self._folder = folder
+        self._display = display
+        self._slots: list[_Slot] = []
+        self._lost: Counter[str] = Counter()
+        self._alive = time.monotonic()
+
+    def run(self) -> None:
+        folder = self._folder
+        try:
+            while True:
+                folder.refresh()
+                units = folder.units()
+                left = [unit for unit in units if folder.state(unit.id) is None]
+                if not left:
+                    return
+                self._display.say(f"{len(units) - len(left)} of {len(units)} units done")
+                self._reconcile(left)
+                self._hand_out(left)
+                self._wait()
+        finally:
+            for slot in self._slots:
+                self._end(slot)
+
+    def _reconcile(self, left: list[Unit]) -> None:
+        """As many slots as the cluster has room for now: nodes come and go."""
+        import ray
+
+        total = ray.cluster_resources()
+        gpus, cores = int(total.get("GPU", 0)), int(total.get("CPU", 0))
+        wanted = [_Slot(COMPUTING, {"num_gpus": 1, "num_cpus": 1}) for _ in range(gpus)]
+        # With GPUs the cores evaluate meanwhile; without, they do everything.
+        kinds = tuple(kind for kind in KINDS if kind not in COMPUTING) if gpus else KINDS
+        wanted += [_Slot(kinds, {"num_gpus": 0, "num_cpus": 1}) for _ in range(max(0, cores - gpus))]
+        for slot in wanted[len(self._slots) :]:
+            self._slots.append(slot)
+        while len(self._slots) > len(wanted) and self._slots[-1].task is None:
+            self._end(self._slots.pop())
+        if wanted:
+            self._alive = time.monotonic()
+        elif time.monotonic() - self._alive > PATIENCE:
+            raise HistobenchError("the Ray cluster has no nodes left; what was finished is kept, run again")
+
+    def _hand_out(self, left: list[Unit]) -> None:
+        taken = {unit.id for slot in self._slots for unit in slot.batch}
+        for slot in self._slots:
+            if slot.task is not None:
+                continue
+            free = [unit for unit in left if unit.id not in taken and unit.kind in slot.kinds]
+            batch = next_batch(self._folder, free, like=slot.like)
+            if not batch:
+                continue
+            if batch[0].kind in ("evaluate",):
+                batch = batch[: max(1, -(-len(batch) // max(1, len(self._slots))))]
+            taken.update(unit.id for unit in batch)
+            self._start(slot, batch)
+
+    def _start(self, slot: _Slot, batch: list[Unit]) -> None:
+        import ray
+
+        if slot.actor is None:
+            actor = ray.remote(RayWorker).options(**slot.resources, max_restarts=0, max_task_retries=0)
+            slot.actor = actor.remote(str(self._folder.path.absolute()), os.getcwd())
+        slot.batch, slot.like = batch, same_batch(batch[0])
+        slot.task = slot.actor.perform.remote([unit.as_line() for unit in batch])
+
+    def _wait(self) -> None:
+        import ray
+
+        tasks = {slot.task: slot for slot in self._slots if slot.task is not None}
+        if not tasks:
+            time.sleep(PAUSE)
+            return
+        ready, _ = ray.wait(list(tasks), num_returns=1, timeout=1.0)
+        for task in ready:
+            slot = tasks[task]
+            try:
+                ray.get(task)
+            except ray.exceptions.RayActorError:
+                self._note_loss(slot)
+            except ray.exceptions.RayTaskError as error:
+                self._note_defect(slot, error)
+            slot.task, slot.batch = None, []
+
+    def _note_loss(self, slot: _Slot) -> None:
+        """The worker or its node is gone; its units are handed out again, though not for ever."""
+        self._end(slot)
+        for unit in slot.batch:
+            self._lost[unit.id] += 1
+            if self._lost[unit.id] >= ATTEMPTS and self._folder.output(unit.id) is None:
+                self._folder.fail(unit, f"its worker died {ATTEMPTS} times (out of memory?)")
+
+    def _note_defect(self, slot: _Slot, error: Exception) -> None:
+        cause = getattr(error, "cause", None) or error
+        for unit in slot.batch:
+            if self._folder.output(unit.id) is None:
+                self._lost[unit.id] += 1
+                if self._lost[unit.id] >= ATTEMPTS:
+                    self._folder.fail(unit, f"unexpected {type(cause).__name__}: {cause}")
+
+    def _end(self, slot: _Slot) -> None:
+        import ray
+
+        if slot.actor is not None:
+            ray.kill(slot.actor)
+        slot.actor, slot.like = None, ()

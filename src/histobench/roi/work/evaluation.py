@@ -1,0 +1,93 @@
+"""The units that evaluate: tasks on the feature files of one encoder, and the same over many splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.evaluation.over_splits import evaluate_over_splits
+from histobench.roi.evaluation.request import EvaluationRequest, Options
+from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.feature_file import load
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.results.layout import stored_in
+from histobench.roi.work.run_folder import RunFolder
+from histobench.roi.work.unit import Unit
+
+
+def evaluate_units(
+    folder: RunFolder, units: Sequence[Unit], features: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Tasks of one encoder, dataset and preset; `features` is the output of its feature files."""
+    tasks = tuple(unit.spec["task"] for unit in units)
+    job = units[0].job
+    request = _request(units[0], tasks, features)
+    done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))
+    for unit, task in zip(units, tasks, strict=True):
+        if task in done.failed:
+            folder.fail(unit, done.failed[task], job=f"{job}: {task}")
+        elif task in done.skipped:
+            folder.finish(unit, outcome="skipped", reason=done.skipped[task])
+        else:
+            told = "unchanged" if task in done.unchanged else "evaluated"
+            folder.finish(unit, files=stored_in(done.results_dir / task), outcome=told)
+
+
+def evaluate_splits(
+    folder: RunFolder, unit: Unit, features: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Every task on every split of a repeated cross-validation."""
+    scheme = scheme_of(*unit.spec["scheme"])
+    assert scheme is not None
+    every = evaluate_over_splits(
+        _request(unit, tuple(unit.spec["tasks"]), features),
+        scheme,
+        resume=True,
+        on_split=lambda split, count: say(f"{unit.job}: {split.name} of {count} splits"),
+    )
+    splits = {
+        part.results_dir.name: {
+            "evaluated": sorted({row.task for row in part.rows}),
+            "unchanged": list(part.unchanged),
+            "failed": part.failed,
+        }
+        for part in every
+    }
+    folder.finish(unit, splits=splits)
+
+
+def _request(unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any]) -> EvaluationRequest:
+    spec, files = unit.spec, features["extracted"]
+    options = dict(spec["options"])
+    prompts = options.pop("zeroshot_prompt_file")
+    options |= {name: tuple(options[name]) for name in ("n_shot", "n_way")}
+    options["zeroshot_prompt_file"] = Path(prompts) if prompts else None
+    return EvaluationRequest(
+        tasks=tasks,
+        train=_features(files, "train"),
+        test=_features(files, "test"),
+        val=_features(files, "val") if "val" in files else None,
+        results_dir=Path(spec["results_dir"]),
+        dataset=unit.dataset,
+        encoder=spec["label"],
+        preset=spec["preset"],
+        seed=spec["seed"],
+        device=spec["device"],
+        weights=spec["weights"],
+        options=Options(**options),
+    )
+
+
+def _features(files: Mapping[str, Any], split: str) -> FeatureSet:
+    if split not in files:
+        raise HistobenchError(f"none of the {split} images could be read; `histobench data check` says why")
+    features = load(files[split]["path"])
+    if features.metadata.get("fingerprint") != files[split]["fingerprint"]:
+        raise HistobenchError(
+            f"{files[split]['path']} was replaced while this run was at work, by another one with other "
+            "images of the same name; run again, or give each its own --results"
+        )
+    return features

@@ -1,0 +1,329 @@
+"""The units that make features: prepare a dataset, compute shards of rows, write feature files."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from histobench.core.cache_folder import cache_dir
+from histobench.core.device import device_name, resolve_device
+from histobench.core.errors import HistobenchError
+from histobench.core.progress import Progress
+from histobench.roi.data.dataset import SPLITS, RoiDataset
+from histobench.roi.data.problem import listing
+from histobench.roi.data.source import DatasetSource
+from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.extract import Extraction, extract, plan_extraction
+from histobench.roi.features.extraction import problems_of, write_features
+from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
+from histobench.roi.features.fingerprint import versions
+from histobench.roi.features.inference.device_runner import PRECISION
+from histobench.roi.features.inference.loop import Unit as Shard
+from histobench.roi.features.inference.share_stage import ShareStage
+from histobench.roi.features.loading.loader import useful_workers
+from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.work.image_list import read_images, read_keys, write_images, write_keys
+from histobench.roi.work.run_folder import RunFolder, write_lines
+from histobench.roi.work.unit import Unit
+
+#: Shards of one unit: some seconds of work, which is what a lost machine costs.
+SHARDS_PER_UNIT = {"cuda": 8}
+#: Encoders of one unit have together no more weights than this, for they are on the device at once.
+PARAMETERS = 1_200_000_000
+
+
+def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
+    """Decide how the features of a dataset are computed, and list what is missing as units.
+
+    With `whole` in its spec everything is computed and written at once, by this process.
+    """
+    spec = unit.spec
+    recipes = [EncoderRecipe(**recipe) for recipe in spec["recipes"]]
+    dataset = DatasetSource.from_note(spec["source"]).load()
+    if spec["whole"]:
+        _extract_whole(folder, unit, dataset, recipes, progress)
+        return
+    plan = plan_extraction(dataset, recipes, Path(spec["save_dir"]), Settings(**spec["settings"]))
+    images = folder.path / "images" / f"{unit.id}.jsonl"
+    begins = write_images(images, (shard.keys for shard in plan.units), plan.refs)
+    keys = folder.path / "images" / f"{unit.id}.keys"
+    order = write_keys(keys, dataset, plan.keys)
+    listed = folder.path / "shards" / f"{unit.id}.jsonl"
+    write_lines(listed, shard_units(unit, plan, begins))
+    folder.finish(
+        unit,
+        files=[images, keys, listed],
+        encoders=[encoder.as_note() for encoder in plan.encoders],
+        failures=dict(plan.failures),
+        unreadable={str(path): why for path, why in plan.unreadable.items()},
+        order=order,
+        device=plan.device,
+        device_kind=device_kind(plan.device),
+        threads=plan.threads,
+        versions=versions(),
+    )
+
+
+def shard_units(unit: Unit, plan: ExtractionPlan, begins: Sequence[int]) -> list[Unit]:
+    """The shards of a plan, some of them to a unit, for encoders that share the decoding."""
+    size = SHARDS_PER_UNIT.get(plan.device.partition(":")[0], 1)
+    units: list[Unit] = []
+    started: set[int] = set()
+    for team in _teams(plan.encoders):
+        row = 0
+        while row < len(plan.units):
+            positions = [position for position in plan.units[row].encoders if position in team]
+            end = row + 1
+            while (
+                end < min(len(plan.units), row + size)
+                and plan.units[end].encoders == plan.units[row].encoders
+            ):
+                end += 1
+            if positions:
+                shards = plan.units[row:end]
+                spec = {
+                    "prepare": unit.id,
+                    "encoders": positions,
+                    "begin": begins[row],
+                    "end": begins[end],
+                    "sizes": [len(shard.keys) for shard in shards],
+                    # How far the fast path is from the plain one is measured on an encoder's first images.
+                    "first": [position for position in positions if position not in started],
+                }
+                started.update(positions)
+                names = ", ".join(plan.encoders[position].facts.asked for position in positions)
+                units.append(Unit("shards", unit.dataset, names, spec, (unit.id,)))
+            row = end
+    return units
+
+
+def _teams(encoders: Sequence[PlannedEncoder]) -> list[set[int]]:
+    """Encoders that see the same pixels, as many together as one device may be asked to hold."""
+    teams: list[tuple[str, int, set[int]]] = []
+    for position, encoder in enumerate(encoders):
+        for number, (pixels, parameters, members) in enumerate(teams):
+            if pixels == encoder.pixels and parameters + encoder.parameters <= PARAMETERS:
+                teams[number] = (pixels, parameters + encoder.parameters, members | {position})
+                break
+        else:
+            teams.append((encoder.pixels, encoder.parameters, {position}))
+    return [members for _, _, members in teams]
+
+
+def open_stage(prepared: Mapping[str, Any], unit: Unit, asked: Mapping[str, Any]) -> ShareStage:
+    """The encoders of a unit, ready on this machine's device, with the decisions of the plan."""
+    check_machine(prepared)
+    encoders = [PlannedEncoder.from_note(prepared["encoders"][place]) for place in unit.spec["encoders"]]
+    settings = Settings(**{**asked, "on_bad_image": "skip"})
+    return ShareStage(
+        [encoder.recipe for encoder in encoders],
+        [encoder.description for encoder in encoders],
+        [{"exactness": {}, **encoder.record} for encoder in encoders],
+        root=cache_dir(),
+        settings=settings,
+        workers=_workers(settings, prepared["device"]),
+        threads=int(prepared["threads"]),
+    )
+
+
+def compute_shards(
+    folder: RunFolder, prepared: Mapping[str, Any], stage: ShareStage, unit: Unit, progress: Progress
+) -> None:
+    """Compute the rows of a unit that are not in the cache, and name the files they are in."""
+    spec = unit.spec
+    images = read_images(folder.path / "images" / f"{spec['prepare']}.jsonl", spec["begin"], spec["end"])
+    keys, refs = [key for key, _ in images], dict(images)
+    for track in stage.tracks:
+        track.cache.refresh()
+    before = stage.seconds
+    shards, start = [], 0
+    for size in spec["sizes"]:
+        part = tuple(keys[start : start + size])
+        lacking = [
+            number for number, track in enumerate(stage.tracks) if not all(key in track.cache for key in part)
+        ]
+        if lacking:
+            shards.append(Shard(part, tuple(lacking)))
+        start += size
+    for number, place in enumerate(spec["encoders"]):
+        track, planned = stage.tracks[number], PlannedEncoder.from_note(prepared["encoders"][place])
+        if place in spec["first"] and "exactness" not in planned.record:
+            track.record.pop("exactness", None)
+            track.job = planned.job  # what is measured is kept where every reader looks
+    bad = stage.run(shards, refs, known_bad=False, progress=progress) if shards else {}
+    for track in stage.tracks:
+        track.record.setdefault("exactness", {})
+        track.job = ""
+    lost = [key for key in keys if any(key not in track.cache for track in stage.tracks)]
+    if lost:
+        reason = bad.get(lost[0], "its row is not in the cache")
+        raise HistobenchError(
+            f"{len(lost)} images could not be used, the first is {refs[lost[0]].name}: {reason}"
+        )
+    folder.finish(
+        unit,
+        files=sorted({path for track in stage.tracks for path in track.cache.files_of(keys)}),
+        computed={
+            str(place): sum(len(shard.keys) for shard in shards if number in shard.encoders)
+            for number, place in enumerate(spec["encoders"])
+        },
+        seconds={
+            str(place): stage.seconds[number] - before[number]
+            for number, place in enumerate(spec["encoders"])
+        },
+        host=socket.gethostname(),
+        device=device_name(stage.device),
+    )
+
+
+def write_feature_files(
+    folder: RunFolder, unit: Unit, prepared: Mapping[str, Any], prepare_unit: Unit
+) -> None:
+    """Write the feature files of one encoder from the cache."""
+    asked = unit.spec["asked"]
+    if asked in prepared["failures"]:
+        raise HistobenchError(prepared["failures"][asked])
+    if prepare_unit.spec["whole"]:
+        written = prepared["extractions"][asked]
+        folder.finish(unit, files=[Path(file["path"]) for file in written["extracted"].values()], **written)
+        return
+    place, planned = next(
+        (place, PlannedEncoder.from_note(note))
+        for place, note in enumerate(prepared["encoders"])
+        if note["recipe"]["name"] == asked
+    )
+    spec = prepare_unit.spec
+    dataset = DatasetSource.from_note(spec["source"]).load()
+    keys = read_keys(folder.path / "images" / f"{prepare_unit.id}.keys", dataset, prepared["order"])
+    cache = RowCache(cache_dir(), planned.description)
+    problems = problems_of(
+        dataset, keys, {Path(path): why for path, why in prepared["unreadable"].items()}, cache.bad
+    )
+    if problems and spec["settings"]["on_bad_image"] == "stop":
+        raise HistobenchError(
+            f"{listing(problems.values())}\n  --on-bad-image skip leaves such images out; "
+            "what has been computed is kept"
+        )
+    missing = sum(key not in cache for key in dict.fromkeys(keys.values()))
+    if missing:
+        raise HistobenchError(f"{missing} images are not computed yet; histobench run --retry-failed goes on")
+    record = cache.decision(PRECISION) | cache.decision(planned.job)
+    written_sets = [
+        write_features(
+            planned.facts,
+            cache,
+            dataset,
+            split,
+            keys,
+            problems,
+            save_dir=Path(spec["save_dir"]),
+            generation=cache.generation,
+            precision=str(record.get("precision", planned.description["precision"])),
+            exactness=record.get("exactness"),
+        )
+        for split in SPLITS
+        if dataset.splits.get(split)
+    ]
+    shards = [folder.output(shard.id) or {} for shard in folder.shards(prepare_unit.id)]
+    found = _extraction_note(
+        written_sets,
+        computed=sum(int(note.get("computed", {}).get(str(place), 0)) for note in shards),
+        seconds=sum(float(note.get("seconds", {}).get(str(place), 0.0)) for note in shards),
+        device=next((str(note["device"]) for note in shards if "device" in note), ""),
+    )
+    folder.finish(unit, files=[item.path for item in written_sets], **found)
+
+
+def _extract_whole(
+    folder: RunFolder, unit: Unit, dataset: RoiDataset, recipes: Sequence[EncoderRecipe], progress: Progress
+) -> None:
+    """All encoders in one pass over the images; if one of them is at fault, each alone."""
+    failures: dict[str, str] = {}
+    done = _extracted(unit, dataset, recipes, progress, failures if len(recipes) == 1 else None)
+    if done is None:
+        done = []
+        for recipe in recipes:
+            done += _extracted(unit, dataset, [recipe], progress, failures) or []
+    device = unit.spec["settings"]["device"]
+    # Of several devices that share the images only the first is timed.
+    timed = "" if device and "," in device else device_name(_resolved(device))
+    extractions = {}
+    for recipe in recipes:
+        written = [item for item in done if item.asked == recipe.name]
+        if written:
+            extractions[recipe.name] = _extraction_note(
+                written,
+                computed=sum(item.computed for item in written),
+                seconds=max(item.forward_seconds for item in written),  # those of all splits together
+                device=timed,
+            )
+    folder.finish(unit, failures=failures, extractions=extractions)
+
+
+def _extracted(
+    unit: Unit,
+    dataset: RoiDataset,
+    recipes: Sequence[EncoderRecipe],
+    progress: Progress,
+    failures: dict[str, str] | None,
+) -> list[Extraction] | None:
+    """What was extracted; None where it failed, which `failures` are told about."""
+    try:
+        return extract(
+            dataset, list(recipes), Path(unit.spec["save_dir"]), **unit.spec["settings"], progress=progress
+        )
+    except HistobenchError as error:
+        if failures is not None:
+            failures[recipes[0].name] = str(error)
+        return None
+
+
+def _extraction_note(
+    written: Sequence[Extraction], *, computed: int, seconds: float, device: str
+) -> dict[str, Any]:
+    return {
+        "encoder": written[0].asked,
+        "extracted": {
+            item.split: {"path": str(item.path), "fingerprint": item.fingerprint} for item in written
+        },
+        "computed": computed,
+        "seconds": seconds,
+        "device": device,
+    }
+
+
+def check_machine(prepared: Mapping[str, Any]) -> None:
+    """Refuse to add to features from another version, or from another kind of device."""
+    here, there = versions(), prepared["versions"]
+    for package in ("histobench", "torch"):
+        if here.get(package) != there.get(package):
+            raise HistobenchError(
+                f"{socket.gethostname()} has {package} {here.get(package)}, but this run was planned with "
+                f"{there.get(package)}: install the same version on every node, or begin a new run"
+            )
+    device = prepared["device"]
+    kind = device_kind(_resolved(device if device.partition(":")[0] == "cpu" else None))
+    if kind != prepared["device_kind"]:
+        raise HistobenchError(
+            f"{socket.gethostname()} has {kind}, but this run was planned on {prepared['device_kind']}: "
+            "features would differ in their last bits; ask for nodes of one kind, or begin a new run"
+        )
+
+
+def device_kind(device: str) -> str:
+    """What has to be the same for the same bits: the name of the GPU, or the processor's family."""
+    import torch
+
+    kind = torch.device(device)
+    return device_name(device) if kind.type == "cuda" else f"{kind.type} {platform.machine()}"
+
+
+def _resolved(device: str | None) -> str:
+    return resolve_device((device or "").partition(",")[0] or None)
+
+
+def _workers(settings: Settings, device: str) -> int:
+    return useful_workers(settings.num_workers, on_cpu=device.startswith("cpu"))

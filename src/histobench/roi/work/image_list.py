@@ -1,0 +1,81 @@
+"""The images that a dataset lacks, in one file that workers read pieces of; and the hashes of all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from histobench.core.atomic import atomic_path
+from histobench.core.errors import HistobenchError
+from histobench.core.reading import patiently, read_bytes, unreadable
+from histobench.roi.data.dataset import SPLITS, RoiDataset
+from histobench.roi.data.image_ref import ImageRef
+
+_UNREADABLE = bytes(32)
+
+
+def write_images(
+    path: Path, shards: Iterable[tuple[bytes, ...]], refs: Mapping[bytes, ImageRef]
+) -> list[int]:
+    """Write one line per image; gives the byte at which every shard begins, and the end of the file."""
+    begins, place = [0], 0
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        for keys in shards:
+            for key in keys:
+                place += handle.write(json.dumps([key.hex(), *refs[key]]).encode() + b"\n")
+            begins.append(place)
+    return begins
+
+
+def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]]:
+    """The images between two such places."""
+
+    def read() -> bytes:
+        with path.open("rb") as handle:
+            handle.seek(begin)
+            return handle.read(end - begin)
+
+    try:
+        lines = patiently(read).splitlines()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    parsed = map(json.loads, lines)
+    return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in parsed]
+
+
+def write_keys(path: Path, dataset: RoiDataset, keys: Mapping[Path, bytes]) -> str:
+    """Write the content hash of every image in the order of the dataset; gives a digest of that order."""
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        for split in SPLITS:
+            for image in dataset.splits.get(split, ()):
+                handle.write(keys.get(image.path, _UNREADABLE))
+    return order_of(dataset)
+
+
+def read_keys(path: Path, dataset: RoiDataset, order: str) -> dict[Path, bytes]:
+    """The content hash of every readable image; a dataset that is no longer the planned one is refused."""
+    if order_of(dataset) != order:
+        raise HistobenchError(
+            f"{dataset.name} has changed since this run was planned (images, labels or groups); run again"
+        )
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    images = [image for split in SPLITS for image in dataset.splits.get(split, ())]
+    if len(data) != 32 * len(images):
+        raise HistobenchError(f"{path} is cut short; begin a new run")
+    found = {image.path: data[32 * row : 32 * row + 32] for row, image in enumerate(images)}
+    return {place: key for place, key in found.items() if key != _UNREADABLE}
+
+
+def order_of(dataset: RoiDataset) -> str:
+    """A digest of all that a dataset says about its images, in their order."""
+    digest = hashlib.sha256(json.dumps([dataset.name, list(dataset.classes)]).encode())
+    for split in SPLITS:
+        for image in dataset.splits.get(split, ()):
+            said = [split, str(image.path), image.label, image.name, image.group, list(image.sites)]
+            digest.update(json.dumps(said).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

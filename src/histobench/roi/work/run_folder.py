@@ -1,0 +1,146 @@
+"""The folder of one run: its units, written once, and the output of each, written when it is done.
+
+Whether a unit is done is seen from its output alone: it is there and what it names is there. So any number of
+workers may read and write here at the same time, on any machine, and each may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from histobench.core.atomic import create_json, write_json, write_text
+from histobench.core.errors import HistobenchError
+from histobench.core.reading import patiently, read_bytes, read_note, unreadable
+from histobench.roi.work.unit import Unit
+
+RUNS = "work/runs"
+UNITS = "units.jsonl"
+PLAN = "plan.json"
+#: States of a unit with an output; one without is still to be done.
+DONE, FAILED, BLOCKED = "done", "failed", "blocked"
+
+
+class RunFolder:
+    """`results/work/runs/NAME`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._units: list[Unit] | None = None
+        self._shards: dict[str, list[Unit]] = {}
+        self._finished: dict[str, dict[str, Any]] = {}
+
+    @classmethod
+    def create(cls, results: Path, plan: Mapping[str, Any], units: Sequence[Unit]) -> RunFolder:
+        """A new run; `plan` is plain values, `units` all that is known before images are hashed."""
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}"
+        folder = cls(results / RUNS / name)
+        write_json(folder.path / PLAN, dict(plan))
+        write_lines(folder.path / UNITS, units)
+        return folder
+
+    @classmethod
+    def latest(cls, results: Path) -> RunFolder | None:
+        """The run that was begun last in a results folder."""
+        found = sorted(path.parent for path in (results / RUNS).glob(f"*/{UNITS}"))
+        return cls(found[-1]) if found else None
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What was asked for, as plain values."""
+        return read_note(self.path / PLAN) or {}
+
+    def units(self) -> list[Unit]:
+        """Every unit that is known by now, in the order in which one worker would do them."""
+        if self._units is None:
+            self._units = read_lines(self.path / UNITS)
+        every: list[Unit] = []
+        for unit in self._units:
+            every.append(unit)
+            if unit.kind == "prepare":
+                every += self.shards(unit.id)
+        return every
+
+    def shards(self, prepare: str) -> list[Unit]:
+        """The units that preparing a dataset has found; none before it is done."""
+        if prepare not in self._shards:
+            if not (self.path / "shards" / f"{prepare}.jsonl").is_file():
+                return []
+            self._shards[prepare] = read_lines(self.path / "shards" / f"{prepare}.jsonl")
+        return self._shards[prepare]
+
+    def refresh(self) -> None:
+        """Take note of outputs that others have written."""
+        try:
+            names = patiently(lambda: os.listdir(self.path / "outputs"))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise unreadable(self.path / "outputs", error) from error
+        for name in names:
+            unit, ending = os.path.splitext(name)
+            if ending == ".json" and not name.startswith(".") and unit not in self._finished:
+                self._look(unit)
+
+    def output(self, unit: str) -> dict[str, Any] | None:
+        """What a unit gave, with its `state`; None while it is still to be done."""
+        return self._finished.get(unit) or self._look(unit)
+
+    def state(self, unit: str) -> str | None:
+        """`done`, `failed`, `blocked`, or None as far as is known since `refresh`."""
+        return self._finished.get(unit, {}).get("state")
+
+    def finish(self, unit: Unit, *, files: Iterable[Path] = (), **found: Any) -> None:
+        """Note that a unit is done; the first of two workers that did the same is believed."""
+        note = {"state": DONE, "unit": unit.id, "files": [str(path) for path in files], **found}
+        path = self._path(unit.id)
+        if not create_json(path, note) and self._look(unit.id) is None:
+            write_json(path, note)  # an output that no longer holds
+        self._look(unit.id)
+
+    def fail(self, unit: Unit, reason: str, *, state: str = FAILED, job: str = "") -> None:
+        """Note that a unit cannot be done, and why; `job` is what messages call it."""
+        note = {"state": state, "unit": unit.id, "job": job or unit.job, "reason": reason}
+        create_json(self._path(unit.id), note)
+        self._look(unit.id)
+
+    def forget_failures(self) -> int:
+        """Let what failed be tried again; how many units that are."""
+        self.refresh()
+        again = [
+            unit for unit, note in self._finished.items() if note["state"] != DONE or note.get("failures")
+        ]
+        for unit in again:
+            self._path(unit).unlink(missing_ok=True)
+            del self._finished[unit]
+        return len(again)
+
+    def _path(self, unit: str) -> Path:
+        return self.path / "outputs" / f"{unit}.json"
+
+    def _look(self, unit: str) -> dict[str, Any] | None:
+        """Read an output, and believe it if all that it names is there."""
+        note = read_note(self._path(unit))
+        if note is None or not all(os.path.exists(path) for path in note.get("files", ())):
+            return None
+        self._finished[unit] = note
+        return note
+
+
+def write_lines(path: Path, units: Sequence[Unit]) -> None:
+    """Write units, one per line."""
+    write_text(path, "".join(f"{unit.as_line()}\n" for unit in units))
+
+
+def read_lines(path: Path) -> list[Unit]:
+    """What `write_lines` wrote."""
+    try:
+        return [Unit.from_line(line) for line in read_bytes(path).decode("utf-8").splitlines()]
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise HistobenchError(f"{path} is no list of units: {error}; begin a new run") from error

@@ -1,0 +1,112 @@
+"""How far a run is, from its files alone, while it is at work or long after."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from histobench.core.claim import holder_of
+from histobench.core.errors import HistobenchError
+from histobench.roi.work.conflict import DRIVER
+from histobench.roi.work.run_folder import BLOCKED, DONE, FAILED, RunFolder
+from histobench.roi.work.unit import Unit
+
+RUNNING, STALE, WAITING = "running", "stale", "waiting"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One dataset x encoder: units by state, and why the failed ones failed."""
+
+    dataset: str
+    encoder: str
+    states: Counter[str]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run as it stands."""
+
+    folder: Path
+    engine: str
+    cells: tuple[Cell, ...]
+    states: Counter[str]
+    #: host -> units that are being done there
+    hosts: Counter[str]
+    images: int
+    images_per_second: float | None
+    seconds_left: float | None
+    logs: tuple[Path, ...]
+
+
+def status_of(results: Path) -> Status:
+    """The run that was begun last in a results folder."""
+    folder = RunFolder.latest(results)
+    if folder is None:
+        raise HistobenchError(f"no run in {results}: `histobench run` begins one")
+    folder.refresh()
+    units = folder.units()
+    claimed = {path.stem: path for path in (folder.path / "claims").glob("*.json")}
+    cells: dict[tuple[str, str], tuple[Counter[str], list[str]]] = {}
+    states: Counter[str] = Counter()
+    hosts: Counter[str] = Counter()
+    computed, seconds = 0, 0.0
+    for unit in units:
+        state = folder.state(unit.id)
+        if state is None:
+            state, host = _unfinished(claimed.get(unit.id))
+            hosts.update([host] if host else [])
+        states[state] += 1
+        for encoder in _encoders(unit):
+            found, reasons = cells.setdefault((unit.dataset, encoder), (Counter(), []))
+            found[state] += 1
+            if state == FAILED:
+                reasons.append(str((folder.output(unit.id) or {}).get("reason", "")))
+        if state == DONE and unit.kind == "shards":
+            note = folder.output(unit.id) or {}
+            computed += sum(note.get("computed", {}).values())
+            seconds += sum(note.get("seconds", {}).values())
+    return Status(
+        folder.path,
+        str(folder.plan.get("engine", "")),
+        tuple(
+            Cell(dataset, encoder, found, tuple(dict.fromkeys(reasons)))
+            for (dataset, encoder), (found, reasons) in cells.items()
+        ),
+        states,
+        hosts,
+        computed,
+        computed / seconds if seconds > 0 else None,
+        _left(folder, units, states),
+        tuple(sorted((folder.path / "logs").glob("*.log"))),
+    )
+
+
+def is_alive(folder: RunFolder) -> bool:
+    """Whether the process that began a run is still there."""
+    return holder_of(folder.path / DRIVER) is not None
+
+
+def _unfinished(claim: Path | None) -> tuple[str, str]:
+    if claim is None:
+        return WAITING, ""
+    holder = holder_of(claim)
+    return (STALE, "") if holder is None else (RUNNING, str(holder["host"]))
+
+
+def _encoders(unit: Unit) -> list[str]:
+    """A unit of several encoders counts for each; preparing a dataset is of none."""
+    return unit.encoder.split(", ") if unit.kind == "shards" else [unit.encoder or "(prepare)"]
+
+
+def _left(folder: RunFolder, units: list[Unit], states: Counter[str]) -> float | None:
+    """Seconds until the end at the pace so far; None before anything is done, or when all is."""
+    left = len(units) - states[DONE] - states[FAILED] - states[BLOCKED]
+    finished = states[DONE]
+    if not left or not finished:
+        return None
+    began = (folder.path / "plan.json").stat().st_mtime
+    return (time.time() - began) / finished * left

@@ -1,0 +1,62 @@
+"""A unit of work: what is to be done, what it needs, and a name that says nothing else would be the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+#: `prepare` hashes the images of a dataset and decides how its features are computed; `shards` computes rows
+#: for the cache; `features` writes an encoder's feature files; `evaluate` and `splits` are tasks on them.
+KINDS = ("prepare", "shards", "features", "evaluate", "splits")
+#: What needs the network, and so the device.
+COMPUTING = ("prepare", "shards")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One piece of work; `spec` is plain values, and all that its outcome depends on besides `needs`."""
+
+    kind: str
+    dataset: str
+    encoder: str
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    #: Units that must be finished before.
+    needs: tuple[str, ...] = ()
+    #: Roughly how long it takes on a typical device; None where nothing is known.
+    seconds: float | None = None
+
+    @cached_property
+    def id(self) -> str:
+        """The name of its output."""
+        known = json.dumps([self.kind, self.dataset, self.encoder, self.spec], sort_keys=True)
+        return f"{self.kind}-{hashlib.sha256(known.encode()).hexdigest()[:20]}"
+
+    @property
+    def job(self) -> str:
+        """What messages call it."""
+        parts = [self.dataset, self.encoder, str(self.spec.get("preset", ""))]
+        job = " x ".join(part for part in parts if part)
+        return f"{job}: features" if self.kind in ("prepare", "shards", "features") else job
+
+    def as_line(self) -> str:
+        """The unit as a line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_line(cls, line: str) -> Unit:
+        """What `as_line` gave."""
+        values = json.loads(line)
+        return cls(**{**values, "needs": tuple(values["needs"])})
+
+
+def same_batch(unit: Unit) -> tuple[str, ...]:
+    """Units of one batch are done together: they share an encoder on the device, or loaded features."""
+    if unit.kind == "shards":
+        return unit.kind, unit.spec["prepare"], json.dumps(unit.spec["encoders"])
+    if unit.kind == "evaluate":
+        return unit.kind, unit.dataset, unit.encoder, unit.spec["preset"]
+    return (unit.id,)

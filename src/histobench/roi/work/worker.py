@@ -1,0 +1,119 @@
+"""Does units, one batch after another, and writes their outputs; the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.work.run_folder import BLOCKED, DONE, RunFolder
+from histobench.roi.work.unit import Unit, same_batch
+
+if TYPE_CHECKING:
+    from histobench.core.progress import Progress
+    from histobench.roi.features.inference.share_stage import ShareStage
+
+
+class StoppedError(Exception):
+    """The worker was asked to stop; what it had finished is kept, and the unit is not done."""
+
+
+class Worker:
+    """Keeps the encoders of the last batch on the device, for the next one often needs the same."""
+
+    def __init__(
+        self, folder: RunFolder, progress: Progress, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.folder = folder
+        self._progress = progress
+        self._say = say
+        self._stage: ShareStage | None = None
+        self._staged: tuple[str, ...] = ()
+
+    def perform(self, units: Sequence[Unit]) -> None:
+        """Do the units of one batch; one that cannot be done has an output that says why."""
+        left = [unit for unit in units if not self._is_blocked(unit)]
+        if not left:
+            return
+        try:
+            if left[0].kind == "evaluate":
+                self._evaluate(left)
+                return
+        except HistobenchError as error:
+            for unit in left:
+                self.folder.fail(unit, str(error))
+            return
+        for unit in left:
+            try:
+                self._perform_one(unit)
+            except HistobenchError as error:
+                self.folder.fail(unit, str(error))
+
+    def close(self) -> None:
+        """Let go of the device."""
+        if self._stage is not None:
+            self._stage.close()
+            self._stage, self._staged = None, ()
+
+    def _is_blocked(self, unit: Unit) -> bool:
+        """Whether it waits for something that failed; the failure itself is told there."""
+        for need in unit.needs:
+            output = self.folder.output(need)
+            if output is not None and output["state"] != DONE and unit.kind != "features":
+                self.folder.fail(unit, f"{need} failed", state=BLOCKED)
+                return True
+        return False
+
+    def _perform_one(self, unit: Unit) -> None:
+        from histobench.roi.work import extraction
+        from histobench.roi.work.evaluation import evaluate_splits
+
+        if unit.kind == "prepare":
+            self.close()
+            extraction.prepare(self.folder, unit, self._progress)
+        elif unit.kind == "shards":
+            planning = self._unit(unit.spec["prepare"])
+            prepared = self._output(planning.id)
+            if self._stage is None or self._staged != same_batch(unit):
+                self.close()
+                self._stage = extraction.open_stage(prepared, unit, planning.spec["settings"])
+                self._staged = same_batch(unit)
+            extraction.compute_shards(self.folder, prepared, self._stage, unit, self._progress)
+        elif unit.kind == "features":
+            planning = self._unit(unit.needs[0])
+            output = self._output(planning.id)
+            if output["state"] != DONE:
+                raise HistobenchError(str(output["reason"]))
+            extraction.write_feature_files(self.folder, unit, output, planning)
+        else:
+            with self._threads(unit):
+                evaluate_splits(self.folder, unit, self._output(unit.needs[0]), self._say)
+
+    def _evaluate(self, units: Sequence[Unit]) -> None:
+        from histobench.roi.work.evaluation import evaluate_units
+
+        with self._threads(units[0]):
+            evaluate_units(self.folder, units, self._output(units[0].needs[0]), self._say)
+
+    def _threads(self, unit: Unit) -> AbstractContextManager[Any]:
+        """As many threads as where the run was planned: sums depend on them in their last bits."""
+        features = self._unit(unit.needs[0])
+        threads = self._output(features.needs[0]).get("threads")
+        if threads is None:  # this process has planned it
+            return nullcontext()
+        import torch
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        torch.set_num_threads(int(threads))
+        limits: AbstractContextManager[Any] = threadpool_limits(int(threads))
+        return limits
+
+    def _unit(self, name: str) -> Unit:
+        return next(unit for unit in self.folder.units() if unit.id == name)
+
+    def _output(self, name: str) -> dict[str, Any]:
+        output = self.folder.output(name)
+        if output is None:
+            raise HistobenchError(f"the output of {name} is gone; histobench run --retry-failed goes on")
+        return output
