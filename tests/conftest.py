@@ -5,7 +5,8 @@ from __future__ import annotations
 import builtins
 import io
 import os
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ class FaultyDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder, self._code, self._left, self.failed = "", 0, 0, 0
         self._hidden: set[str] = set()
-        self._monkeypatch = monkeypatch
+        self._listdir = os.listdir
+        self._chance: tuple[random.Random, Sequence[int], float] | None = None
         for module, name in (
             (io, "open"),
             (builtins, "open"),
@@ -50,6 +52,17 @@ class FaultyDisk:
             self._left = 0
 
     @contextmanager
+    def at_random(
+        self, folder: Path, rng: random.Random, codes: Sequence[int], *, share: float
+    ) -> Iterator[None]:
+        """This share of the calls fails with one of the errors; as many listings lack their last file."""
+        self._folder, self._chance = str(folder), (rng, codes, share)
+        try:
+            yield
+        finally:
+            self._chance = None
+
+    @contextmanager
     def lagging(self, *paths: Path) -> Iterator[None]:
         """Listings do not show these files yet."""
         self._hidden = {str(path) for path in paths}
@@ -65,6 +78,14 @@ class FaultyDisk:
                 self._left -= 1
                 self.failed += 1
                 raise OSError(self._code, os.strerror(self._code), str(path))
+            if self._chance and reads and not isinstance(path, int) and str(path).startswith(self._folder):
+                rng, codes, share = self._chance
+                if rng.random() < share:
+                    self.failed += 1
+                    code = rng.choice(codes)
+                    raise OSError(code, os.strerror(code), str(path))
+                if call is self._listdir and rng.random() < share:
+                    return call(path, *args, **options)[:-1]
             found = call(path, *args, **options)
             if listing and isinstance(found, list):
                 return [name for name in found if os.path.join(path, name) not in self._hidden]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,32 @@ def read_note(path: Path) -> dict[str, Any] | None:
     except ValueError:
         return None
     return content if isinstance(content, dict) else None
+
+
+def files_below(folder: Path, ending: str, *, deep: bool = True) -> list[Path]:
+    """The files below a folder whose names end so, sorted; none where there is no folder.
+
+    A folder that cannot be listed is an error: what is made of half a listing would pass for the whole.
+    """
+
+    def walk() -> list[Path]:
+        found: list[Path] = []
+        for place, folders, names in os.walk(folder, onerror=_raise, followlinks=False):
+            found += [Path(place, name) for name in names if name.endswith(ending)]
+            if not deep:
+                folders.clear()
+        return sorted(found)
+
+    try:
+        return patiently(walk)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def unreadable(path: Path, error: OSError) -> HistobenchError:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from histobench.core.atomic import create_json, write_json
 from histobench.core.derived import derive
-from histobench.core.reading import read_note
+from histobench.core.reading import files_below, read_note
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.plan.schema import Plan
 
@@ -29,7 +29,7 @@ def write_dataset_notes(plan: Plan) -> None:
         if entry.class2id is not None:
             found = replace(found, classes_file=str(entry.class2id.resolve()))
         write_json(parts / f"{entry.name}.json", found.as_note())
-    derive(lambda: sorted(parts.glob("*.json")), lambda paths: _write(plan.results / FILE, paths))
+    derive(lambda: files_below(parts, ".json", deep=False), lambda paths: _write(plan.results / FILE, paths))
 
 
 def _write(path: Path, parts: Sequence[Path]) -> None:

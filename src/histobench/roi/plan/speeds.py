@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from histobench.core.atomic import write_json
 from histobench.core.derived import derive
 from histobench.core.device import device_name as device_name
-from histobench.core.reading import read_note
+from histobench.core.reading import files_below, read_note
 from histobench.roi.encoders.own_name import label_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def write_speeds(folder: Path, measured: Mapping[str, Speed]) -> None:
             _note(parts, name, speed, at=0)
     for name, speed in measured.items():
         _note(parts, name, speed, at=time.time_ns())
-    derive(lambda: sorted(parts.glob("*.json")), lambda paths: _write(folder / FILE, paths))
+    derive(lambda: files_below(parts, ".json", deep=False), lambda paths: _write(folder / FILE, paths))
 
 
 def _note(parts: Path, name: str, speed: Speed, *, at: int) -> None:

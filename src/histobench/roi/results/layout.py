@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from histobench.core.reading import files_below
+
 COMPLETE = "_complete_results.json"
 DETAILED = "_detailed_results.csv"
 PER_EPISODE = "_per_episode_metrics.json"
@@ -23,7 +25,7 @@ _FEW_SHOT_SETTING = re.compile(r"^(\d+)way_(\d+)shot$")
 
 def stored_in(folder: Path) -> list[Path]:
     """The files that results of a task are known by, below its folder."""
-    return sorted(path for ending in (COMPLETE, ROBUSTNESS) for path in folder.rglob(f"*{ending}"))
+    return sorted(path for ending in (COMPLETE, ROBUSTNESS) for path in files_below(folder, ending))
 
 
 @dataclass(frozen=True)

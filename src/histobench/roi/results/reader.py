@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.core.reading import files_below
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
 from histobench.roi.results.layout import COMPLETE, SPLITS, TaskFiles
@@ -55,7 +56,7 @@ def split_runs(results_dir: str | Path) -> list[StoredRun]:
 
 
 def _all_results(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob(f"*{COMPLETE}") if not path.name.startswith("."))
+    return [path for path in files_below(folder, COMPLETE) if not path.name.startswith(".")]
 
 
 def read_content(path: Path) -> dict[str, Any]:

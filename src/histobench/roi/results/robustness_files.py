@@ -15,6 +15,7 @@ from histobench import __version__
 from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_name import check_plain_name
+from histobench.core.reading import files_below
 from histobench.roi.results.layout import ROBUSTNESS
 from histobench.roi.results.stored_run import RunIdentity
 from histobench.roi.robustness.pack import TASK
@@ -118,7 +119,7 @@ def write_robustness(
 def load_robustness(results_dir: str | Path) -> list[StoredRobustness]:
     """Every pack under a results folder, in the order of their paths."""
     found = []
-    for path in sorted(Path(results_dir).rglob(f"*{ROBUSTNESS}")):
+    for path in files_below(Path(results_dir), ROBUSTNESS):
         if path.name.startswith("."):
             continue
         try:

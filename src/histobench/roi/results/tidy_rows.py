@@ -10,6 +10,7 @@ from typing import Any
 
 from histobench.core.derived import derive, is_older
 from histobench.core.errors import HistobenchError
+from histobench.core.reading import files_below
 from histobench.core.tidy_store import COLUMNS, write_rows
 from histobench.roi.results.layout import COMPLETE
 from histobench.roi.results.reader import read_run
@@ -27,8 +28,14 @@ def write_tidy_rows(results_dir: Path) -> None:
 
 def _sources(results_dir: Path) -> list[Path]:
     """The results of this folder itself; other runs below it have tables of their own."""
-    found = [path for pattern in ("*", "*/way_*") for path in results_dir.glob(f"{pattern}/*{COMPLETE}")]
-    return sorted((path for path in found if not path.name.startswith(".")), key=_natural)
+    found = [path.relative_to(results_dir) for path in files_below(results_dir, COMPLETE)]
+    mine = (
+        path
+        for path in found
+        if not path.name.startswith(".")
+        and (len(path.parts) == 2 or (len(path.parts) == 3 and path.parts[1].startswith("way_")))
+    )
+    return [results_dir / path for path in sorted(mine, key=_natural)]
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -43,7 +50,10 @@ def _write(results_dir: Path, paths: Sequence[Path]) -> None:
 def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         run = read_run(path)
-    except HistobenchError as error:  # another tool's file is no reason to fail after the work
+    except HistobenchError as error:
+        if isinstance(error.__cause__, OSError):  # the table would lack what is there
+            raise
+        # Another tool's file is no reason to fail after the work.
         log.warning("left out of %s: %s", TIDY_FILE, error)
         return []
     known = {name: getattr(run.identity, name) for name in COLUMNS if hasattr(run.identity, name)}

@@ -8,6 +8,7 @@ from typing import Any
 
 from histobench.core.claim import holder_of
 from histobench.core.errors import HistobenchError
+from histobench.core.reading import files_below
 from histobench.roi.work.engines.slurm import queued
 from histobench.roi.work.run_folder import RunFolder
 
@@ -36,7 +37,7 @@ def check_free(results: Path, plan: Mapping[str, Any]) -> None:
 
 def at_work(folder: RunFolder) -> list[dict[str, Any]]:
     """Who is at work on a run: the holders of its claims, and the jobs that wait for their turn."""
-    paths = [folder.path / DRIVER, *(folder.path / "claims").glob("*.json")]
+    paths = [folder.path / DRIVER, *files_below(folder.path / "claims", ".json", deep=False)]
     holders = [holder for path in paths if (holder := holder_of(path)) is not None]
     jobs = [{"job": name, "tasks": count} for name, count in queued(folder).items()]
     return [*holders, *jobs]

@@ -15,7 +15,7 @@ from typing import Any
 
 from histobench.core.atomic import create_json, write_json, write_text
 from histobench.core.errors import HistobenchError
-from histobench.core.reading import patiently, read_bytes, read_note, unreadable
+from histobench.core.reading import files_below, patiently, read_bytes, read_note, unreadable
 from histobench.roi.work.unit import Unit
 
 RUNS = "work/runs"
@@ -46,8 +46,14 @@ class RunFolder:
     @classmethod
     def latest(cls, results: Path) -> RunFolder | None:
         """The run that was begun last in a results folder."""
-        found = sorted(path.parent for path in (results / RUNS).glob(f"*/{UNITS}"))
-        return cls(found[-1]) if found else None
+        try:
+            names = patiently(lambda: os.listdir(results / RUNS))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unreadable(results / RUNS, error) from error
+        found = (results / RUNS / name for name in sorted(names, reverse=True))
+        return next((cls(path) for path in found if (path / UNITS).is_file()), None)
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -75,16 +81,9 @@ class RunFolder:
 
     def refresh(self) -> None:
         """Take note of outputs that others have written."""
-        try:
-            names = patiently(lambda: os.listdir(self.path / "outputs"))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise unreadable(self.path / "outputs", error) from error
-        for name in names:
-            unit, ending = os.path.splitext(name)
-            if ending == ".json" and not name.startswith(".") and unit not in self._finished:
-                self._look(unit)
+        for path in files_below(self.path / "outputs", ".json", deep=False):
+            if not path.name.startswith(".") and path.stem not in self._finished:
+                self._look(path.stem)
 
     def output(self, unit: str) -> dict[str, Any] | None:
         """What a unit gave, with its `state`; None while it is still to be done."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from histobench.core.claim import holder_of
 from histobench.core.errors import HistobenchError
+from histobench.core.reading import files_below
 from histobench.roi.work.conflict import DRIVER
 from histobench.roi.work.run_folder import BLOCKED, DONE, FAILED, RunFolder
 from histobench.roi.work.unit import Unit
@@ -49,7 +50,7 @@ def status_of(results: Path) -> Status:
         raise HistobenchError(f"no run in {results}: `histobench run` begins one")
     folder.refresh()
     units = folder.units()
-    claimed = {path.stem: path for path in (folder.path / "claims").glob("*.json")}
+    claimed = {path.stem: path for path in files_below(folder.path / "claims", ".json", deep=False)}
     cells: dict[tuple[str, str], tuple[Counter[str], list[str]]] = {}
     states: Counter[str] = Counter()
     hosts: Counter[str] = Counter()

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.reading import patiently
 from histobench.roi.work.run_folder import BLOCKED, DONE, RunFolder
 from histobench.roi.work.unit import Unit, same_batch
 
@@ -34,21 +35,25 @@ class Worker:
     def perform(self, units: Sequence[Unit]) -> None:
         """Do the units of one batch; one that cannot be done has an output that says why."""
         left = [unit for unit in units if not self._is_blocked(unit)]
-        if not left:
-            return
-        try:
-            if left[0].kind == "evaluate":
-                self._evaluate(left)
-                return
-        except HistobenchError as error:
-            for unit in left:
-                self.folder.fail(unit, str(error))
+        if left and left[0].kind == "evaluate":
+            self._attempt(left, lambda: self._evaluate(left))
             return
         for unit in left:
-            try:
-                self._perform_one(unit)
-            except HistobenchError as error:
-                self.folder.fail(unit, str(error))
+            self._attempt([unit], lambda unit=unit: self._perform_one(unit))  # type: ignore[misc]
+
+    def _attempt(self, units: Sequence[Unit], work: Callable[[], None]) -> None:
+        """An error of the disk may pass, and what a unit has done so far is not done again."""
+        try:
+            patiently(work)
+        except HistobenchError as error:
+            self._fail(units, str(error))
+        except OSError as error:
+            self._fail(units, f"{error.filename or 'the disk'}: {error.strerror or error}; try again")
+
+    def _fail(self, units: Sequence[Unit], reason: str) -> None:
+        for unit in units:
+            if self.folder.output(unit.id) is None:
+                self.folder.fail(unit, reason)
 
     def close(self) -> None:
         """Let go of the device."""

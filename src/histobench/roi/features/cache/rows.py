@@ -31,7 +31,10 @@ ABANDONED_SECONDS = 3600.0
 def remove_leftovers(folder: Path, name: str = "") -> None:
     """Delete half-written files (of `name`, or of anything) that nobody has touched for an hour."""
     limit = time.time() - ABANDONED_SECONDS
-    for path in folder.iterdir() if folder.is_dir() else ():
+    paths: list[Path] = []
+    with contextlib.suppress(OSError):  # tidying up can wait
+        paths = list(folder.iterdir())
+    for path in paths:
         if path.name.startswith(f".{name}") and path.name.endswith(".tmp"):
             with contextlib.suppress(OSError):  # another process may be quicker
                 if path.stat().st_mtime < limit:

@@ -1,0 +1,220 @@
+"""Units give the same bytes whoever does them, however often, and whatever the disk does meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histobench.cli.main import main
+from histobench.core import reading
+from histobench.core.claim import try_claim
+from histobench.core.errors import HistobenchError
+from histobench.core.progress import Silent
+from histobench.roi.features.cache.rows import shard_files
+from histobench.roi.features.inference import loop as shard_sizes
+from histobench.roi.plan.benchmark import run_benchmark
+from histobench.roi.plan.schema import Plan, read_plan
+from histobench.roi.work.engines.engine import Display
+from histobench.roi.work.loop import work_through
+from histobench.roi.work.run_folder import RunFolder
+from histobench.roi.work.status import status_of
+from histobench.roi.work.worker import Worker
+
+Same = Callable[[Path, Path], None]
+
+
+class TwoWorkers:
+    """Units as on a cluster, done by two workers of this process in turns; one forgets what it had loaded."""
+
+    name = "turns"
+    whole = False
+
+    def check(self) -> None:
+        pass
+
+    def run(self, folder: RunFolder, display: Display) -> bool:
+        workers = [Worker(RunFolder(folder.path), Silent()) for _ in range(2)]
+        for turn in range(200):
+            folder.refresh()
+            if all(folder.state(unit.id) is not None for unit in folder.units()):
+                break
+            left = iter((False, True))
+            work_through(RunFolder(folder.path), workers[turn % 2], stopped=lambda left=left: next(left))
+        for worker in workers:
+            worker.close()
+        return True
+
+
+@pytest.fixture
+def plan(
+    tiles: Callable[[int], Path],
+    write_plan: Callable[[Path], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Plan:
+    monkeypatch.setattr(shard_sizes, "CPU_SHARD_IMAGES", 16)
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    return read_plan(write_plan(tiles(60)))
+
+
+@pytest.fixture
+def local(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What this process gives by itself."""
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache-local"))
+    done = run_benchmark(plan)
+    assert done.outcome.evaluated == 4
+    assert not done.outcome.failures
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    return plan.results.rename(tmp_path / "local")
+
+
+def test_units_in_any_hands_give_the_bytes_of_one_process(plan: Plan, local: Path, assert_same: Same) -> None:
+    done = run_benchmark(plan, engine=TwoWorkers())
+    assert (done.outcome.evaluated, done.outcome.failures) == (4, [])
+    assert_same(local, plan.results)
+    status = status_of(plan.results)
+    assert dict(status.states) == {"done": 11}  # 1 prepares, 4 of shards, 2 of features, 4 evaluate
+    assert status.images == 120
+    again = run_benchmark(plan, engine=TwoWorkers())
+    assert (again.outcome.evaluated, again.outcome.unchanged) == (0, 4)
+    assert_same(local, plan.results)
+
+
+def test_done_is_what_the_output_and_the_files_it_names_say(
+    plan: Plan, local: Path, assert_same: Same, tmp_path: Path
+) -> None:
+    run_benchmark(plan, engine=TwoWorkers())
+    shard = next(
+        path for folder in (tmp_path / "cache" / "features").iterdir() for path in shard_files(folder)
+    )
+    shard.unlink()
+    shutil.rmtree(plan.results / "tiles" / "Edge")
+    assert sorted(status_of(plan.results).states) == ["done", "waiting"]
+    folder = RunFolder.latest(plan.results)
+    assert folder is not None
+    run_benchmark(plan, engine=TwoWorkers(), retry_failed=True)
+    assert RunFolder.latest(plan.results).path == folder.path  # type: ignore[union-attr]
+    assert shard.exists()
+    assert_same(local, plan.results)
+
+
+def test_what_fails_is_told_does_not_stop_the_rest_and_is_done_when_asked_again(
+    plan: Plan, local: Path, assert_same: Same, tmp_path: Path
+) -> None:
+    own = Path(plan.encoders[0].partition(":")[0])
+    broken = tmp_path / "own2.py"
+    broken.write_text(own.read_text().replace("embed_dim = 12", "embed_dim = no_such_name"))
+    other = replace(plan, encoders=(plan.encoders[0], f"{broken}:Edge"))
+    done = run_benchmark(other, engine=TwoWorkers())
+    assert done.outcome.evaluated == 2
+    (failure,) = done.outcome.failures
+    assert "Edge: features" in failure.job
+    assert "no_such_name" in failure.reason
+    cell = next(cell for cell in status_of(plan.results).cells if cell.encoder.endswith("own2.py:Edge"))
+    assert (cell.states["failed"], cell.states["blocked"]) == (1, 2)
+    broken.write_text(own.read_text())
+    done = run_benchmark(other, engine=TwoWorkers(), retry_failed=True)
+    assert not done.outcome.failures
+    assert done.outcome.evaluated == 4
+    with pytest.raises(HistobenchError, match=r"another plan \(encoders differ\)"):
+        run_benchmark(plan, engine=TwoWorkers(), retry_failed=True)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_faults_of_the_disk_lose_nothing_and_change_no_byte(
+    plan: Plan,
+    tmp_path: Path,
+    faulty_disk: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    assert_same: Same,
+    seed: int,
+) -> None:
+    """One read in twelve fails, and listings lag; then the disk is well and the run goes on."""
+    monkeypatch.setattr(reading, "PAUSES", (0.0, 0.0))
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache-local"))
+    run_benchmark(plan)
+    local = plan.results.rename(tmp_path / "local")
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    codes = (errno.ESTALE, errno.EMFILE, errno.EIO)
+    with faulty_disk.at_random(tmp_path, random.Random(seed), codes, share=1 / 12):
+        for _ in range(3):
+            try:
+                run_benchmark(plan, engine=TwoWorkers())
+                break
+            except HistobenchError:
+                continue
+    assert faulty_disk.failed > 5
+    done = run_benchmark(plan, engine=TwoWorkers())
+    assert not done.outcome.failures
+    assert done.outcome.evaluated + done.outcome.unchanged == 4
+    assert_same(local, plan.results)
+
+
+def test_another_engine_or_another_plan_in_the_same_folder_is_refused_in_one_line(plan: Plan) -> None:
+    run_benchmark(plan, engine=TwoWorkers())
+    folder = RunFolder.latest(plan.results)
+    assert folder is not None
+    claim = try_claim(folder.path / "claims" / "some.json")
+    assert claim is not None
+    try:
+        with pytest.raises(HistobenchError, match="written by a run with --engine turns: wait for it"):
+            run_benchmark(plan)
+        with pytest.raises(HistobenchError, match=r"the plan has changed while jobs .* \(tasks\)"):
+            run_benchmark(replace(plan, tasks=("KNN",)), engine=TwoWorkers())
+    finally:
+        claim.release()
+
+
+def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[RunFolder] = []
+
+    class OnlyPrepares(TwoWorkers):
+        def run(self, folder: RunFolder, display: Display) -> bool:
+            work_through(folder, Worker(folder, Silent()), kinds=("prepare",))
+            folders.append(folder)
+            return False
+
+    for note, value, told in (
+        ("versions", {"histobench": "0.0"}, "but this run was planned with 0.0: install the same version"),
+        ("device_kind", "Strange GPU", "but this run was planned on Strange GPU"),
+    ):
+        run_benchmark(plan, engine=OnlyPrepares())
+        folder = folders[-1]
+        path = folder.path / "outputs" / f"{folder.units()[0].id}.json"
+        content = json.loads(path.read_text())
+        path.write_text(
+            json.dumps({**content, note: value if isinstance(value, str) else content[note] | value})
+        )
+        again = RunFolder(folder.path)
+        work_through(again, Worker(again, Silent()), kinds=("shards",))
+        reasons = {reason for cell in status_of(plan.results).cells for reason in cell.reasons}
+        assert all(told in reason for reason in reasons)
+        assert reasons
+
+
+def test_the_status_and_its_mistakes_are_readable(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "no run in" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "plan.yaml"), "--dry-run"]) == 0
+    assert "units: 1 prepare, 2 features, 4 evaluate" in capsys.readouterr().out
+    assert main(["run", str(tmp_path / "plan.yaml")]) == 0
+    capsys.readouterr()
+    assert main(["status", str(plan.results)]) == 0
+    said = capsys.readouterr().out
+    assert "(--engine local): 7 done" in said
+    assert main(["run", str(tmp_path / "plan.yaml"), "--slurm", "partition=a"]) == 2
+    assert "--slurm goes with --engine slurm" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "plan.yaml"), "--engine", "ray", "--no-cache"]) == 2
+    assert "--no-cache goes with --engine local" in capsys.readouterr().err
+    assert main(["work", str(tmp_path)]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
