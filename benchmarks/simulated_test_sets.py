@@ -32,6 +32,7 @@ class Situation:
         False  # the numbers of images (patients) of the classes are the same in every test set
     )
     equal_patients: bool = False
+    sharpness: float = 1.0  # > 1: probabilities are surer than they are right
     class_mix: float = 0.0  # > 0: patients differ in their mix of classes (concentration of a Dirichlet)
 
     @property
@@ -55,7 +56,7 @@ class Situation:
         found = []
         for _ in range(models):
             own = common if models == 1 else 0.5**0.5 * (common + self._noise(generator, labels, patient))
-            z = np.exp(eye + own)
+            z = np.exp(self.sharpness * (eye + own))
             found.append(z / z.sum(axis=1, keepdims=True))
         return found, labels, patient
 
@@ -134,6 +135,9 @@ SITUATIONS = {
         Situation("12 patients, mixes differ", (10, 3, 1), patients=12, class_mix=4),
         Situation("12 patients, nine classes", (1,) * 9, patients=12, images_per_patient=40, skill=2),
         Situation("12 patients, accuracy .97", (1, 1), patients=12, skill=3.5),
+        Situation(
+            "12 patients, accuracy .997, overconfident", (1, 1), patients=12, skill=5, sharpness=6
+        ),
         Situation(
             "12 patients, one class each, correlation .5", (1, 1), patients=12, one_class_each=True,
             fixed_sizes=True, skill=3, patient_effect=2,

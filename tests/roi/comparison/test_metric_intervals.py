@@ -117,6 +117,23 @@ def test_too_few_groups_are_said_and_not_guessed_from() -> None:
     assert found["accuracy"].low is not None
 
 
+@pytest.mark.parametrize("mistakes", [0, 1, 2])
+def test_a_loss_over_groups_without_mistakes_has_no_interval_and_says_why(mistakes: int) -> None:
+    """What a mistake costs was not seen; with single images the interval holds all the same."""
+    grouped, single = (_predictions(60, 3, groups=groups) for groups in (12, 0))
+    for run in (grouped, single):
+        predicted = run.labels.copy()
+        predicted[:mistakes] = (predicted[:mistakes] + 1) % 3
+        sure = np.full((60, 3), 0.005) + 0.985 * np.eye(3)[predicted] + 0.001 * run.probabilities
+        run = replace(run, probabilities=sure / sure.sum(axis=1, keepdims=True), predicted=predicted)
+        found = run_metric_intervals(run)
+        for metric in ("log_loss", "brier"):
+            few = run.groups is not None and mistakes < 2
+            assert (found[metric].low is None) == few
+            assert few == (f"too few mistakes: {mistakes}" in str(found[metric].reason))
+        assert found["accuracy"].low is not None
+
+
 def test_calibration_errors_have_no_interval_and_say_why() -> None:
     found = run_metric_intervals(_predictions())
     assert found["ece"].low is None

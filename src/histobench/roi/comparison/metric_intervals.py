@@ -18,7 +18,7 @@ from histobench.core.statistics.logit_t import FISHER, HALVED_LOGIT, LOG, LOGIT,
 from histobench.core.statistics.proportion import mean_of_proportions, wilson_bounds
 from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
 from histobench.roi.comparison.metric_function import LABEL_METRICS, all_metrics
-from histobench.roi.comparison.sampling_units import FEWEST_POSITIVES, SamplingUnits, scored
+from histobench.roi.comparison.sampling_units import FEWEST_MISTAKES, FEWEST_POSITIVES, SamplingUnits, scored
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.tally import SMALLEST_PROBABILITY
 from histobench.roi.predictions import Predictions
@@ -102,9 +102,9 @@ def metric_intervals(
     if reason is not None:
         return [_none(level, reason) for _ in values]
     if units.group_of is None and (name in _SHARES | _MEAN_RECALLS or label is not None):
-        found = _proportions(name, label, confusions, level)
-        if found is not None:
-            return [_checked(interval, value) for interval, value in zip(found, values, strict=True)]
+        shares = _proportions(name, label, confusions, level)
+        if shares is not None:
+            return [_checked(interval, value) for interval, value in zip(shares, values, strict=True)]
     scale = scale_of(name, units.n_columns)
     size, worth = _sizes(name, label, units)
     table = LeaveOneOut(
@@ -129,12 +129,19 @@ def metric_intervals(
     )
     if name == "log_loss":
         high = np.minimum(high, -np.log(SMALLEST_PROBABILITY))
-    return [
+    found = [
         Interval(float(a), float(b), level, METHOD, len(left_out))
         if np.isfinite([a, b]).all()
         else _none(level, _undefined(name, label, units, value))
         for a, b, value in zip(low, high, values, strict=True)
     ]
+    if grouped and name in _LOSSES:
+        mistakes = confusions.sum(axis=(1, 2)) - np.trace(confusions, axis1=1, axis2=2)
+        return [
+            interval if count >= FEWEST_MISTAKES else _none(level, _few_mistakes(int(count)))
+            for interval, count in zip(found, mistakes, strict=True)
+        ]
+    return found
 
 
 def _proportions(
@@ -198,6 +205,10 @@ def _undefined(name: str, label: int | None, units: SamplingUnits, value: float)
     if units.units_of_class[rarest] == 1:
         return f"class {units.name(rarest)} occurs in one of the {units.word} only"
     return f"undefined when one of the {units.word} is left out"
+
+
+def _few_mistakes(count: int) -> str:
+    return f"too few mistakes: {count} (over groups, the interval of a loss needs {FEWEST_MISTAKES})"
 
 
 def _none(level: float, reason: str) -> Interval:
