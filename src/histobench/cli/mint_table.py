@@ -92,7 +92,7 @@ def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
     repeated = any(row.pass_hat is not None for row in rows)
     counted = any(row.tokens is not None for row in rows)
     titles = [*(f"SR{k}" for k in budgets), "95 % interval", "of the slope", "actions", "invalid"]
-    titles += ["tokens"] * counted + ["episodes"] + ["all tries"] * repeated
+    titles += ["tokens"] * counted + ["episodes"] + ["all tries", "95 % interval"] * repeated
     table = _table(["model", "tasks"], titles)
     for row in rows:
         cells = [
@@ -107,6 +107,7 @@ def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
         cells.append(str(row.episodes))
         if repeated:
             cells.append("" if row.pass_hat is None else f"{100 * row.pass_hat:.1f} % (of {row.tries})")
+            cells.append(_range(row.pass_hat_interval, 100))
         table.add_row(display_name(row.model), row.group, *cells)
     return table
 
@@ -140,12 +141,14 @@ def _tries(rows: Sequence[TriesRow]) -> Table:
         "tasks",
         *(f"pass@{n}" for n in range(1, most + 1)),
         *(f"pass^{n}" for n in range(2, most + 1)),
+        f"95 % interval of pass^{most}",
     ]
     table = _table(["model, several tries"], titles)
     for row in rows:
         at = [f"{100 * share:.1f} %" for share in row.pass_at] + [""] * (most - len(row.pass_at))
         hat = [f"{100 * share:.1f} %" for share in row.pass_hat] + [""] * (most - len(row.pass_hat))
-        table.add_row(display_name(row.model), str(row.k), str(row.tasks), *at, *hat[1:])
+        interval = _range(row.interval if len(row.pass_hat) == most else None, 100)
+        table.add_row(display_name(row.model), str(row.k), str(row.tasks), *at, *hat[1:], interval)
     return table
 
 

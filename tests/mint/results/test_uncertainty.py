@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
 
 from histobench.cli.main import main
 from histobench.mint.results.comparison import compare_agents
 from histobench.mint.results.feedback_table import feedback_rows
 from histobench.mint.results.group_table import group_rows
 from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table, write_outcome_table
-from histobench.mint.results.reliability import pass_hat, pass_hat_interval, tries_per_task
+from histobench.mint.results.reliability import pass_hat, pass_hat_interval, tries_per_task, tries_rows
 from histobench.mint.results.uncertainty import gain, rate_interval, slope_interval
 
 
@@ -184,6 +185,23 @@ def test_rows_say_what_the_agents_did() -> None:
     ]
     assert (by_dataset[0].actions, by_dataset[0].invalid_rate, by_dataset[0].pass_hat) == (4.0, 0.25, None)
     assert [row.group for row in group_rows(outcomes, "family")] == ["reasoning"]
+
+
+def test_the_tables_print_how_sure_success_in_every_try_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = [outcome(task, task % 4 != 0 or attempt == 1) for task in range(40) for attempt in range(3)]
+    (row,), (tries,) = group_rows(outcomes), tries_rows(outcomes)
+    low, high = proportion_confint(30, 40, method="wilson")
+    assert row.pass_hat == tries.pass_hat[-1] == 0.75
+    for interval in (row.pass_hat_interval, tries.interval):
+        assert interval is not None
+        assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.03)
+    path = tmp_path / "outcomes.csv"
+    write_outcome_table(path, outcomes)
+    assert main(["mint", "table", str(path), "--intervals"]) == 0
+    shown = f"{100 * tries.interval.low:.1f} to {100 * tries.interval.high:.1f}"
+    assert capsys.readouterr().out.count(shown) == 2
 
 
 def test_tokens_and_leaks_survive_the_table_of_outcomes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from histobench.core.statistics.intervals import Interval
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, mean_tokens
-from histobench.mint.results.reliability import pass_hat, tries_per_task
+from histobench.mint.results.reliability import pass_hat, pass_hat_interval, tries_per_task
 from histobench.mint.results.success_rate import rate_by_budget
 from histobench.mint.results.uncertainty import rate_interval, slope_interval
 
@@ -32,6 +32,7 @@ class GroupRow:
     tokens: float | None  # of an episode
     tries: int
     pass_hat: float | None  # all tries of a task succeed; only with repeated runs
+    pass_hat_interval: Interval | None = None  # over tasks
 
 
 def group_rows(outcomes: Iterable[EpisodeOutcome], by: str = "all") -> list[GroupRow]:
@@ -67,4 +68,5 @@ def _row(model: str, group: str, outcomes: Sequence[EpisodeOutcome]) -> GroupRow
         tokens=mean_tokens(full),
         tries=tries,
         pass_hat=pass_hat(full, tries) if tries > 1 else None,
+        pass_hat_interval=pass_hat_interval(full, tries) if tries > 1 else None,
     )

@@ -69,6 +69,7 @@ class TriesRow:
     tasks: int
     pass_at: tuple[float, ...]
     pass_hat: tuple[float, ...]
+    interval: Interval | None = None  # of the last pass^k, over tasks
 
 
 def tries_rows(outcomes: Iterable[EpisodeOutcome]) -> list[TriesRow]:
@@ -83,5 +84,6 @@ def tries_rows(outcomes: Iterable[EpisodeOutcome]) -> list[TriesRow]:
         if len(numbers) > 1:
             at = tuple(pass_at(played, number) or 0.0 for number in numbers)
             hat = tuple(pass_hat(played, number) or 0.0 for number in numbers)
-            rows.append(TriesRow(model, k, len(by_task(played)), at, hat))
+            interval = pass_hat_interval(played, numbers[-1])
+            rows.append(TriesRow(model, k, len(by_task(played)), at, hat, interval))
     return rows
