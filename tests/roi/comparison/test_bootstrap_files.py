@@ -17,6 +17,7 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.resampling import draw_counts, sampling_design
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
+from histobench.roi.comparison.stored_intervals import stored_default_intervals
 from histobench.roi.metrics.formulas import METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs, read_episodes
@@ -224,6 +225,24 @@ def test_a_broken_episode_file_is_named(tmp_path: Path) -> None:
     path.write_text('{"episodes": []}')
     with pytest.raises(HistobenchError, match=r"x_per_episode_metrics\.json does not list the metrics"):
         read_episodes(path)
+
+
+@pytest.mark.parametrize("rules", [None, 1])
+def test_default_intervals_made_by_older_rules_are_recognised_and_made_anew(
+    write_run: Write, rules: int | None
+) -> None:
+    results = write_run("a")
+    main(["bootstrap", str(results), "--n_bootstrap", "40"])
+    (path,) = results.rglob("*_intervals.json")
+    current = json.loads(path.read_text())
+    (run,) = load_runs(results)
+    assert stored_default_intervals(run) == current
+    old = current | {"metrics": {"accuracy": {"value": 0.5, "ci_lower": 0.1, "ci_upper": 0.9}}}
+    old.pop("rules")
+    path.write_text(json.dumps(old if rules is None else old | {"rules": rules}))
+    assert stored_default_intervals(run) is None
+    main(["bootstrap", str(results), "--n_bootstrap", "40"])
+    assert json.loads(path.read_text()) == current
 
 
 def test_a_broken_interval_file_is_computed_again(write_run: Write) -> None:

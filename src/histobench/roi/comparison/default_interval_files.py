@@ -18,9 +18,12 @@ from histobench.roi.comparison.sampling_units import SamplingUnits, scored
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 
+#: Goes up when the same predictions get other intervals than before; files of other rules are made anew.
+RULES = 2
+
 
 def write_default_intervals(run: StoredRun, digest: str, *, force: bool = False) -> dict[str, Any] | None:
-    """Write the file and return its content; one that exists for the same predictions is kept."""
+    """Write the file and return its content; one of the same predictions and the present rules is kept."""
     files = TaskFiles.beside(run.path)
     if files.per_episode.exists() or run.episodes is not None:
         return None
@@ -33,10 +36,11 @@ def write_default_intervals(run: StoredRun, digest: str, *, force: bool = False)
 
 
 def default_intervals(run: StoredRun, digest: str) -> dict[str, Any] | None:
-    """The content of a run's file; None where it is not there, broken or of other predictions."""
+    """The content of a run's file; None where it is not there, broken, of other predictions or old rules."""
     try:
         content = json.loads(TaskFiles.beside(run.path).intervals.read_text(encoding="utf-8"))
-        return content if content["predictions_sha256"] == digest and content["metrics"] else None
+        current = content["predictions_sha256"] == digest and content.get("rules") == RULES
+        return content if current and content["metrics"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -58,6 +62,7 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
         "encoder": run.identity.encoder,
         "preset": run.identity.preset,
         "method": METHOD,
+        "rules": RULES,
         "confidence_level": 0.95,
         "num_samples": len(predictions),
         "num_groups": None if units.group_of is None else units.n_units,
