@@ -38,7 +38,7 @@ from histobench.roi.results.layout import TaskFiles
 log = logging.getLogger(__name__)
 #: Less than this is not worth starting processes for: runs, and bytes of predictions.
 _MANY_RUNS, _MANY_BYTES = 400, 2**26
-HOW_TO_GET_RESULTS = "`histobench run`, `evaluate`, `mint run` and `consult run` write results"
+HOW_TO_GET_RESULTS = "`histobench run`, `histobench evaluate`, `mint run` and `consult run` write results"
 Progress = Callable[[str, int, int], None]
 
 
