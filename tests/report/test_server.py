@@ -108,7 +108,7 @@ def test_an_absolute_address_outside_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_a_clear_error(server: SiteServer) -> None:
-    with pytest.raises(HistobenchError, match="--port"):
+    with pytest.raises(HistobenchError, match="`port`"):
         SiteServer(server.site, port=server.server_address[1])
 
 

@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from histobench.cli.flag_names import in_flags
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
         + (f", {failed} failed" if failed else ""),
     )
     for why, count in skipped.items():
-        console.print(f"  {count} skipped: {why}", soft_wrap=True)
+        console.print(in_flags(f"  {count} skipped: {why}"), soft_wrap=True)
 
 
 def _shown(entry: dict[str, float | None] | None) -> str | Text:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from histobench.cli import data_registry
+from histobench.cli.flag_names import in_flags
 from histobench.cli.flag_values import seed
 from histobench.cli.source_flags import add_source_flags, source_from
 from histobench.cli.terminal import open_terminal, say
@@ -193,7 +194,7 @@ def _print_kind(console: Console, word: str, kind: str, found: Sequence[Finding]
         return
     _print_line(console, word, f"{kind}: {len(found)}{_left_out(found)}")
     for finding in found[:shown]:
-        console.print(f"       {finding}", soft_wrap=True)
+        console.print(in_flags(f"       {finding}"), soft_wrap=True)
     if len(found) > shown:
         console.print(f"       ... and {len(found) - shown} more (--show {len(found)} lists all)")
 

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
+from histobench.cli.flag_names import in_flags, speak_as
 from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
 from histobench.core.redaction import redact
@@ -43,11 +44,11 @@ def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
 
 
 class _PlainLines(logging.Formatter):
-    """Warnings may quote files and servers."""
+    """Warnings may quote files and servers, and name parameters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line with control characters written out and keys hidden."""
-        return shown(redact(super().format(record)))
+        """The line with flags for parameters, control characters written out and keys hidden."""
+        return shown(redact(in_flags(super().format(record))))
 
 
 def printing(command: Callable[[], int]) -> int:
@@ -73,6 +74,7 @@ def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str
         return int(stop.code or 0)
     # Libraries may log at import; only what they call a warning is for the user's eyes.
     handler = logging.StreamHandler()
+    speak_as(parser)
     handler.setFormatter(_PlainLines(f"{prog}: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.addLevelName(logging.WARNING, "warning")
@@ -82,7 +84,7 @@ def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str
     except HistobenchError as error:
         if args.debug:
             say(redact(traceback.format_exc()), error=True)
-        say(f"{prog}: error: {redact(str(error))}", error=True)
+        say(f"{prog}: error: {redact(in_flags(str(error)))}", error=True)
         return USER_ERROR
     except KeyboardInterrupt:
         say(f"{prog}: interrupted; what was finished is kept", error=True)

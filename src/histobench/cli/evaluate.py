@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
+from histobench.cli.flag_names import in_flags
 from histobench.cli.flag_values import add_split_arguments, boolean, positive, positives, seed
 from histobench.core.errors import HistobenchError
 
@@ -157,7 +158,7 @@ def _over_splits(request: EvaluationRequest, scheme: Scheme) -> bool:
         )
     for part in every:
         for task, reason in part.failed.items():
-            console.print(f"FAILED: {part.results_dir.name}: {task}: {reason}", soft_wrap=True)
+            console.print(in_flags(f"FAILED: {part.results_dir.name}: {task}: {reason}"), soft_wrap=True)
     console.print(
         f"{len(every)} splits ({scheme.name}): histobench compare {request.results_dir} --splits",
         soft_wrap=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from histobench.cli.flag_names import in_flags
 from histobench.core.terminal_text import shown
 
 if TYPE_CHECKING:
@@ -46,4 +47,4 @@ def labelled(label: str, style: str, text: object) -> Text:
     """A word in colour and what it is about."""
     from rich.text import Text
 
-    return Text.assemble((label, style), f" {text}")
+    return Text.assemble((label, style), in_flags(f" {text}"))

@@ -79,10 +79,10 @@ def parse_arms(text: str, roles: Sequence[str]) -> list[str]:
         if missing := needs(arm) - set(roles):
             raise HistobenchError(
                 f"the arm {arm} needs a {' and a '.join(sorted(missing))} encoder; "
-                "give --encoders STRONG,WEAK,random-vit"
+                "give `encoders` STRONG,WEAK,random-vit"
             )
     if not arms:
-        raise HistobenchError("no arm is named; give --arms, such as --arms none,strong,weak,random")
+        raise HistobenchError("no arm is named; give `arms`, such as `arms` none,strong,weak,random")
     return arms
 
 

@@ -84,7 +84,7 @@ class Bench:
         """Scores of the classes by the encoder's text tower."""
         scores = self._view(encoder).zero_shot
         if scores is None:
-            raise HistobenchError(f"{encoder} has no text tower, or the server was started without --prompts")
+            raise HistobenchError(f"{encoder} has no text tower, or the server was started without `prompts`")
         row = scores[self._row(region)]
         return prediction_text(_order(row), row, self.classes)
 

@@ -141,7 +141,7 @@ def view_encoders(
 
     for split in ("train", "test"):
         if not dataset.splits.get(split):
-            raise HistobenchError(f"{dataset.name} has no {split} images; give --split 0.7/0.1/0.2")
+            raise HistobenchError(f"{dataset.name} has no {split} images; give `split` 0.7/0.1/0.2")
     made = extract(
         dataset,
         [EncoderRecipe(name, weights=plan.weights) for name in roles.values()],

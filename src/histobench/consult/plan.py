@@ -37,7 +37,7 @@ def assign_roles(names: Sequence[str]) -> dict[str, str]:
     {'strong': 'uni_v1', 'random': 'random-vit'}
     """
     if not names or len(names) > len(ROLES) or len(set(names)) != len(names):
-        raise HistobenchError("--encoders names one to three different encoders: STRONG,WEAK,random-vit")
+        raise HistobenchError("`encoders` names one to three different encoders: STRONG,WEAK,random-vit")
     plain = [name for name in names if not name.startswith("random")] or list(names)
     noise = [name for name in names if name not in plain]
     roles = dict(zip(ROLES, plain, strict=False))

@@ -253,7 +253,7 @@ def _facts(
     strong, weak = views["strong"].facts, views["weak"].facts if "weak" in views else None
     if weak is not None and weak.validation_accuracy > strong.validation_accuracy:
         cautions.append(
-            f"{weak.name} is better than {strong.name} on validation images; exchange them in --encoders"
+            f"{weak.name} is better than {strong.name} on validation images; exchange them in `encoders`"
         )
     if not any(test.groups):
         cautions.append("no groups (patients, slides) are known: every image counts as independent")

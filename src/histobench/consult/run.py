@@ -63,7 +63,7 @@ def check_arms(study: Study, text: str) -> list[str]:
         if arm not in prepared:
             raise HistobenchError(f"the study has no arm {arm!r}; {did_you_mean(arm, prepared)}")
     if not arms:
-        raise HistobenchError("no arm is named; give --arms, such as --arms none,strong")
+        raise HistobenchError("no arm is named; give `arms`, such as `arms` none,strong")
     return arms
 
 
@@ -116,6 +116,6 @@ def _adviser(arm: str, seat: Seat) -> tuple[ExpertPlan | None, str]:
         return ExpertPlan(FeedbackKind(False, "placebo")), PLACEBO
     if arm == "expert":
         if seat.expert is None:
-            raise HistobenchError("the arm expert needs an expert: give --expert AGENT")
+            raise HistobenchError("the arm expert needs an expert: give `expert` AGENT")
         return seat.expert, seat.expert_name
     return None, NONE

@@ -96,12 +96,13 @@ def _examples(labels: list[int], n_classes: int) -> list[list[int]]:
 
 def _findings(source: ImageSource | None, thorough: bool) -> dict[str, Any]:
     if source is None or source.reading is None:
-        return {"checked": False, "why": "the dataset was not given to the report (--images)"}
+        return {
+            "checked": False,
+            "why": "the dataset was not given to the report (`histobench report `images``)",
+        }
     total = sum(map(len, source.reading.dataset.splits.values()))
     if total > MOST_CHECKED and not thorough:
-        why = (
-            f"{total:,} images are too many for a quick report; run `histobench data check` or use --thorough"
-        )
+        why = f"{total:,} images are too many for a quick report; `histobench data check` looks at all"
         return {"checked": False, "why": why}
     findings = check_dataset(source.reading, on_bad_image="skip")
     items = [

@@ -50,7 +50,7 @@ def write_maps(
         left -= path.stat().st_size
         if left < 0:
             log.warning(
-                "maps of %d more feature files are left out; --thorough draws them", len(groups) - number
+                "maps of %d more feature files are left out; `thorough` draws them", len(groups) - number
             )
             break
         payload = _map_payload(path, sets[key], with_umap)

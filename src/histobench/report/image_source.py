@@ -86,12 +86,12 @@ def image_sources(
         named[""] = given
     for name, place in named.items():
         if not inventory.datasets:
-            raise HistobenchError("--images: the results are of agents only, which have no test images")
+            raise HistobenchError("`images`: the results are of agents only, which have no test images")
         if not Path(place).exists():
-            raise HistobenchError(f"--images: there is no {place} (a CSV file, a folder or TAR shards)")
+            raise HistobenchError(f"`images`: there is no {place} (a CSV file, a folder or TAR shards)")
         if name and name not in inventory.datasets:
             raise HistobenchError(
-                f"--images: there are no results of {name!r}; {did_you_mean(name, inventory.datasets)}"
+                f"`images`: there are no results of {name!r}; {did_you_mean(name, inventory.datasets)}"
             )
     notes = {} if results_dir is None else noted_datasets(results_dir)
     found: dict[str, ImageSource] = {}

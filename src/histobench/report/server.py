@@ -84,7 +84,7 @@ class SiteServer(ThreadingHTTPServer):
         except OSError as error:
             raise HistobenchError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; "
-                "choose another --port (0: any free one), or leave --host out"
+                "choose another `port` (0: any free one), or leave `host` out"
             ) from error
 
     def process_request(self, request: Any, client_address: Any) -> None:

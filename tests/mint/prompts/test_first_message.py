@@ -93,7 +93,7 @@ def test_texts_that_are_put_together_are_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_download_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HistobenchError, match="--prompts-dir"):
+    with pytest.raises(HistobenchError, match="`prompts_dir`"):
         PublishedWording(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_every_dataset_has_its_example() -> None:
 def test_official_prompts_need_a_folder(tmp_path: Path) -> None:
     assert isinstance(choose_wording(), OwnWording)
     assert isinstance(choose_wording("official", _download(tmp_path)), PublishedWording)
-    with pytest.raises(HistobenchError, match="--prompts-dir"):
+    with pytest.raises(HistobenchError, match="`prompts_dir`"):
         choose_wording("official")
     with pytest.raises(HistobenchError, match="did you mean official"):
         choose_wording("offical")

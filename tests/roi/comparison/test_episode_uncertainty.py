@@ -200,7 +200,7 @@ def test_tests_of_single_predictions_are_refused_for_means(tmp_path: Path) -> No
     for name in ("a", "b"):
         write(tmp_path, name, kept, groups)
     runs = select_runs(load_runs(tmp_path), task="Few-shot")
-    with pytest.raises(Exception, match="leave --test out"):
+    with pytest.raises(Exception, match="leave `test` out"):
         compare_runs(runs, CompareSettings(metric="accuracy", test="mcnemar"))
 
 

@@ -206,7 +206,7 @@ def test_a_long_csv_without_splits_is_split_by_its_groups(tmp_path: Path) -> Non
     assert {split: len(images) for split, images in dataset.splits.items()} == {"train": 48, "test": 12}
     groups = [{image.group for image in images} for images in dataset.splits.values()]
     assert not groups[0] & groups[1]
-    assert "leave out --split" in error_of(
+    assert "leave out `split`" in error_of(
         write(tmp_path, WIDE + "a,0,,,b,0\n", "w.csv"), split=(0.5, 0, 0.5)
     )
     with pytest.raises(HistobenchError, match="no column 'slide'"):
@@ -218,7 +218,7 @@ def test_groups_may_come_from_the_paths(tmp_path: Path) -> None:
     dataset = read(write(tmp_path, text), CLASSES, group_regex=r"^(p\d)_")
     assert [i.group for s in dataset.splits.values() for i in s] == ["p1", "p2"]
     path = write(tmp_path, text + "zzz.png,0,test\n")
-    assert error_of(path, group_regex=r"^(p\d)_").startswith(f"{path}:4: --group-regex")
+    assert error_of(path, group_regex=r"^(p\d)_").startswith(f"{path}:4: `group_regex`")
     assert "not a regular expression" in error_of(path, group_regex="(")
 
 

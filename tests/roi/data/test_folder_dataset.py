@@ -54,7 +54,7 @@ def test_names_are_paths_when_file_names_collide(tmp_path: Path) -> None:
 
 def test_class_folders_are_split_when_asked_and_only_then(tmp_path: Path) -> None:
     tiles(tmp_path)
-    with pytest.raises(HistobenchError, match=r"\(ADI, TUM\) but no train and test folders.*--split"):
+    with pytest.raises(HistobenchError, match=r"\(ADI, TUM\) but no train and test folders.*`split`"):
         load_dataset(tmp_path)
     dataset = load_dataset(tmp_path, split="0.6/0.2/0.2", group_regex=r"/(p\d)_")
     assert {split: len(images) for split, images in dataset.splits.items()} == {

@@ -148,7 +148,7 @@ def test_shares_are_read(text: str, shares: tuple[float, ...]) -> None:
     "text", ["", "1", "0.7", "0.7/0.2", "-0.2/0.2/1", "a/b", "nan/1", "0.1/0.2/0.3/0.4", "inf/0"]
 )
 def test_shares_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(HistobenchError, match="--split"):
+    with pytest.raises(HistobenchError, match="`split`"):
         parse_fractions(text)
 
 

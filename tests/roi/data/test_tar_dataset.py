@@ -70,7 +70,7 @@ def test_one_shard_is_split_when_asked(tmp_path: Path) -> None:
         members[f"p{i // 2}_{i}.png"] = picture(i)
         members[f"p{i // 2}_{i}.cls"] = b"ADI" if i % 2 else b"TUM"
     path = shard(tmp_path / "all.tar", members)
-    with pytest.raises(HistobenchError, match=r"all.tar: the name does not begin with train.*--split"):
+    with pytest.raises(HistobenchError, match=r"all.tar: the name does not begin with train.*`split`"):
         load_dataset(path)
     dataset = load_dataset(path, split="0.8/0.2", group_regex=r"^p\d")
     assert dataset.classes == ("ADI", "TUM")

@@ -394,7 +394,7 @@ def test_a_cache_at_another_revision_is_told_and_taken_only_on_request(
         construct(spec, depth=1)
     said = str(failure.value)
     assert f"has it at revision {'f' * 40} instead of the pinned {spec.source.revision}" in said
-    assert "--allow-revision takes that" in said
+    assert "`allow_revision` takes that" in said
     encoder = construct(spec, depth=1, allow_revision=True)
     assert encoder.identity["weights"] == f"sha256:{sha256_of(folder / spec.source.file)}"
     assert encoder.identity["revision"] == "f" * 40

@@ -92,7 +92,7 @@ def test_the_look_can_be_left_out(
     run(dataset, secret, tmp_path / "out")
     monkeypatch.setenv("POWER", "4")
     assert [item.computed for item in run(dataset, secret, tmp_path / "out", recheck=0)] == [0, 0]
-    with pytest.raises(HistobenchError, match="--recheck must be 0 or more"):
+    with pytest.raises(HistobenchError, match="`recheck` must be 0 or more"):
         run(dataset, secret, tmp_path / "out", recheck=-1)
 
 
@@ -141,7 +141,7 @@ def test_a_cache_that_cannot_be_emptied_is_not_used(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse)
-        with pytest.raises(HistobenchError, match="use --no-cache"):
+        with pytest.raises(HistobenchError, match="use `no_cache`"):
             run(dataset, secret, tmp_path / "out")
 
 

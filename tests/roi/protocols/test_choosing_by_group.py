@@ -138,5 +138,5 @@ def test_the_command_and_the_plan_take_the_choice(tmp_path: Path) -> None:
     assert info_of(tmp_path / "out", "KNN")["chosen_by"] == "image"
     values = {"datasets": [str(tmp_path)], "encoders": ["tiny-vl"], "choose_by": "image"}
     assert plan_from(values, where="plan", base=tmp_path).choose_by == "image"
-    with pytest.raises(HistobenchError, match="--choose-by 'slide' is unknown"):
+    with pytest.raises(HistobenchError, match="`choose_by` 'slide' is unknown"):
         plan_from({**values, "choose_by": "slide"}, where="plan", base=tmp_path)

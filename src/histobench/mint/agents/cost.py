@@ -63,13 +63,13 @@ class CostTracker:
             return
         if self._unpriced:
             raise CostLimitError(
-                "the provider does not say how many tokens an answer took: --max-cost cannot be kept; "
+                "the provider does not say how many tokens an answer took: `max_cost` cannot be kept; "
                 "without it the run goes on"
             )
         if self._spent >= self._max_cost:
             raise CostLimitError(
                 f"${self._spent:.4f} of at most ${self._max_cost:.4f} spent; "
-                "a higher --max-cost goes on from here"
+                "a higher `max_cost` goes on from here"
             )
 
     def book(self, usage: Usage, cost: float | None) -> None:

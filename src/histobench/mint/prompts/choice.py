@@ -19,6 +19,6 @@ def choose_wording(name: str = "own", folder: str | Path | None = None) -> Wordi
         return OwnWording()
     if folder is None:
         raise HistobenchError(
-            "--prompts official needs --prompts-dir: a clone of github.com/xingyaoww/mint-bench"
+            "`prompts` official needs `prompts_dir`: a clone of github.com/xingyaoww/mint-bench"
         )
     return PublishedWording(folder)

@@ -31,7 +31,7 @@ class PublishedWording:
         if not (self._folder / TEMPLATE).is_file():
             raise HistobenchError(
                 f"{folder} is not a download of the published benchmark: {TEMPLATE} is missing; "
-                "clone github.com/xingyaoww/mint-bench and name its folder with --prompts-dir"
+                "clone github.com/xingyaoww/mint-bench and name its folder with `prompts_dir`"
             )
 
     def template(self) -> str:

@@ -99,5 +99,5 @@ class CellStore:
         if changed:
             said = ", ".join(f"{name} was {before.get(name)!r}, now {settings[name]!r}" for name in changed)
             raise HistobenchError(
-                f"{self.folder} was made with other settings ({said}); give another --output"
+                f"{self.folder} was made with other settings ({said}); give another `output`"
             )

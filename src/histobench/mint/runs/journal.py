@@ -64,7 +64,7 @@ class LineJournal:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise HistobenchError(
-                f"{self.path} is being written by another run; wait for it, or give another --output"
+                f"{self.path} is being written by another run; wait for it, or give another `output`"
             ) from error
 
     def _repair(self) -> bool:

@@ -68,7 +68,7 @@ def parse_budgets(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:(?:\.\.|-)\s*(\d+)\s*)?", part)
         if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]):
-            raise HistobenchError(f"{text!r} names no budgets; write --k 5, --k 1,3,5 or --k 1..5")
+            raise HistobenchError(f"{text!r} names no budgets; write `k` 5, `k` 1,3,5 or `k` 1..5")
         budgets += range(int(match[1]), int(match[2] or match[1]) + 1)
     return list(dict.fromkeys(budgets))
 

@@ -24,7 +24,7 @@ def choose_datasets(names: Iterable[str]) -> list[Dataset]:
             chosen[dataset.name] = dataset
     if not chosen:
         raise HistobenchError(
-            "no tasks are named; give --tasks, such as --tasks gsm8k,math or --tasks quickstart"
+            "no tasks are named; give `tasks`, such as `tasks` gsm8k,math or `tasks` quickstart"
         )
     return list(chosen.values())
 
@@ -42,7 +42,7 @@ def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = No
         path = dataset.path(place)
     if not path.exists():
         raise HistobenchError(
-            f"no tasks of {dataset.name} at {path}; run scripts/setup.sh, give --data, or --tasks quickstart"
+            f"no tasks of {dataset.name} at {path}; run scripts/setup.sh, give `data`, or `tasks` quickstart"
         )
     try:
         tasks = list(dataset.task_class.load_tasks(str(path))[0])

@@ -146,12 +146,12 @@ class CompareSettings:
     def __post_init__(self) -> None:
         check_metric(self.metric)
         if not 0 < self.alpha < 1:
-            raise HistobenchError(f"--alpha must lie between 0 and 1, not {self.alpha:g}")
+            raise HistobenchError(f"`alpha` must lie between 0 and 1, not {self.alpha:g}")
         if self.n_bootstrap is not None and self.n_bootstrap < 2:
-            raise HistobenchError(f"--n_bootstrap must be at least 2, not {self.n_bootstrap}")
+            raise HistobenchError(f"`n_bootstrap` must be at least 2, not {self.n_bootstrap}")
         check_random_state(self.random_state)
         if not 0 <= self.rope < 1:
-            raise HistobenchError(f"--rope must be at least 0 and below 1, not {self.rope:g}")
+            raise HistobenchError(f"`rope` must be at least 0 and below 1, not {self.rope:g}")
         if self.test not in TESTS:
             raise HistobenchError(f"unknown test {self.test!r}; known: {', '.join(TESTS)}")
         if self.interval not in VALUE_INTERVALS:
@@ -236,8 +236,8 @@ def _table_of_means(
     """The comparison of what runs report as means over episodes: intervals and tests are of these means."""
     if test != "jackknife":
         raise HistobenchError(
-            f"--test {test} is about single predictions, but {next(iter(named.values())).task} reports means "
-            "over episodes; leave --test out"
+            f"`test` {test} is about single predictions, but {next(iter(named.values())).task} reports means "
+            "over episodes; leave `test` out"
         )
     units = SamplingUnits.of(reference)
     statistics = statistics_of_means(settings.metric, means, units, alpha=settings.alpha)
@@ -410,7 +410,7 @@ def _notes(
         elif smallest > settings.alpha:
             notes.append(
                 f"{drawn.n_resamples} resamples are too few for {len(pairs)} corrected comparisons: "
-                f"no difference can hold; use --n_bootstrap {needed}"
+                f"no difference can hold; use `n_bootstrap` {needed}"
             )
     if statistics.note:
         notes.append(statistics.note)

@@ -18,7 +18,7 @@ from histobench.roi.results.episode_predictions import EpisodePredictions
 #: What the interval of a metric is over where the probabilities of the episodes were not kept.
 NOT_KEPT = (
     "over episodes alone, for these test images: the probabilities of each episode were not kept; "
-    "evaluate with --keep_probabilities"
+    "evaluate with `keep_probabilities`"
 )
 NO_FILE = (
     "over episodes alone, for these test images: the predictions of each episode were not kept; "

@@ -228,7 +228,7 @@ def chances_grid(ranking: DatasetRanking) -> Grid:
         header=("", *names),
         rows=tuple(rows),
         notes=(
-            f"Bayesian signed-rank test; equivalent: apart by at most {ranking.rope:g} (--rope); each pair "
+            f"Bayesian signed-rank test; equivalent: apart by at most {ranking.rope:g} (`rope`); each pair "
             f"on the datasets that both were run on (-: fewer than {LEAST_DATASETS}); "
             "their values are taken as exact",
         ),

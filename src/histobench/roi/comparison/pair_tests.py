@@ -64,11 +64,11 @@ def chosen_test(wanted: str, metric: str) -> str:
     """`auto` is the jackknife; a test that is not about the metric is refused."""
     if wanted == "mcnemar" and metric not in ACCURACY:
         raise HistobenchError(
-            f"McNemar's test is about accuracy and not about {metric}; use --test jackknife"
+            f"McNemar's test is about accuracy and not about {metric}; use `test` jackknife"
         )
     if wanted == "delong" and metric not in MACRO_AUROC:
         raise HistobenchError(
-            f"DeLong's test is about the AUROC and not about {metric}; use --test jackknife"
+            f"DeLong's test is about the AUROC and not about {metric}; use `test` jackknife"
         )
     return "jackknife" if wanted == "auto" else wanted
 

@@ -57,13 +57,13 @@ class PlanSettings:
     def __post_init__(self) -> None:
         check_metric(self.metric)
         if not self.delta > 0:
-            raise HistobenchError(f"--delta must be positive, not {self.delta:g}")
+            raise HistobenchError(f"`delta` must be positive, not {self.delta:g}")
         for name, value in (("power", self.power), ("alpha", self.alpha)):
             if not 0 < value < 1:
                 raise HistobenchError(f"--{name} must lie between 0 and 1, not {value:g}")
         check_random_state(self.random_state)
         if self.n_bootstrap is not None and self.n_bootstrap < 100:
-            raise HistobenchError(f"--n_bootstrap must be at least 100, not {self.n_bootstrap}")
+            raise HistobenchError(f"`n_bootstrap` must be at least 100, not {self.n_bootstrap}")
 
 
 def plan_test_set(runs: Sequence[StoredRun], settings: PlanSettings) -> Plan:
@@ -72,7 +72,7 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PlanSettings) -> Plan:
     if len(named) != 2:
         raise HistobenchError(
             f"power needs exactly two runs on one dataset, not {len(named)} ({', '.join(named) or 'none'}); "
-            "choose with --encoders a,b and, where there are more, --preset, --setting or --dataset"
+            "choose with `encoders` a,b and, where there are more, `preset`, `setting` or `dataset`"
         )
     first, second = named
     dataset = runs[0].identity.dataset

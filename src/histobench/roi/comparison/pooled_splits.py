@@ -35,7 +35,7 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
     if any(map(reports_episodes, runs)):
         raise HistobenchError(
             f"{first.task} reports means over episodes, which single groups cannot be pooled into; "
-            "use --folds for it"
+            "use `folds` for it"
         )
     if len(runs) < expected:
         raise HistobenchError(

@@ -51,7 +51,7 @@ class BootstrapSettings:
 
     def __post_init__(self) -> None:
         if self.n_bootstrap < 2:
-            raise HistobenchError(f"--n_bootstrap must be at least 2, not {self.n_bootstrap}")
+            raise HistobenchError(f"`n_bootstrap` must be at least 2, not {self.n_bootstrap}")
         check_random_state(self.random_state)
         if self.method not in METHODS:
             raise HistobenchError(f"unknown method {self.method!r}; known: {', '.join(METHODS)}")

@@ -43,7 +43,7 @@ def select_runs(
     elif len(settings) > 1:
         raise HistobenchError(
             f"{task} has {len(settings)} settings ({', '.join(settings)}); choose one, "
-            f"such as --setting {settings[-1]}"
+            f"such as `setting` {settings[-1]}"
         )
     if encoders:
         chosen = _of_encoders(chosen, list(encoders))

@@ -80,7 +80,7 @@ def compare_splits(
     """A table for every dataset and scheme among the runs of one task and setting (see `split_runs`)."""
     check_metric(metric)
     if not 0 < alpha < 1:
-        raise HistobenchError(f"--alpha must lie between 0 and 1, not {alpha:g}")
+        raise HistobenchError(f"`alpha` must lie between 0 and 1, not {alpha:g}")
     if test not in SPLIT_TESTS:
         raise HistobenchError(f"unknown test over splits {test!r}; known: {', '.join(SPLIT_TESTS)}")
     tables = []
@@ -202,7 +202,7 @@ def _pairs(
 def _five_by_two(difference: Floats, keys: Sequence[Key]) -> float:
     if sorted(keys) != [(repeat, fold) for repeat in range(1, 6) for fold in (1, 2)]:
         raise HistobenchError(
-            "the 5x2cv F test needs all splits of --splits 5x2 with a defined metric; use corrected-t"
+            "the 5x2cv F test needs all splits of `splits` 5x2 with a defined metric; use corrected-t"
         )
     return five_by_two_f(difference.reshape(5, 2))
 

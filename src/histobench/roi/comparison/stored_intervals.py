@@ -129,5 +129,5 @@ def _why_skipped(existing: dict[str, Any], settings: BootstrapSettings) -> str:
         if existing.get(name) != value
     ]
     if other:
-        return f"intervals exist with {', '.join(other)}; --force computes them again"
+        return f"intervals exist with {', '.join(other)}; `force` computes them again"
     return "the same intervals exist already"

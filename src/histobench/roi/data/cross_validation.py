@@ -62,17 +62,17 @@ def scheme_of(splits: str | None, folds: int | None, repeats: int | None) -> Sch
     """
     if splits is None and folds is None:
         if repeats is not None:
-            raise HistobenchError("--repeats needs --folds: how many parts?")
+            raise HistobenchError("`repeats` needs `folds`: how many parts?")
         return None
     if splits is not None and (folds is not None or repeats is not None):
-        raise HistobenchError("give --splits, or --folds and --repeats, not both")
+        raise HistobenchError("give `splits`, or `folds` and `repeats`, not both")
     if splits == LEAVE_ONE_GROUP_OUT:
         return Scheme(1, 0)
     if splits is not None:
         match = re.fullmatch(r"(\d+)x(\d+)", splits.strip())
         if not match:
             raise HistobenchError(
-                f"--splits {splits!r}: expected repeats x folds such as 5x2, or {LEAVE_ONE_GROUP_OUT}"
+                f"`splits` {splits!r}: expected repeats x folds such as 5x2, or {LEAVE_ONE_GROUP_OUT}"
             )
         repeats, folds = int(match[1]), int(match[2])
     scheme = Scheme(1 if repeats is None else repeats, folds or 0)

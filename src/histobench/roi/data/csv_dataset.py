@@ -143,7 +143,7 @@ def _entries(
 ) -> list[_Entry]:
     if any(f"{word}_path" in header or f"{word}_label" in header for word in SPLITS):
         if split is not None:
-            raise HistobenchError(f"{path} says itself what is train and test; leave out --split")
+            raise HistobenchError(f"{path} says itself what is train and test; leave out `split`")
         return _wide(path, header, rows, problems, group_column=group_column, site_columns=site_columns)
     return _long(
         path,
@@ -204,10 +204,10 @@ def _long(
     for column in (file_column, "label", *asked):
         _require(path, column, header)
     if splitting and "split" in header:
-        raise HistobenchError(f"{path} has a split column; leave out --split, or remove the column")
+        raise HistobenchError(f"{path} has a split column; leave out `split`, or remove the column")
     if not splitting and "split" not in header:
         raise HistobenchError(
-            f"{path} has no split column; add one (train, val or test), or give shares: --split 0.7/0.1/0.2"
+            f"{path} has no split column; add one (train, val or test), or give shares: `split` 0.7/0.1/0.2"
         )
     sited = wanted_columns(header, site_columns)
     entries = []
@@ -258,7 +258,7 @@ def _with_groups(
     for entry in entries:
         group = group_of(entry.path, group_regex)
         if group is None:
-            message = f"--group-regex {group_regex!r} finds no group in {entry.path!r}"
+            message = f"`group_regex` {group_regex!r} finds no group in {entry.path!r}"
             problems.append(Problem(f"{path}:{entry.line}", message, "groups"))
         else:
             grouped.append(replace(entry, group=group))
@@ -275,7 +275,7 @@ def _with_sites(
     for entry in entries:
         found = sites_in_path(entry.path, site_regex)
         if found is None:
-            message = f"--site-regex {site_regex!r} finds no site in {entry.path!r}"
+            message = f"`site_regex` {site_regex!r} finds no site in {entry.path!r}"
             problems.append(Problem(f"{path}:{entry.line}", message, "sites"))
         else:
             placed.append(replace(entry, sites=as_sites({**dict(entry.sites), **found})))

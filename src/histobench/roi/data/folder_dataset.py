@@ -53,11 +53,11 @@ def scan_folder(
         origin = str(root / file)
         if group_regex is not None and group is None:
             problems.append(
-                Problem(origin, f"--group-regex {group_regex!r} finds no group in {file!r}", "groups")
+                Problem(origin, f"`group_regex` {group_regex!r} finds no group in {file!r}", "groups")
             )
         elif sites is None:
             problems.append(
-                Problem(origin, f"--site-regex {site_regex!r} finds no site in {file!r}", "sites")
+                Problem(origin, f"`site_regex` {site_regex!r} finds no site in {file!r}", "sites")
             )
         elif class_name in ids:
             label = ids[class_name]
@@ -80,7 +80,7 @@ def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list
         if not splitting:
             raise HistobenchError(
                 f"{root} has class folders ({_some(folders)}) but no train and test folders; "
-                "say how to split it: --split 0.7/0.1/0.2"
+                "say how to split it: `split` 0.7/0.1/0.2"
             )
         return _classes_below(root, None, "", warnings)
     odd = [folder for folder, word in words.items() if word is None]
@@ -90,7 +90,7 @@ def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list
             " expected either train/val/test or one folder per class"
         )
     if splitting:
-        raise HistobenchError(f"{root} has {_some(folders)} folders already; leave out --split")
+        raise HistobenchError(f"{root} has {_some(folders)} folders already; leave out `split`")
     found: list[Found] = []
     names: dict[str, Path] = {}
     for folder in folders:

@@ -50,7 +50,7 @@ def classes_of(texts: Sequence[str]) -> tuple[str, ...]:
         return names
     if max(ids) > _LARGEST_ID:
         raise HistobenchError(
-            f"label {max(ids)} is too large for a class id; give a class map (--class2id_txt)"
+            f"label {max(ids)} is too large for a class id; give a class map (`class2id_txt`)"
         )
     return tuple(str(identity) for identity in range(max(ids) + 1))
 

@@ -49,7 +49,7 @@ def sites_in_path(path: str, regex: str) -> dict[str, str] | None:
     try:
         match = re.search(regex, path) or re.search(regex, re.split(r"[/\\]", path)[-1])
     except re.error as error:
-        raise HistobenchError(f"--site-regex {regex!r} is not a regular expression: {error}") from None
+        raise HistobenchError(f"`site_regex` {regex!r} is not a regular expression: {error}") from None
     if not match:
         return None
     named = match.groupdict()

@@ -40,10 +40,10 @@ def parse_fractions(text: str) -> tuple[float, float, float]:
     if len(numbers) == 2:
         numbers.insert(1, 0.0)
     if len(numbers) != 3 or not all(math.isfinite(number) and number >= 0 for number in numbers):
-        raise HistobenchError(f"--split {text!r}: expected shares of train/val/test such as 0.7/0.1/0.2")
+        raise HistobenchError(f"`split` {text!r}: expected shares of train/val/test such as 0.7/0.1/0.2")
     total = sum(numbers)
     if not any(math.isclose(total, whole, rel_tol=1e-6) for whole in (1, 100)):
-        raise HistobenchError(f"--split {text!r}: the shares add up to {total:g}, not to 1")
+        raise HistobenchError(f"`split` {text!r}: the shares add up to {total:g}, not to 1")
     train, val, test = (number / round(total) for number in numbers)
     return train, val, test
 
@@ -59,7 +59,7 @@ def group_of(path: str, regex: str) -> str | None:
     try:
         match = re.search(regex, path) or re.search(regex, re.split(r"[/\\]", path)[-1])
     except re.error as error:
-        raise HistobenchError(f"--group-regex {regex!r} is not a regular expression: {error}") from None
+        raise HistobenchError(f"`group_regex` {regex!r} is not a regular expression: {error}") from None
     if not match:
         return None
     if "group" in match.groupdict():

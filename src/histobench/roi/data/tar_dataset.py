@@ -74,7 +74,7 @@ def scan_tar(
         unplaced = next((sample.path.parent for sample in samples if sample.split is None), None)
         if unplaced is not None:
             raise HistobenchError(
-                f"{unplaced}: the name does not begin with train, val or test; give --split 0.7/0.1/0.2"
+                f"{unplaced}: the name does not begin with train, val or test; give `split` 0.7/0.1/0.2"
             )
     if not samples and not problems:
         raise HistobenchError(f"{source} holds no images with labels (expected key.jpg beside key.cls)")
@@ -88,12 +88,12 @@ def scan_tar(
         origin = str(sample.path)
         group = sample.group if group_regex is None else group_of(image_name, group_regex)
         if group_regex is not None and group is None:
-            message = f"--group-regex {group_regex!r} finds no group in {image_name!r}"
+            message = f"`group_regex` {group_regex!r} finds no group in {image_name!r}"
             problems.append(Problem(origin, message, "groups"))
             continue
         found = {} if site_regex is None else sites_in_path(image_name, site_regex)
         if found is None:
-            message = f"--site-regex {site_regex!r} finds no site in {image_name!r}"
+            message = f"`site_regex` {site_regex!r} finds no site in {image_name!r}"
             problems.append(Problem(origin, message, "sites"))
             continue
         try:

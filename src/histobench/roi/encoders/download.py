@@ -69,7 +69,7 @@ def _other_revisions(spec: EncoderSpec, file: str) -> str:
         return ""
     return (
         f"; the hub's cache has it at revision {next(iter(others))} instead of the pinned "
-        f"{spec.source.revision}: --allow-revision takes that"
+        f"{spec.source.revision}: `allow_revision` takes that"
     )
 
 

@@ -119,7 +119,7 @@ def _check(name: str, encoder: Any) -> None:
 def _resize(name: str, encoder: BasePatchEncoder, size: int) -> None:
     if not isinstance(encoder.eval_transforms, TransformSpec):
         raise HistobenchError(
-            f"{name}: the size of its preprocessing cannot be changed; leave out --resize_size, "
+            f"{name}: the size of its preprocessing cannot be changed; leave out `resize_size`, "
             "or use a TransformSpec, or take resize_size in __init__"
         )
     encoder.eval_transforms = encoder.eval_transforms.with_size(size)

@@ -22,7 +22,7 @@ from histobench.roi.robustness.pack import Pack, Tissue, measure_robustness
 from histobench.roi.robustness.probes import FitPredict
 
 NO_SITES = (
-    "the features name no site; give the dataset a column such as site, scanner or stain, or --site-regex, "
+    "the features name no site; give the dataset a column such as site, scanner or stain, or `site_regex`, "
     "and extract again"
 )
 

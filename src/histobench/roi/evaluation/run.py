@@ -235,7 +235,7 @@ def _check_class_map(given: tuple[str, ...], stored: tuple[str, ...]) -> None:
     if len(given) != len(stored) or set(given) == set(stored):
         raise HistobenchError(
             f"the class map ({', '.join(given)}) is not the one that the features were extracted with "
-            f"({', '.join(stored)}): give the same file, or leave out --class2id_txt"
+            f"({', '.join(stored)}): give the same file, or leave out `class2id_txt`"
         )
     log.warning(
         "the class map (%s) renames the classes of the features (%s)", ", ".join(given), ", ".join(stored)

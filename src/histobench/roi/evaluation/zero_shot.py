@@ -33,20 +33,20 @@ def zero_shot_outcome(context: Context) -> Outcome:
     name = options.zeroshot_model_name or own
     if not name:
         raise TaskSkippedError(
-            "give --zeroshot_model_name: the feature file does not say which encoder made it"
+            "give `zeroshot_model_name`: the feature file does not say which encoder made it"
         )
     spec = _zoo_entry(name)
     if spec is not None and not spec.supports_zero_shot:
         raise TaskSkippedError(f"{name} has no text tower; zero-shot needs an image-text encoder")
     if options.zeroshot_prompt_file is None:
         raise TaskSkippedError(
-            "no prompts: give a file with one prompt per class (--zeroshot_prompt_file; "
-            "--prompts or `prompts:` for histobench run)"
+            "no prompts: give a file with one prompt per class (`zeroshot_prompt_file`; "
+            "`prompts` for a whole run)"
         )
     if own and name != own and (spec is None or spec != _zoo_entry(own)):
         raise HistobenchError(
             f"zero-shot with {name} needs the features of {name}, but the test features are of {own}: "
-            f"extract them with --model_name {name}"
+            f"extract them with `model_name` {name}"
         )
     prompts = read_prompts(options.zeroshot_prompt_file, context.classes)
     weights = context.request.weights
@@ -88,7 +88,7 @@ def _check_weights(encoder: BasePatchEncoder, context: Context) -> None:
     if stored and here and stored != here:
         raise HistobenchError(
             f"the test features were made with other weights of {encoder.name} ({stored}) than its text "
-            f"tower would have ({here}): give the same checkpoint (--weights) to both steps"
+            f"tower would have ({here}): give the same checkpoint (`weights`) to both steps"
         )
 
 

@@ -197,7 +197,7 @@ class _Run:
     def _stop_at(self, problems: dict[RoiImage, str]) -> None:
         if problems and self.settings.on_bad_image == "stop":
             raise HistobenchError(
-                f"{listing(problems.values())}\n  --on-bad-image skip leaves such images out; "
+                f"{listing(problems.values())}\n  `on_bad_image` skip leaves such images out; "
                 "what has been computed is kept"
             )
 

@@ -29,20 +29,20 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, value, known in (
-            ("--precision", self.precision, ("auto", "fp32", "bf16", "fp16")),
-            ("--compile", self.compile, ("auto", "on", "off")),
-            ("--on-bad-image", self.on_bad_image, ("stop", "skip")),
+            ("`precision`", self.precision, ("auto", "fp32", "bf16", "fp16")),
+            ("`compile`", self.compile, ("auto", "on", "off")),
+            ("`on_bad_image`", self.on_bad_image, ("stop", "skip")),
         ):
             if value not in known:
                 raise HistobenchError(f"{name} {value!r} is unknown; {did_you_mean(value, known)}")
         if self.batch_size != "auto" and not (isinstance(self.batch_size, int) and self.batch_size >= 1):
             raise HistobenchError(
-                f"--batch_size must be 'auto' or a whole number from 1 up, not {self.batch_size!r}"
+                f"`batch_size` must be 'auto' or a whole number from 1 up, not {self.batch_size!r}"
             )
         if self.recheck < 0:
-            raise HistobenchError(f"--recheck must be 0 or more, not {self.recheck}")
+            raise HistobenchError(f"`recheck` must be 0 or more, not {self.recheck}")
         if self.num_workers < 0:
-            raise HistobenchError(f"--num_workers must be 0 or more, not {self.num_workers}")
+            raise HistobenchError(f"`num_workers` must be 0 or more, not {self.num_workers}")
 
     def is_exact(self, precision: str) -> bool:
         """Whether nothing may touch the arithmetic: plain fp32, bit for bit the same in every run."""

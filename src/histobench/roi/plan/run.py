@@ -162,12 +162,12 @@ def _add(failures: list[Failure], failure: Failure) -> None:
 def _last_run(plan: Plan, values: dict[str, object]) -> RunFolder:
     folder = RunFolder.latest(plan.results)
     if folder is None:
-        raise HistobenchError(f"there is no run in {plan.results} that could go on; leave out --retry-failed")
+        raise HistobenchError(f"there is no run in {plan.results} that could go on; leave out `retry_failed`")
     differing = differences(values, folder.plan)
     if differing:
         raise HistobenchError(
             f"the last run in {plan.results} was of another plan ({', '.join(differing)} differ): leave out "
-            "--retry-failed; what was done is not done again"
+            "`retry_failed`; what was done is not done again"
         )
     folder.forget_failures()
     return folder

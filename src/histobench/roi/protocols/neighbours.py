@@ -49,7 +49,7 @@ def nearest(
     if k > len(train):
         raise HistobenchError(
             f"n_neighbors is {k} but there are {len(train)} training images; "
-            f"use --n_neighbors {len(train)} or less"
+            f"use `n_neighbors` {len(train)} or less"
         )
     return _search(train, test, k, centring, memory).run(test, k, ranked)
 

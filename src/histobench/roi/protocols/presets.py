@@ -30,5 +30,5 @@ CHOICES = {
 def check_choice(name: str) -> str:
     """The name, if it is one."""
     if name not in CHOICES:
-        raise HistobenchError(f"--choose-by {name!r} is unknown; {did_you_mean(name, CHOICES)}")
+        raise HistobenchError(f"`choose_by` {name!r} is unknown; {did_you_mean(name, CHOICES)}")
     return name

@@ -342,5 +342,5 @@ def _check_space(files: Sequence[RemoteFile], folder: Path, dataset: str) -> Non
     if needed > free:
         raise HistobenchError(
             f"{dataset} needs {needed / 1e9:.1f} GB, but {folder} has {free / 1e9:.1f} GB free;"
-            " give another disk with --to"
+            " give another disk with `to`"
         )

@@ -51,7 +51,7 @@ def split_runs(results_dir: str | Path) -> list[StoredRun]:
     runs = [read_run(path) for path in _all_results(folder) if SPLITS in path.parts]
     known = [run for run in runs if isinstance(run.info.get("split"), dict)]
     if not known:
-        raise HistobenchError(f"no results over splits in {folder}: run with --splits 5x2, or --folds 5")
+        raise HistobenchError(f"no results over splits in {folder}: run with `splits` 5x2, or `folds` 5")
     return known
 
 

@@ -24,14 +24,14 @@ def check_free(results: Path, plan: Mapping[str, Any]) -> None:
     engine, other = plan["engine"], last.plan.get("engine")
     if engine != other:
         raise HistobenchError(
-            f"{results} is being written by a run with --engine {other}: wait for it (histobench status "
-            f"{results}), or give another --results"
+            f"{results} is being written by a run with `engine` {other}: wait for it (histobench status "
+            f"{results}), or give another `results`"
         )
     differing = differences(plan, last.plan)
     if engine != "local" and differing:
         raise HistobenchError(
             f"the plan has changed while jobs of it are at work in {results} ({', '.join(differing)}): wait "
-            "for them, stop them, or give another --results"
+            "for them, stop them, or give another `results`"
         )
 
 

@@ -88,6 +88,6 @@ def _features(files: Mapping[str, Any], split: str) -> FeatureSet:
     if features.metadata.get("fingerprint") != files[split]["fingerprint"]:
         raise HistobenchError(
             f"{files[split]['path']} was replaced while this run was at work, by another one with other "
-            "images of the same name; run again, or give each its own --results"
+            "images of the same name; run again, or give each its own `results`"
         )
     return features

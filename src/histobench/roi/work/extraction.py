@@ -204,12 +204,12 @@ def write_feature_files(
     )
     if problems and spec["settings"]["on_bad_image"] == "stop":
         raise HistobenchError(
-            f"{listing(problems.values())}\n  --on-bad-image skip leaves such images out; "
+            f"{listing(problems.values())}\n  `on_bad_image` skip leaves such images out; "
             "what has been computed is kept"
         )
     missing = sum(key not in cache for key in dict.fromkeys(keys.values()))
     if missing:
-        raise HistobenchError(f"{missing} images are not computed yet; histobench run --retry-failed goes on")
+        raise HistobenchError(f"{missing} images are not computed yet; histobench run `retry_failed` goes on")
     record = cache.decision(PRECISION) | cache.decision(planned.job)
     written_sets = [
         write_features(

@@ -270,7 +270,7 @@ class RowCache:
         except OSError as error:
             raise HistobenchError(
                 f"the cached features in {self.folder} are out of date and cannot be removed "
-                f"({error.strerror}); use --no-cache"
+                f"({error.strerror}); use `no_cache`"
             ) from error
         self._shards, self.rows, self.bad = [], {}, {}
         self.decide(GENERATION, {"rows": generation})

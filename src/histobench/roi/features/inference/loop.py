@@ -167,5 +167,5 @@ def _check_finite(rows: np.ndarray, refs: Sequence[ImageRef], forward: Forward) 
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
         name = refs[int((~finite).argmax())].name
-        advice = "use --precision fp32" if forward.precision != "fp32" else "are the weights damaged?"
+        advice = "use `precision` fp32" if forward.precision != "fp32" else "are the weights damaged?"
         raise HistobenchError(f"{forward.name} gives NaN or infinite features for {name}; {advice}")

@@ -176,7 +176,7 @@ class ProcessPool:
                 command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment
             )
         except OSError as error:
-            raise HistobenchError(f"cannot start a loading worker: {error}; use --num_workers 0") from error
+            raise HistobenchError(f"cannot start a loading worker: {error}; use `num_workers` 0") from error
         finally:
             theirs.close()
         if self._polite:
@@ -240,7 +240,7 @@ class ProcessPool:
             self._false_starts += 1
             if self._false_starts >= FALSE_STARTS:
                 code = worker.process.returncode
-                raise HistobenchError(f"loading workers cannot start (exit code {code}); use --num_workers 0")
+                raise HistobenchError(f"loading workers cannot start (exit code {code}); use `num_workers` 0")
         tasks = list(worker.tasks)
         if tasks and worker.greeted:
             tasks[:1] = self._suspects(tasks[0])

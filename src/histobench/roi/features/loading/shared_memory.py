@@ -76,7 +76,7 @@ class SharedMemory:
             self._map = mmap.mmap(self.descriptor, nbytes)
         except OSError as error:
             raise HistobenchError(
-                f"cannot take {nbytes / 1e9:.1f} GB of memory for images; use a smaller --batch_size"
+                f"cannot take {nbytes / 1e9:.1f} GB of memory for images; use a smaller `batch_size`"
             ) from error
         return np.frombuffer(self._map, dtype=np.uint8)
 

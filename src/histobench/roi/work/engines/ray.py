@@ -86,7 +86,7 @@ class RayEngine:
             import ray
         except ImportError as error:
             raise HistobenchError(
-                f"--engine ray needs Ray ({error}): pip install 'histobench[ray]'"
+                f"`engine` ray needs Ray ({error}): pip install 'histobench[ray]'"
             ) from error
         if ray.is_initialized():
             return
@@ -105,7 +105,7 @@ class RayEngine:
         except (ConnectionError, ValueError, RuntimeError, OSError, TimeoutError) as error:
             told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise HistobenchError(
-                f"no Ray cluster at {self._address or 'this machine'}: {told}; `ray start --head` starts one"
+                f"no Ray cluster at {self._address or 'this machine'}: {told}; `ray start `head`` starts one"
             ) from error
 
     def run(self, folder: RunFolder, display: Display) -> bool:
