@@ -219,3 +219,17 @@ def test_the_zoo_is_listed() -> None:
     everyone = hb.list_encoders()
     assert {spec.name for spec in hb.list_encoders(zero_shot=True)} < {spec.name for spec in everyone}
     assert all(not spec.source.gated for spec in hb.list_encoders(open=True))
+
+
+def test_sites_come_from_columns_and_from_paths(tiles: Path) -> None:
+    frame = hb.load_dataset(tiles).frame().rename(columns={"image": "path"})
+    frame["Scanner"] = ["A" if number % 2 else "B" for number in range(len(frame))]
+    frame["lot"] = "7"
+    columns = ["path", "label", "split", "Scanner", "lot"]
+    data = hb.load_dataset(frame[columns], name="mine", site_columns=["lot"])
+    sites = {tuple(image.sites) for images in data.roi.splits.values() for image in images}
+    assert {value for pairs in sites for value in dict(pairs).values()} == {"A", "B", "7"}
+    named = hb.load_dataset(tiles, site_regex=r"(?P<kind>train|test)")
+    assert all(dict(image.sites)["kind"] in ("train", "test") for image in named.roi.splits["train"])
+    with pytest.raises(hb.HistobenchError, match="no column 'batch'"):
+        hb.load_dataset(frame, site_columns=["batch"])

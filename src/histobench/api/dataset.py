@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,6 +98,8 @@ def load_dataset(
     classes: str | Path | None = None,
     group_regex: str | None = None,
     group_column: str | None = None,
+    site_regex: str | None = None,
+    site_columns: Sequence[str] = (),
     seed: int = 0,
 ) -> Dataset:
     """Read a folder of class folders, a CSV, TAR shards, a public dataset by name, or a DataFrame.
@@ -110,12 +112,15 @@ def load_dataset(
     classes : class map file (default: from the folders or labels)
     group_regex : finds the patient or slide in a path; groups are never divided between splits
     group_column : column of the CSV with the patient or slide (default: group)
+    site_regex : finds hospital, scanner or stain in a path, as named groups of the expression
+    site_columns : columns with hospital, scanner, stain, ... (default: site, scanner, stain, ... where there)
     seed : of the split
     """
     from histobench.roi.data.source import DatasetSource
 
     if not isinstance(source, str | Path):
-        source, name = _written(source), name or "data"
+        asked = (*site_columns, *([group_column] if group_column else ()))
+        source, name = _written(source, asked), name or "data"
     given = {
         "source": str(source),
         "class2id": None if classes is None else str(classes),
@@ -123,6 +128,8 @@ def load_dataset(
         "split": split,
         "group_regex": group_regex,
         "group_column": group_column,
+        "site_regex": site_regex,
+        "site_columns": list(site_columns) or None,
     }
     reading = DatasetSource(
         str(source),
@@ -131,13 +138,15 @@ def load_dataset(
         split=split,
         group_regex=group_regex,
         group_column=group_column,
+        site_regex=site_regex,
+        site_columns=tuple(site_columns),
         seed=seed,
     ).read()
     reading.checked()
     return Dataset(reading, {key: value for key, value in given.items() if value is not None})
 
 
-def _written(frame: pd.DataFrame) -> Path:
+def _written(frame: pd.DataFrame, more: Sequence[str]) -> Path:
     """The DataFrame as the long CSV, kept in the cache folder under the hash of its content."""
     from histobench.core.atomic import write_text
     from histobench.core.cache_folder import cache_dir
@@ -153,6 +162,14 @@ def _written(frame: pd.DataFrame) -> Path:
         if column not in chosen:
             known = ", ".join(map(str, frame.columns))
             raise HistobenchError(f"source: the DataFrame has no column {column!r} (it has: {known})")
+    for column in more:
+        if column not in frame.columns:
+            known = ", ".join(map(str, frame.columns))
+            raise HistobenchError(f"source: the DataFrame has no column {column!r} (it has: {known})")
+        chosen[column] = frame[column]
+    from histobench.roi.data.sites import SITE_COLUMNS
+
+    chosen.update({str(item): frame[item] for item in frame.columns if str(item).lower() in SITE_COLUMNS})
     import pandas as pd
 
     table = pd.DataFrame(chosen)

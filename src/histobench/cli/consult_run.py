@@ -23,8 +23,6 @@ from histobench.cli.mint_run import (
     INCOMPLETE,
     add_model_arguments,
     add_provider_arguments,
-    check_numbers,
-    open_terms,
 )
 from histobench.cli.terminal import open_terminal
 
@@ -67,16 +65,17 @@ def run(args: argparse.Namespace) -> int:
     from histobench.consult.study import RUNS, open_study
     from histobench.mint.prompts.first_message import OwnWording
     from histobench.mint.runs.episode_run import Stage
+    from histobench.mint.runs.play import RunOptions, open_terms
     from histobench.mint.runs.run import Run
     from histobench.mint.sandbox import open_sandbox
 
-    check_numbers(args)
+    options = RunOptions.of(args)
     study = open_study(args.study)
     arms = check_arms(study, args.arms)
     planned = plan_cells(study, arms, _seat(args), limit=args.limit)
     cells = [cell for cell, _ in planned]
     output = Path(args.output) if args.output else study.folder / RUNS
-    terms = open_terms(args, output, cells)
+    terms = open_terms(options, output, cells)
     with Run(
         planned,
         output,

@@ -1,1 +1,23 @@
-"""The MINT track: language models as agents in multi-turn tasks."""
+"""The MINT track: language models as agents in multi-turn tasks.
+
+>>> import histobench as hb
+>>> runs = hb.mint.run("local:", limit=2, k=2)                # doctest: +SKIP
+>>> runs.table()                                               # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["AgentRuns", "open_runs", "run"]
+
+if TYPE_CHECKING:
+    from histobench.mint.agent_runs import AgentRuns, open_runs, run
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from histobench.mint import agent_runs
+
+        return getattr(agent_runs, name)
+    raise AttributeError(f"module 'histobench.mint' has no attribute {name!r}")

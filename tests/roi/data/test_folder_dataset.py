@@ -132,7 +132,7 @@ def test_an_empty_class_folder_is_a_class(tmp_path: Path) -> None:
         ([], {}, "has no class folders"),
         (["1.png"], {}, "has no class folders"),
         (["train/A/1.png", "TUM/2.png"], {}, "mixes splits (train) with others (TUM)"),
-        (["train/A/1.png", "test/A/1.png"], {"split": "0.5/0.5"}, "leave out --split"),
+        (["train/A/1.png", "test/A/1.png"], {"split": "0.5/0.5"}, "leave out `split`"),
         (["A/1.png"], {"split": "0.5/0.5", "group_regex": r"p(\d)"}, "finds no group in 'A/1.png'"),
         (["A/1.png"], {"split": "0.5/0.5", "group_column": "p"}, "has no columns"),
     ],

@@ -77,7 +77,7 @@ class DatasetSource:
         if source.is_dir() or is_shards:
             for flag, given in (("group", self.group_column), ("site", self.site_columns)):
                 if given and not (is_shards and flag == "site"):
-                    raise HistobenchError(f"{source} has no columns; use --{flag}-regex, or give a CSV")
+                    raise HistobenchError(f"{source} has no columns; use `{flag}_regex`, or give a CSV")
         if is_shards:
             return scan_tar(
                 source,

@@ -1,0 +1,137 @@
+"""Agents for Python users: play tasks, and look at what was played as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from histobench.mint.results.group_table import group_rows
+from histobench.mint.results.leaderboard import leaderboard
+from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.reading import read_outcomes
+from histobench.mint.results.uncertainty import rate_interval
+from histobench.mint.runs.play import RunOptions, no_display, play
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from histobench.mint.runs.run import Outcome
+
+
+class AgentRuns:
+    """The episodes below a folder (or in a table of outcomes), as tables."""
+
+    def __init__(self, folder: str | Path, outcome: Outcome | None = None) -> None:
+        self.folder = Path(folder)
+        #: How the run ended that made this object; None for runs that were opened.
+        self.outcome = outcome
+        self._outcomes = list(read_outcomes(self.folder))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every episode that was asked for has been played."""
+        return self.outcome is None or self.outcome.complete
+
+    def episodes(self) -> pd.DataFrame:
+        """One row per episode: model, feedback, k, task, whether it succeeded, actions, tokens."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(outcome) for outcome in self._outcomes])
+
+    def table(self) -> pd.DataFrame:
+        """Success of each model with each expert at each k on each dataset.
+
+        Columns: model, feedback_model, feedback_type, k, dataset, episodes, success, low, high (the 95 %
+        interval over tasks), invalid (actions of an episode) and tokens (of an episode).
+        """
+        import pandas as pd
+
+        groups: dict[tuple[Any, ...], list[EpisodeOutcome]] = {}
+        for outcome in self._outcomes:
+            key = (outcome.model, outcome.feedback_model, outcome.feedback_type, outcome.k, outcome.task)
+            groups.setdefault(key, []).append(outcome)
+        rows = []
+        for key in sorted(groups):
+            members = groups[key]
+            interval = rate_interval(members)
+            counted = [outcome.tokens for outcome in members if outcome.tokens is not None]
+            rows.append(
+                (
+                    *key,
+                    len(members),
+                    sum(outcome.success for outcome in members) / len(members),
+                    interval.low,
+                    interval.high,
+                    sum(outcome.invalid for outcome in members) / len(members),
+                    sum(counted) / len(counted) if len(counted) == len(members) else None,
+                )
+            )
+        names = ["model", "feedback_model", "feedback_type", "k", "dataset"]
+        return pd.DataFrame(rows, columns=[*names, "episodes", "success", "low", "high", "invalid", "tokens"])
+
+    def leaderboard(self) -> pd.DataFrame:
+        """One row per model, best first: success in percent for each k, slope per turn, episodes."""
+        import pandas as pd
+
+        standings = leaderboard(self._outcomes)
+        rows = [
+            {
+                "model": standing.model,
+                **{f"SR{k}": rate for k, rate in sorted(standing.rates.items())},
+                "slope": standing.trend.slope if standing.trend else None,
+                "episodes": standing.episodes,
+            }
+            for standing in standings
+        ]
+        table = pd.DataFrame(rows)
+        rates = [name for name in table if str(name).startswith("SR")]
+        return table.sort_values(rates[-1], ascending=False, ignore_index=True) if rates else table
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{row.model}: {row.rates[row.k]:.1f} % of {row.episodes} at k={row.k}"
+            for row in group_rows(self._outcomes)
+        ]
+        missing = "" if self.complete else "; incomplete: run the same again"
+        return f"AgentRuns in {self.folder} ({'; '.join(shown) or 'no episodes'}{missing})"
+
+    def _repr_html_(self) -> str:
+        html: str = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="", escape=True)
+        return html
+
+
+def run(agent: str = "local:", tasks: str | Iterable[str] = "quickstart", **options: Any) -> AgentRuns:
+    """Play tasks with an agent; a run that was stopped goes on where it was.
+
+    Parameters
+    ----------
+    agent : who plays: openai:MODEL, openai:MODEL@http://localhost:8000/v1, anthropic:MODEL, local:, ...
+    tasks : datasets or families, such as "reasoning" or ["gsm8k", "math"]
+    k : most actions of an episode: a number, several, or a text such as "1..5" (default 5)
+    options : whatever `histobench mint run` has as a flag, with underscores: limit, repeat, calls,
+        feedback, output, data, concurrency, max_cost, temperature, ...
+    """
+    values = {**options, "agent": agent, "tasks": _joined(tasks)}
+    if "k" in values:
+        values["k"] = _joined(values["k"])
+    for name in ("output", "data", "config", "prices", "prompts_dir", "cache"):
+        if isinstance(values.get(name), Path):
+            values[name] = str(values[name])
+    unknown = sorted(set(values) - set(RunOptions.__dataclass_fields__))
+    if unknown:
+        raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}")
+    played = play(RunOptions(**values), no_display)
+    return AgentRuns(played.output, played.outcome)
+
+
+def open_runs(folder: str | Path) -> AgentRuns:
+    """Runs that are there already: a folder of results, recordings, or a table of outcomes."""
+    return AgentRuns(folder)
+
+
+def _joined(value: str | int | Iterable[str | int]) -> str:
+    if isinstance(value, str | int):
+        return str(value)
+    return ",".join(str(item) for item in value)

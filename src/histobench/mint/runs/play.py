@@ -1,0 +1,240 @@
+"""A run from its options to its episodes: what the command line and Python have in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.mint import sandbox
+from histobench.mint.agents.cache import AnswerCache
+from histobench.mint.agents.completion import Sampling
+from histobench.mint.agents.cost import CostTracker, find_price, read_prices
+from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
+from histobench.mint.agents.hosts import Balance
+from histobench.mint.agents.rate_limit import RateLimits
+from histobench.mint.agents.retry import RetryPolicy
+from histobench.mint.agents.spec import parse_agent
+from histobench.mint.configs.cell import NONE, check_model_name
+from histobench.mint.envs.grammar import ACTION_GRAMMAR, SOLUTION_GRAMMAR
+from histobench.mint.feedback.kind import FeedbackKind, Form
+from histobench.mint.prompts.choice import choose_wording
+from histobench.mint.results.details import spent_below
+from histobench.mint.runs.config_file import read_configs
+from histobench.mint.runs.episode_run import Stage
+from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell
+from histobench.mint.runs.request import RunRequest, parse_budgets, plan_expert
+from histobench.mint.runs.run import Outcome, Run
+from histobench.mint.runs.tally import Standing, Tally
+from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches
+from histobench.mint.tasks.rule import as_rule
+from histobench.mint.tools.wikipedia.source import open_encyclopedia
+
+OUTPUT = "mint-results"
+ANSWERS = "answers.sqlite"
+
+#: Opens whatever shows how a run is going; what it yields is told each new standing.
+Display = Callable[[Tally], AbstractContextManager[Callable[[Standing], None]]]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Who plays what, how, and where the episodes go; docs/mint.md tells each one's meaning."""
+
+    agent: str | None = None
+    tasks: str | None = None
+    data: str | None = None
+    k: str = "5"
+    limit: int | None = None
+    repeat: int = 1
+    calls: str = "text"
+    feedback: str = "none"
+    output: str | None = None
+    concurrency: int = 8
+    max_cost: float | None = None
+    max_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float | None = None
+    seed: int | None = None
+    reasoning_effort: str | None = None
+    reasoning_history: str = "provider"
+    constrain: bool = False
+    name: str | None = None
+    config: str | None = None
+    rule: str = "strict"
+    prompts: str = "own"
+    prompts_dir: str | None = None
+    wikipedia: str = "live"
+    sandbox: str = "auto"
+    feedback_form: Form = "textual"
+    gt: bool = False
+    cache: str | None = None
+    prices: str | None = None
+    attempts: int = 10
+    timeout: float = 300.0
+    rpm: float | None = None
+    tpm: float | None = None
+    balance: Balance = "least-busy"
+    batch: str | None = None
+
+    @classmethod
+    def of(cls, given: object) -> RunOptions:
+        """From an object that has some of the options as attributes, such as parsed arguments."""
+        values = vars(given)
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise HistobenchError(f"`{name}` must be at least 1, not {value}")
+        if not self.timeout > 0:  # also "nan"
+            raise HistobenchError(f"`timeout` must be more than 0 seconds, not {self.timeout}")
+        if not 0 <= self.temperature < float("inf"):
+            raise HistobenchError(f"`temperature` must be 0 or more, not {self.temperature}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise HistobenchError(f"`top_p` must be more than 0 and at most 1, not {self.top_p}")
+        if self.calls == "native" and self.prompts != "own":
+            raise HistobenchError("`calls` native has words of its own; leave out `prompts` official")
+        if self.calls == "native" and self.constrain:
+            raise HistobenchError(
+                "`constrain` is for `calls` text; the server sees to the form of native calls"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the model under test writes."""
+        return Sampling(
+            self.temperature,
+            self.max_tokens,
+            top_p=self.top_p,
+            seed=self.seed,
+            reasoning_effort=self.reasoning_effort,
+            reasoning_history=self.reasoning_history,  # type: ignore[arg-type]
+            grammar=ACTION_GRAMMAR if self.constrain else None,
+            last_grammar=SOLUTION_GRAMMAR if self.constrain else None,
+        )
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run that has ended: its cells, where their episodes are, and how it ended."""
+
+    output: Path
+    cells: tuple[PlannedCell, ...]
+    outcome: Outcome
+
+
+def play(options: RunOptions, display: Display) -> Played:
+    """Play the episodes that are missing in the folder of results."""
+    wording = choose_wording(options.prompts, options.prompts_dir)
+    cells, output = plan_cells(options)
+    cells = [replace(cell, wikipedia=options.wikipedia) if searches(cell.dataset) else cell for cell in cells]
+    loaded = [(cell, load_tasks(cell.dataset, options.data or cell.data, options.limit)) for cell in cells]
+    terms = open_terms(options, output, cells)
+    encyclopedia = open_encyclopedia(options.wikipedia)
+    with Run(
+        loaded,
+        output,
+        open_player=lambda spec, sampling, as_expert: open_player(
+            spec, terms, sampling=sampling, as_expert=as_expert
+        ),
+        repeats=options.repeat,
+        costs=terms.costs,
+    ) as work:
+        if not work.jobs:
+            outcome = work.nothing_to_do()
+        else:
+            data = {Path(place) for cell in cells if (place := options.data or cell.data)}
+            with (
+                sandbox.open_sandbox(options.sandbox, withhold=[output, *data]) as pool,
+                display(work.tally) as watch,
+            ):
+                stage = Stage(pool, wording, encyclopedia, threading.Event())
+                outcome = work.carry_out(stage, concurrency=options.concurrency, watch=watch)
+    if terms.cache is not None:
+        terms.cache.close()
+    return Played(output, tuple(cells), outcome)
+
+
+@contextmanager
+def no_display(tally: Tally) -> Iterator[Callable[[Standing], None]]:
+    """Shows nothing."""
+    yield lambda standing: None
+
+
+def plan_cells(options: RunOptions) -> tuple[list[PlannedCell], Path]:
+    """The cells that are asked for, and the folder of the results."""
+    rule = as_rule(options.rule)
+    if options.name is not None:
+        check_model_name(options.name)
+    if options.config:
+        return _configured(options, rule)
+    agent = parse_agent(options.agent or "local:")
+    form: Form = "placebo" if options.feedback == PLACEBO else options.feedback_form
+    expert = plan_expert(options.feedback, FeedbackKind(options.gt, form))
+    names = [name.strip() for name in (options.tasks or "quickstart").split(",") if name.strip()]
+    expert_name = NONE
+    if expert is not None:
+        expert_name = player_name(expert.spec, as_expert=True) if expert.spec else PLACEBO
+    request = RunRequest(
+        agent=agent,
+        name=options.name or player_name(agent),
+        datasets=choose_datasets(names),
+        budgets=parse_budgets(options.k),
+        expert=expert,
+        expert_name=expert_name,
+        sampling=options.sampling,
+        rule=rule,
+        prompts=options.prompts,
+        calls=options.calls,
+    )
+    return request.cells(), Path(options.output or OUTPUT)
+
+
+def _configured(options: RunOptions, rule: Any) -> tuple[list[PlannedCell], Path]:
+    assert options.config is not None
+    agent = parse_agent(options.agent) if options.agent else None
+    configured = read_configs(options.config, agent=agent, name=options.name, rule=rule)
+    outputs = {entry.output for entry in configured}
+    if len(outputs) > 1 and not options.output:
+        raise HistobenchError(f"{options.config}: the files write to {len(outputs)} folders; give `output`")
+    cells = [
+        replace(entry.planned, prompts=options.prompts, cell=replace(entry.planned.cell, calls=options.calls))
+        for entry in configured
+    ]
+    return cells, Path(options.output) if options.output else outputs.pop()
+
+
+def open_terms(options: RunOptions, output: Path, cells: Sequence[PlannedCell]) -> Terms:
+    """What all endpoints of the run share; raises where a limit of cost could not be kept."""
+    prices = read_prices(options.prices)
+    if options.max_cost is not None:
+        if not options.max_cost > 0:  # also "nan", which no sum ever reaches
+            raise HistobenchError(f"`max_cost` must be more than 0 dollars, not {options.max_cost}")
+        specs = [cell.agent for cell in cells] + [
+            cell.expert.spec for cell in cells if cell.expert and cell.expert.spec
+        ]
+        for spec in specs:
+            if spec.is_endpoint and find_price(spec.target, prices) is None:
+                raise HistobenchError(
+                    f"`max_cost` needs the price of {spec.target}; write `{spec.target}: [read, written]` "
+                    "(dollars per million tokens) to a file and give it with `prices`"
+                )
+    cache = None if options.cache == "none" else AnswerCache(options.cache or output / ANSWERS)
+    for name in ("rpm", "tpm"):
+        if (value := getattr(options, name)) is not None and not value > 0:
+            raise HistobenchError(f"`{name}` must be more than 0, not {value}")
+    return Terms(
+        limits=RateLimits(options.rpm, options.tpm),
+        balance=options.balance,
+        batch=Batches(options.batch, output / "batches") if options.batch else None,
+        concurrency=options.concurrency,
+        retry=RetryPolicy(attempts=options.attempts, answer_timeout=options.timeout),
+        cache=cache,
+        prices=prices,
+        costs=CostTracker(max_cost=options.max_cost, spent=cache.spent() if cache else spent_below(output)),
+    )
