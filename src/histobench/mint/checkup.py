@@ -24,7 +24,7 @@ def _sandbox() -> Line:
         return "WARN", "sandbox", f"agents cannot run code here: {why}", "install bubblewrap"
     message = f"{name} ({STRENGTH[name]}): {why}; {who_limits()}"
     if engines := installed_engines():
-        message += f"; installed and used when named (`sandbox`): {', '.join(engines)}"
+        message += f"; installed and used when named (--sandbox): {', '.join(engines)}"
     return "PASS", "sandbox", message, ""
 
 
@@ -49,7 +49,7 @@ def _data(folder: Path) -> Line:
     there = [name for name in names if (folder / name).is_dir()]
     message = f"{len(there)} of {len(names)} datasets in {folder}"
     if len(there) < len(names):
-        return "WARN", "mint data", message, "scripts/setup.sh (or `data` FOLDER where a command takes it)"
+        return "WARN", "mint data", message, "scripts/setup.sh (or --data FOLDER where a command takes it)"
     return "PASS", "mint data", message, ""
 
 

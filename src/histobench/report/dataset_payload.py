@@ -98,7 +98,7 @@ def _findings(source: ImageSource | None, thorough: bool) -> dict[str, Any]:
     if source is None or source.reading is None:
         return {
             "checked": False,
-            "why": "the dataset was not given to the report (`histobench report `images``)",
+            "why": "the dataset was not given (`histobench report --images`)",
         }
     total = sum(map(len, source.reading.dataset.splits.values()))
     if total > MOST_CHECKED and not thorough:

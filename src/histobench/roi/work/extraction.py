@@ -209,7 +209,7 @@ def write_feature_files(
         )
     missing = sum(key not in cache for key in dict.fromkeys(keys.values()))
     if missing:
-        raise HistobenchError(f"{missing} images are not computed yet; histobench run `retry_failed` goes on")
+        raise HistobenchError(f"{missing} images are not computed yet; histobench run --retry-failed goes on")
     record = cache.decision(PRECISION) | cache.decision(planned.job)
     written_sets = [
         write_features(

@@ -105,7 +105,7 @@ class RayEngine:
         except (ConnectionError, ValueError, RuntimeError, OSError, TimeoutError) as error:
             told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise HistobenchError(
-                f"no Ray cluster at {self._address or 'this machine'}: {told}; `ray start `head`` starts one"
+                f"no Ray cluster at {self._address or 'this machine'}: {told}; `ray start --head` starts one"
             ) from error
 
     def run(self, folder: RunFolder, display: Display) -> bool:

@@ -109,14 +109,14 @@ class SlurmEngine:
             script = folder.path / "jobs" / f"{name}.sh"
             write_text(script, _script(folder, kinds))
             flags = [
-                "`parsable`",
-                f"`job_name`=histobench-{name}",
-                f"`array`=0-{tasks - 1}",
-                f"`output`={logs.absolute()}/{name}-%a.log",
-                "`open_mode`=append",
-                "`requeue`",
-                f"`signal`=B:USR1@{NOTICE}",
-                *([f"`dependency`={relation}:{before}", "`kill_on_invalid_dep`=yes"] if before else []),
+                "--parsable",
+                f"--job-name=histobench-{name}",
+                f"--array=0-{tasks - 1}",
+                f"--output={logs.absolute()}/{name}-%a.log",
+                "--open-mode=append",
+                "--requeue",
+                f"--signal=B:USR1@{NOTICE}",
+                *([f"--dependency={relation}:{before}", "--kill-on-invalid-dep=yes"] if before else []),
                 *_flags(options),
             ]
             before = _sbatch([*flags, str(script.absolute())]).partition(";")[0]
@@ -133,7 +133,7 @@ def queued(folder: RunFolder) -> dict[str, int]:
     for name, job in jobs.items():
         try:
             done = subprocess.run(
-                ["squeue", "`noheader`", "`array`", "`jobs`", str(job), "`format`=%T"],
+                ["squeue", "--noheader", "--array", "--jobs", str(job), "--format=%T"],
                 capture_output=True,
                 text=True,
                 timeout=30,
@@ -176,7 +176,7 @@ def _script(folder: RunFolder, kinds: Sequence[str]) -> str:
         *(f"export {name}={shlex.quote(value)}" for name, value in kept.items()),
         f"cd {shlex.quote(os.getcwd())}",
         # bash passes no signal on to a child in the foreground.
-        f"{shlex.join([*command, '`kinds`', ','.join(kinds)])} &",
+        f"{shlex.join([*command, '--kinds', ','.join(kinds)])} &",
         "child=$!",
         "again() { kill -TERM $child 2>/dev/null; wait $child; "
         'scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}_${SLURM_ARRAY_TASK_ID:-0}"; exit 0; }',
