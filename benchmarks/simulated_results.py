@@ -14,7 +14,7 @@ from histobench.roi.metrics.classification import evaluate
 from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, episode_file
-from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
 Floats = NDArray[np.float64]

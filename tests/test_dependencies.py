@@ -52,6 +52,60 @@ def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
             assert parts[1] == room or parts[1] in ALLOWED[room], f"{relative} imports {name}"
 
 
+def _modules() -> dict[str, set[str]]:
+    """Module -> modules of this package that it imports, at once or when it is used; for types only: not.
+
+    The packages that hand out names when asked (the face) import nothing by themselves.
+    """
+    found: dict[str, set[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+        if name in ("histobench", "histobench.mint"):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        typing = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for inner in ast.walk(node)
+        }
+        found[name] = set()
+        for node in ast.walk(tree):
+            if id(node) in typing:
+                continue
+            if isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                for alias in node.names:
+                    inner = SOURCE.parent / f"{node.module}.{alias.name}".replace(".", "/")
+                    is_module = inner.is_dir() or inner.with_suffix(".py").exists()
+                    found[name].add(f"{node.module}.{alias.name}" if is_module else node.module)
+    return {name: (imported & set(found)) - {name} for name, imported in found.items()}
+
+
+def _circle(arrows: dict[str, set[str]]) -> list[str]:
+    """Names from which one comes back to where one was; none if there are none."""
+    left = {name: set(to) for name, to in arrows.items()}
+    while ends := [name for name, to in left.items() if not to & set(left)]:
+        for name in ends:
+            del left[name]
+    return sorted(left)
+
+
+def test_files_do_not_import_in_circles() -> None:
+    assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+    assert _circle(_modules()) == []
+
+
+def test_folders_of_a_room_do_not_import_in_circles() -> None:
+    folders: dict[str, set[str]] = {}
+    for name, imported in _modules().items():
+        folder = ".".join(name.split(".")[:3])
+        others = {".".join(other.split(".")[:3]) for other in imported}
+        folders.setdefault(folder, set()).update(others - {folder})
+    assert _circle(folders) == []
+
+
 def _prints(path: Path) -> list[str]:
     """Where a file prints by itself, opens a console, or takes brackets in a text for markup."""
     found = []

@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print a line over all tasks, for each family and for each dataset."""
+    from histobench.mint.exchange.reading import read_outcomes
     from histobench.mint.results.comparison import compare_agents
-    from histobench.mint.results.reading import read_outcomes
 
     sides: dict[str, list[EpisodeOutcome]] = defaultdict(list)
     for path in args.results:

@@ -39,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Print the table, best first."""
     from histobench.core.atomic import write_json
+    from histobench.mint.exchange.reading import read_outcomes
     from histobench.mint.results.dialect_table import dialect_rows
     from histobench.mint.results.leaderboard import leaderboard
     from histobench.mint.results.outcome import NO_FEEDBACK
-    from histobench.mint.results.reading import read_outcomes
     from histobench.mint.results.reliability import tries_rows
 
     outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]

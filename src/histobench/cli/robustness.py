@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.roi.evaluation.robustness import NO_SITES, RobustnessOptions, robustness_by, site_columns
     from histobench.roi.evaluation.run import fingerprint_of
     from histobench.roi.results.robustness_files import write_robustness
-    from histobench.roi.results.stored_run import RunIdentity
+    from histobench.roi.results.run_identity import RunIdentity
 
     console = open_terminal()
     options = RobustnessOptions(

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.group_table import group_rows
 from histobench.mint.results.leaderboard import leaderboard
 from histobench.mint.results.outcome import EpisodeOutcome
-from histobench.mint.results.reading import read_outcomes
 from histobench.mint.results.uncertainty import rate_interval
 from histobench.mint.runs.play import RunOptions, no_display, play
 

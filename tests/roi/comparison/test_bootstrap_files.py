@@ -20,7 +20,8 @@ from histobench.roi.comparison.run_intervals import BootstrapSettings, run_inter
 from histobench.roi.comparison.stored_intervals import stored_default_intervals
 from histobench.roi.metrics.formulas import METRICS
 from histobench.roi.predictions import Predictions
-from histobench.roi.results.reader import load_runs, read_episodes
+from histobench.roi.results.reader import load_runs
+from histobench.roi.results.stored_predictions import read_episodes
 
 SCRIPT = Path(__file__).resolve().parents[3] / "02-Bootstrap_Statistical_Analysis.py"
 Write = Callable[..., Path]

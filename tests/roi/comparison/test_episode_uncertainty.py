@@ -20,7 +20,7 @@ from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, episode_file
 from histobench.roi.results.layout import episode_predictions_of
 from histobench.roi.results.reader import load_runs
-from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))

@@ -19,7 +19,7 @@ from histobench.roi.published.table import published_values
 from histobench.roi.published.verify import OurValue, judge, verify
 from histobench.roi.registry.catalogue import is_name
 from histobench.roi.results.reader import load_runs
-from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.writer import write_task
 
 GOLDEN = next(

@@ -14,7 +14,7 @@ from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import load_runs
-from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.tidy_rows import write_tidy_rows
 from histobench.roi.results.writer import write_episodes, write_task
 

@@ -7,13 +7,13 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.mint.sandbox.withheld import TASKS
 
 if TYPE_CHECKING:
     from histobench.mint.tasks.base import Task
     from histobench.mint.tools.base import Tool
 
 TOOLS = "histobench.tools"
-TASKS = "histobench.tasks"
 
 
 @functools.cache

@@ -9,10 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import histobench
-from histobench.mint.configs.plugins import TASKS
 from histobench.mint.sandbox.interpreter import needed_folders
 
 _DATA = "data"
+#: The entry points of packages that bring tasks, and with them their references.
+TASKS = "histobench.tasks"
 
 
 def withheld_paths(more: Iterable[str | os.PathLike[str]] = ()) -> list[str]:

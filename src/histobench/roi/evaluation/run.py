@@ -26,7 +26,7 @@ from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import episode_predictions_of
 from histobench.roi.results.placement import claim_place, place_of
 from histobench.roi.results.robustness_files import write_robustness
-from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.tidy_rows import write_tidy_rows
 from histobench.roi.results.writer import write_episodes, write_task
 

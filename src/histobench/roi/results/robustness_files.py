@@ -17,7 +17,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.plain_name import check_plain_name
 from histobench.core.reading import files_below
 from histobench.roi.results.layout import ROBUSTNESS
-from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.robustness.pack import TASK
 
 if TYPE_CHECKING:

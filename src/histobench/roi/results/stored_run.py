@@ -13,19 +13,8 @@ from numpy.typing import NDArray
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions
 from histobench.roi.results.layout import TaskFiles
-
-
-@dataclass(frozen=True)
-class RunIdentity:
-    """Who made the predictions: written into every file and row so that numbers can be traced."""
-
-    dataset: str
-    encoder: str
-    preset: str = "uni"
-    seed: int = 0
-    fingerprint: str = ""
-    description: str = ""
-    size: str = ""  # of the images, as the encoder sees them
+from histobench.roi.results.run_identity import RunIdentity
+from histobench.roi.results.stored_predictions import read_episodes, read_episodes_of, read_predictions
 
 
 @dataclass(frozen=True)
@@ -56,20 +45,14 @@ class StoredRun:
     @cached_property
     def predictions(self) -> Predictions:
         """The per-sample predictions of `*_detailed_results.csv`."""
-        from histobench.roi.results.reader import read_predictions
-
         return read_predictions(self)
 
     @cached_property
     def episodes(self) -> EpisodePredictions | None:
         """What each episode or run said about the images of `predictions`; None where it was not kept."""
-        from histobench.roi.results.reader import read_episodes_of
-
         return read_episodes_of(self)
 
     @cached_property
     def per_episode(self) -> dict[str, NDArray[np.float64]] | None:
         """The metrics of each episode or training run, name -> [episodes]; None where they are of one."""
-        from histobench.roi.results.reader import read_episodes
-
         return read_episodes(TaskFiles.beside(self.path).per_episode)

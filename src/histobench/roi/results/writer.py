@@ -19,7 +19,7 @@ from histobench.core.atomic import write_json, write_text
 from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.layout import TaskFiles
-from histobench.roi.results.stored_run import RunIdentity
+from histobench.roi.results.run_identity import RunIdentity
 
 #: Key of `additional_info` under which the rows and the checksum of the detailed CSV stand.
 PREDICTIONS = "predictions_file"
