@@ -10,13 +10,13 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.envs.action import classify
+from histobench.mint.messages.feedback_heading import FEEDBACK_HEADING
 from histobench.mint.messages.parts import Message, Reasoning
 from histobench.mint.replay.recording import SUFFIX, Recording, read_recordings
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_episodes
 
 log = logging.getLogger(__name__)
-_FEEDBACK_MARK = "\nExpert feedback:\n"
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,6 @@ def _turn(message: Message, answer: str | None, pictures: tuple[Path, ...]) -> T
     )
     if answer is None:
         return Turn(text, kind)
-    observation, _, feedback = answer.partition(_FEEDBACK_MARK)
+    observation, _, feedback = answer.partition(FEEDBACK_HEADING)
     observation = observation.removeprefix("Observation:\n").rstrip("\n")
     return Turn(text, kind, observation, feedback.rstrip("\n"), pictures)

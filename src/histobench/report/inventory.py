@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.natural_order import natural_order
 from histobench.report.board import Board, task_place
 from histobench.roi.comparison.selection import distinct_names
 from histobench.roi.results.reader import read_run, results_files
@@ -74,7 +74,7 @@ def take_inventory(results_dir: Path) -> Inventory:
 def _boards(runs: Sequence[StoredRun]) -> list[Board]:
     known = sorted(
         {(run.task, run.setting, run.identity.preset) for run in runs},
-        key=lambda key: (task_place(key[0]), _natural(key[1]), key[2]),
+        key=lambda key: (task_place(key[0]), natural_order(key[1]), key[2]),
     )
     return [Board(number, *key) for number, key in enumerate(known)]
 
@@ -96,7 +96,3 @@ def _row_names(
 def without_folder(text: str, results_dir: Path) -> str:
     """A site may be public: paths are told from the results folder on."""
     return text.replace(f"{results_dir.as_posix()}/", "")
-
-
-def _natural(setting: str) -> list[tuple[int, int | str]]:
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", setting) if part]

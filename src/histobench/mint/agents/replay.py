@@ -11,6 +11,7 @@ from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import ProviderError
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.native_calls import as_native
+from histobench.mint.messages.feedback_heading import FEEDBACK_HEADING
 from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.replay.recording import SUFFIX, read_recordings
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
@@ -18,7 +19,6 @@ from histobench.mint.results.stored_episode import find_result_files, read_episo
 
 #: What the agent's provider "said" when more is asked than was recorded.
 ENDED = "the recording ends here"
-HEADER = "\nExpert feedback:\n"
 
 
 class ReplayPlayer(Player):
@@ -120,5 +120,5 @@ def _recorded(path: Path) -> Iterator[_Recorded]:
     for file in find_result_files(path):
         for episode in read_episodes(file):
             answers = [answer or "" for _, answer in episode.exchanges]
-            feedback = [text.partition(HEADER)[2].removesuffix("\n") for text in answers]
+            feedback = [text.partition(FEEDBACK_HEADING)[2].removesuffix("\n") for text in answers]
             yield _Recorded(episode.outcome, episode.written, feedback, episode.state.get("error"))

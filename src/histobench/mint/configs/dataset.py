@@ -33,13 +33,18 @@ class Dataset:
     type: str
     tool_imports: tuple[tuple[str, str], ...] | None = None
 
+    @property
+    def is_games(self) -> bool:
+        """Whether its tasks are games in a folder of their own, and not lines of a file."""
+        return self.type == "decision_making"
+
     def path(self, data_dir: str | Path) -> Path:
         """Where the tasks are read from: beside the others, or where the class says."""
         folder = Path(data_dir) / self.name
         own = self.task_class.data_path
         if own is not None and not folder.exists():
             return Path(own)
-        return folder if self.type == "decision_making" else folder / DATA_FILE
+        return folder if self.is_games else folder / DATA_FILE
 
     def load(self, data_dir: str | Path) -> list[Task]:
         """All its tasks."""

@@ -86,4 +86,4 @@ def write_configs(
 
 def _data_file(dataset: Dataset) -> str:
     path = dataset.path(config_variables.DATASET_DIR).as_posix()
-    return f"{path}/" if dataset.type == "decision_making" else path
+    return f"{path}/" if dataset.is_games else path

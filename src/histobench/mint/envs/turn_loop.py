@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from histobench.mint.envs.action import Action
 from histobench.mint.envs.state import Budget, FeedbackType, State, TerminateReason
+from histobench.mint.messages.feedback_heading import FEEDBACK_HEADING
 from histobench.mint.messages.parts import Image, Message, Part, Refusal, Text, ToolCall, ToolResult
 
 ASSISTANT = "Assistant:"
@@ -107,7 +108,7 @@ def observe(
     content = observation_block(state, outcome, budget)
     rest = content.removeprefix(_observation(outcome))
     if feedback:
-        said = f"\nExpert feedback:\n{feedback}\n"
+        said = f"{FEEDBACK_HEADING}{feedback}\n"
         content, rest = content + said, rest + said
     parts: tuple[Part, ...] = ()
     if outcome.results:  # the results are the observation

@@ -128,7 +128,7 @@ def _data_place(filepath: str, dataset: Dataset) -> Path:
     path = Path(filepath)
     if path.is_file():
         return path
-    return path.parent if dataset.type == "decision_making" else path.parent.parent
+    return path.parent if dataset.is_games else path.parent.parent
 
 
 def _sampling(settings: Mapping[str, Any], max_tokens: int) -> Sampling:

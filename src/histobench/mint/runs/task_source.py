@@ -34,7 +34,7 @@ def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = No
     place = Path(data) if data else Path(DATASET_DIR)
     if place.is_file():
         path = place
-    elif dataset.type == "decision_making":
+    elif dataset.is_games:
         from histobench.mint.alfworld.games import find_games
 
         path = find_games(place, place / "..")

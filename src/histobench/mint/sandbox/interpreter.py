@@ -25,7 +25,7 @@ def interpreter_folders() -> list[str]:
     """
     kept: list[str] = []
     for path in sorted(set(needed_folders()), key=len):
-        inside = any(_is_beneath(path, other) for other in (*kept, *SYSTEM_FOLDERS))
+        inside = any(is_beneath(path, other) for other in (*kept, *SYSTEM_FOLDERS))
         if not inside and path != "/" and os.path.isdir(path):
             kept.append(path)
     return kept
@@ -68,5 +68,6 @@ def _links(path: Path) -> list[Path]:
     return chain
 
 
-def _is_beneath(path: str, folder: str) -> bool:
+def is_beneath(path: str, folder: str) -> bool:
+    """Whether `path` is the folder or lies in it; both are normal paths."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")

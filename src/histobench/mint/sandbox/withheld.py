@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import histobench
-from histobench.mint.sandbox.interpreter import needed_folders
+from histobench.mint.sandbox.interpreter import is_beneath, needed_folders
 
 _DATA = "data"
 #: The entry points of packages that bring tasks, and with them their references.
@@ -26,7 +26,7 @@ def withheld_paths(more: Iterable[str | os.PathLike[str]] = ()) -> list[str]:
     wanted = [Path(histobench.__file__).parent, here, here / _DATA, *_plugin_places(), *map(Path, more)]
     real = {os.path.realpath(path) for path in wanted if path.exists()}
     needed = [os.path.realpath(folder) for folder in needed_folders()]
-    return sorted(path for path in real if not any(_is_beneath(folder, path) for folder in needed))
+    return sorted(path for path in real if not any(is_beneath(folder, path) for folder in needed))
 
 
 def withheld_within(folder: str, withheld: Iterable[str]) -> list[str]:
@@ -34,9 +34,9 @@ def withheld_within(folder: str, withheld: Iterable[str]) -> list[str]:
     root = os.path.realpath(folder)
     found: list[str] = []
     for path in sorted(withheld, key=len):
-        if _is_beneath(path, root):
+        if is_beneath(path, root):
             inside = os.path.normpath(os.path.join(folder, os.path.relpath(path, root)))
-            if not any(_is_beneath(inside, outer) for outer in found):
+            if not any(is_beneath(inside, outer) for outer in found):
                 found.append(inside)
     return found
 
@@ -53,7 +53,7 @@ def readable_rest(folder: str, withheld: Iterable[str]) -> tuple[list[str], list
         path = rest.pop()
         if path in hidden:
             continue
-        if not any(_is_beneath(inner, path) for inner in hidden):
+        if not any(is_beneath(inner, path) for inner in hidden):
             read.append(path)
             continue
         listed.append(path)
@@ -71,7 +71,3 @@ def _plugin_places() -> Iterator[Path]:
         if spec is not None:
             folders = list(spec.submodule_search_locations or [])
             yield from map(Path, folders or ([spec.origin] if spec.origin else []))
-
-
-def _is_beneath(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.natural_order import natural_order
 from histobench.roi.results.stored_run import StoredRun
 
 DEFAULT_TASK = "Linear-Probe"
@@ -37,7 +37,7 @@ def select_runs(
         chosen = _having(chosen, "preset", preset, [run.identity.preset for run in chosen])
     if seed is not None:
         chosen = _having(chosen, "seed", str(seed), [str(run.identity.seed) for run in chosen])
-    settings = sorted({run.setting for run in chosen}, key=_natural)
+    settings = sorted({run.setting for run in chosen}, key=natural_order)
     if setting is not None:
         chosen = _having(chosen, "setting", setting, [run.setting for run in chosen])
     elif len(settings) > 1:
@@ -122,7 +122,3 @@ def _having(runs: Sequence[StoredRun], what: str, wanted: str, values: Sequence[
     if wanted not in values:
         raise HistobenchError(f"no results of the {what} {wanted!r} here; {did_you_mean(wanted, values)}")
     return [run for run, value in zip(runs, values, strict=True) if value == wanted]
-
-
-def _natural(setting: str) -> list[object]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", setting)]

@@ -17,6 +17,7 @@ from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.predictions import Predictions
 from histobench.roi.protocols.held_out import held_out
+from histobench.roi.protocols.presets import Preset, get_preset
 
 if TYPE_CHECKING:
     from histobench.roi.protocols.outcome import Outcome
@@ -34,6 +35,11 @@ class Context:
     classes: tuple[str, ...]
     device: str
 
+    @property
+    def preset(self) -> Preset:
+        """The recipe that the tasks follow."""
+        return get_preset(self.request.preset)
+
     @cached_property
     def train(self) -> FeatureSet:
         """The training features; under `uni` the validation features are part of them."""
@@ -42,7 +48,7 @@ class Context:
     @property
     def val_joins_train(self) -> bool:
         """Whether the validation features are training data here."""
-        return self.request.val is not None and self.request.preset == "uni"
+        return self.request.val is not None and not self.preset.chooses
 
     @cached_property
     def train_and_val(self) -> tuple[FeatureSet, FeatureSet]:
@@ -66,7 +72,7 @@ class Context:
     @cached_property
     def choices(self) -> Choosing | None:
         """What is held out of the training set under this preset; None where nothing is chosen on it."""
-        if self.request.val is not None or self.request.preset not in ("sklearn", "thunder", "eva"):
+        if self.request.val is not None or not self.preset.chooses:
             return None
         return self.choosing(self.request.train)
 
@@ -109,7 +115,7 @@ class Context:
             whole = ", whole groups," if self.choices.groups is not None else ""
             info["val_use"] = (
                 f"a fifth of the training set{whole} was held out to choose by (no validation set given)"
-                if self.request.preset in ("thunder", "eva")
+                if self.preset.validation == "held-out"
                 else f"the training set{whole} was cross-validated to choose by (no validation set given)"
             )
         return info

@@ -22,7 +22,7 @@ from histobench.roi.results.episode_predictions import EpisodePredictions
 
 def run_linear_probe(context: Context) -> Iterable[TaskResult]:
     """A linear classifier on the frozen features, by the recipe of the preset."""
-    if context.request.preset == "eva":
+    if context.preset.probe == "early-stopped":
         train, chosen = context.train_and_val
         data = (train.embeddings, train.labels, chosen.embeddings, chosen.labels)
         test = context.request.test.embeddings
@@ -56,14 +56,14 @@ def run_label_efficiency(context: Context) -> Iterable[TaskResult]:
 
 def _training_part(context: Context) -> FeatureSet:
     """What the probe of the preset is fitted on."""
-    return context.train_and_val[0] if context.request.preset in ("thunder", "eva") else context.train
+    return context.train_and_val[0] if context.preset.validation == "held-out" else context.train
 
 
 def _probe(context: Context, train: FeatureSet) -> Outcome:
     """One probe by the recipe of the preset, fitted on `train`."""
     request, options, n_classes = context.request, context.request.options, len(context.classes)
     test = request.test.embeddings
-    if request.preset == "sklearn":
+    if context.preset.probe == "squared":
         val = request.val
         return sklearn_probe(
             train.embeddings,
@@ -77,7 +77,7 @@ def _probe(context: Context, train: FeatureSet) -> Outcome:
             seed=request.seed,
             device=context.device,
         )
-    if request.preset == "thunder":
+    if context.preset.probe == "nine-heads":
         chosen = context.train_and_val[1]
         return thunder.nine_heads(
             train.embeddings,

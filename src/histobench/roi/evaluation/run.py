@@ -21,7 +21,7 @@ from histobench.roi.evaluation.robustness import RobustnessOptions, RobustnessRe
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_file import check_pair
 from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.protocols.presets import check_choice, check_preset
+from histobench.roi.protocols.presets import check_choice, get_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import episode_predictions_of
 from histobench.roi.results.placement import claim_place, place_of
@@ -68,9 +68,9 @@ def evaluate(
     end, and the others still run. With `resume`, a task that was finished with the same input is left alone.
     Results of another run (another seed, image size, encoder, ...) are never replaced: see `placement`.
     """
-    from histobench.roi.evaluation.tasks import LEFT_OUT, TASK_RUNNERS
+    from histobench.roi.evaluation.tasks import TASK_RUNNERS
 
-    check_preset(request.preset)
+    preset = get_preset(request.preset)
     check_choice(request.options.choose_by)
     tasks = tuple(dict.fromkeys(map(canonical_task, request.tasks)))
     check_pair(request.train, request.test)
@@ -82,7 +82,7 @@ def evaluate(
     done = _Done(request.results_dir)
     told = False
     for task in tasks:
-        if task in LEFT_OUT.get(request.preset, ()):
+        if task in preset.left_out:
             done.skipped[task] = f"the preset {request.preset} has no recipe for it"
             continue
         digest = task_digest(request, task, identity.fingerprint)
@@ -264,8 +264,7 @@ def _known_by(request: EvaluationRequest, identity: RunIdentity) -> dict[str, st
         "preset": identity.preset,
         "size": identity.size,
         "seed": str(identity.seed),
-        # `uni` chooses nothing.
-        "choose_by": "" if request.preset == "uni" else request.options.choose_by,
+        "choose_by": request.options.choose_by if get_preset(request.preset).chooses else "",
         # Files of other tools do not say which encoder they are of.
         "features": "" if request.encoder or metadata.get("encoder") else identity.fingerprint[:8],
     }

@@ -25,7 +25,7 @@ from histobench.roi.robustness.pack import TASK as ROBUSTNESS
 
 def run_knn(context: Context) -> Iterable[TaskResult]:
     """The vote of the nearest training images."""
-    if context.request.preset == "thunder":
+    if context.preset.knn == "k-by-validation":
         train, val = context.train_and_val
         outcome = thunder.knn_chosen_on_val(
             train.embeddings,
@@ -63,7 +63,7 @@ def run_prototype(context: Context) -> Iterable[TaskResult]:
 
 def run_few_shot(context: Context) -> Iterable[TaskResult]:
     """Episodes with a few training images per class, for every way and shot."""
-    if context.request.preset == "thunder":
+    if context.preset.few_shot == "voted":
         yield from _voted_few_shot(context)
         return
     options = context.request.options
@@ -129,13 +129,6 @@ TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult | RobustnessResu
     "Retrieval": run_retrieval,
     "Label-efficiency": run_label_efficiency,
     ROBUSTNESS: run_robustness,
-}
-
-#: What a preset has no recipe for; everything else follows `uni`.
-LEFT_OUT = {
-    "sklearn": (ROBUSTNESS,),
-    "thunder": (ROBUSTNESS,),
-    "eva": ("KNN", "Proto", "Few-shot", "Retrieval", "Label-efficiency", ROBUSTNESS),
 }
 
 

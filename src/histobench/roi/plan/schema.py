@@ -178,14 +178,14 @@ def _check_words(plan: Plan, where: str) -> None:
     """A mistyped task should be an error now, and not after hours of extraction."""
     from histobench.roi.evaluation.run import canonical_task
     from histobench.roi.features.settings import Settings
-    from histobench.roi.protocols.presets import check_choice, check_preset
+    from histobench.roi.protocols.presets import check_choice, get_preset
 
     try:
         _ = plan.scheme
         for task in plan.tasks:
             canonical_task(task)
         for preset in plan.presets:
-            check_preset(preset)
+            get_preset(preset)
         check_choice(plan.choose_by)
         Settings(
             batch_size=plan.images_per_step,

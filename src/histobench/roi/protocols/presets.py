@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from histobench.core.errors import HistobenchError, did_you_mean
 
-#: preset -> what it is
+
+@dataclass(frozen=True)
+class Preset:
+    """A published recipe. What it says nothing about follows `uni`.
+
+    `validation` is what a validation set is for, and what is done without one: it joins the training set and
+    nothing is chosen; it is chosen on, else the training set is cross-validated; or else a fifth of the
+    training set is held out.
+    """
+
+    description: str
+    probe: Literal["un-squared", "squared", "nine-heads", "early-stopped"] = "un-squared"
+    knn: Literal["fixed-k", "k-by-validation"] = "fixed-k"
+    few_shot: Literal["episodes", "voted"] = "episodes"
+    validation: Literal["joined", "cross-validated", "held-out"] = "joined"
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether hyper-parameters are chosen."""
+        return self.validation != "joined"
+
+
+#: Robustness is measured on the features themselves, once.
+_ONCE = ("Robustness",)
+
 PRESETS = {
-    "uni": "L-BFGS probe with an un-squared penalty, KNN 20, prototypes, episodes; what most papers print",
-    "sklearn": "as uni, but the probe has a squared penalty with C chosen on held-out images",
-    "thunder": "nine heads, k on validation, voted SimpleShot over 1,000 support sets",
-    "eva": "a linear head with AdamW, early stopping, mean of five runs",
+    "uni": Preset(
+        "L-BFGS probe with an un-squared penalty, KNN 20, prototypes, episodes; what most papers print"
+    ),
+    "sklearn": Preset(
+        "as uni, but the probe has a squared penalty with C chosen on held-out images",
+        probe="squared",
+        validation="cross-validated",
+        left_out=_ONCE,
+    ),
+    "thunder": Preset(
+        "nine heads, k on validation, voted SimpleShot over 1,000 support sets",
+        probe="nine-heads",
+        knn="k-by-validation",
+        few_shot="voted",
+        validation="held-out",
+        left_out=_ONCE,
+    ),
+    "eva": Preset(
+        "a linear head with AdamW, early stopping, mean of five runs",
+        probe="early-stopped",
+        validation="held-out",
+        left_out=("KNN", "Proto", "Few-shot", "Retrieval", "Label-efficiency", *_ONCE),
+    ),
 }
 
 
-def check_preset(name: str) -> str:
-    """The name, if it is one."""
+def get_preset(name: str) -> Preset:
+    """The recipe called `name`."""
     if name not in PRESETS:
         raise HistobenchError(f"unknown preset {name!r}; {did_you_mean(name, PRESETS)}")
-    return name
+    return PRESETS[name]
 
 
 #: How hyper-parameters are chosen where there is no validation set: option -> what it is

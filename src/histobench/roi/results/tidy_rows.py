@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from histobench.core.derived import derive, is_older
 from histobench.core.errors import HistobenchError
+from histobench.core.natural_order import natural_order
 from histobench.core.reading import files_below
 from histobench.core.tidy_store import COLUMNS, write_rows
 from histobench.roi.results.layout import COMPLETE
@@ -35,12 +35,7 @@ def _sources(results_dir: Path) -> list[Path]:
         if not path.name.startswith(".")
         and (len(path.parts) == 2 or (len(path.parts) == 3 and path.parts[1].startswith("way_")))
     )
-    return [results_dir / path for path in sorted(mine, key=_natural)]
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """2 ways come before 10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+    return [results_dir / path for path in sorted(mine, key=natural_order)]
 
 
 def _write(results_dir: Path, paths: Sequence[Path]) -> None:
