@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from histobench.cli.demo_agents import play_agents
+from histobench.cli.demo_consult import play_consult
 from histobench.core.errors import HistobenchError
 
 
@@ -20,3 +21,10 @@ def test_without_the_model_the_demo_says_so_and_goes_on(
     monkeypatch.setattr("histobench.mint.agents.local_model.find_model", missing)
     play_agents(tmp_path, Console())
     assert "left out: the local model could not be fetched (no network)" in capsys.readouterr().out
+
+
+def test_a_study_that_cannot_be_prepared_is_told_and_the_demo_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play_consult(tmp_path / "none.csv", tmp_path, Console(), encoders=("random-vit",))
+    assert "left out: " in capsys.readouterr().out

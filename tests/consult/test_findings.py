@@ -90,6 +90,9 @@ def test_an_agent_that_does_not_beat_the_reader_is_told_so(
     assert main(["consult", "table", str(study.folder), *flags]) == 0
     printed = capsys.readouterr().out
     assert "small-model+native does not beat the reader in arm strong" in printed
+    sentences = ("usefulness", "does not beat", "caution")
+    tables = [line for line in printed.splitlines() if not any(word in line for word in sentences)]
+    assert max(map(len, tables)) <= 80
     table = json.loads((tmp_path / "table.json").read_text())
     assert {verdict["arm"] for verdict in table["against_reader"]} == {"strong", "shuffled"}
     compare = ["consult", "compare", str(study.folder), "small-model+native", "policy-reader"]

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _WIDEST_MATRIX = 8
 #: Columns that the ranked table takes without the names.
 _NARROW = 72
+#: Letters of a name below which a table is parted instead.
+_LEAST_NAME = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,20 +153,49 @@ def names_in(text: str | None) -> list[str] | None:
     return names
 
 
+def columns_that_fit(grid: Grid, width: int) -> list[list[int]]:
+    """The columns of one table; of several, each with the names, where no room would be left for these.
+
+    >>> from histobench.roi.comparison.grids import Grid
+    >>> grid = Grid("t", ("encoder", "a", "b"), (("uni", "x" * 40, "x" * 40),))
+    >>> columns_that_fit(grid, 100), columns_that_fit(grid, 80)
+    ([[0, 1, 2]], [[0, 1], [0, 2]])
+    """
+    columns = list(range(len(grid.header)))
+    if "encoder" not in grid.header or width < _NARROW:
+        return [columns]
+    name = grid.header.index("encoder")
+    wide = [max(len(grid.header[k]), *(len(row[k]) for row in grid.rows)) + 1 for k in columns]
+    room = width - sum(wide) + wide[name]
+    if room >= min(wide[name], _LEAST_NAME):
+        return [columns]
+    lead = columns[: name + 1]
+    parts: list[list[int]] = []
+    for column in columns[name + 1 :]:
+        used = sum(wide[k] for k in (*parts[-1], column)) if parts else width + 1
+        if used > width:
+            parts.append([*lead, column])
+        else:
+            parts[-1].append(column)
+    return parts
+
+
 def print_grid(grid: Grid, console: Console) -> None:
     """Print one table with its notes below."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     console.print(grid.title, style="bold", soft_wrap=True)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in grid.header:
-        # Long names are folded first; on a narrow terminal the numbers are, or no name would be left.
-        whole = (column == "encoder") == (console.width < _NARROW)
-        table.add_column(column, no_wrap=whole, overflow="fold")
-    for row in grid.rows:
-        table.add_row(*row, style="dim" if row[-1].endswith("*") else None)
-    console.print(table)
+    for columns in columns_that_fit(grid, console.width):
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for column in columns:
+            # Long names are folded first; on a narrow terminal the numbers are, or no name would be left.
+            whole = (grid.header[column] == "encoder") == (console.width < _NARROW)
+            table.add_column(grid.header[column], no_wrap=whole, overflow="fold")
+        for row in grid.rows:
+            cells = (row[column] for column in columns)
+            table.add_row(*cells, style="dim" if row[-1].endswith("*") else None)
+        console.print(table)
     for note in grid.notes:
         console.print(f"  {note}", soft_wrap=True)
     console.print()

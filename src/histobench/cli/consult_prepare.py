@@ -50,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--weights", help="checkpoint, folder of checkpoints, or table like model_weights.json")
     how.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     how.add_argument("--num_workers", type=int, default=8, help="loading workers (default: 8)")
+    how.add_argument(
+        "--compile", default="auto", help="auto, on or off, as in the run whose features are to be used"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         weights=args.weights,
         device=args.device,
         num_workers=args.num_workers,
+        compile=args.compile,
         **({"region": args.region} if args.region else {}),
     )
     study = prepare(dataset, plan, args.out, progress=display())

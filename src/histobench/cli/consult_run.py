@@ -28,6 +28,8 @@ from histobench.cli.terminal import open_terminal
 
 if TYPE_CHECKING:
     from histobench.consult.run import Seat
+    from histobench.mint.runs.planned_cell import PlannedCell
+    from histobench.mint.runs.run import Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play the missing episodes and say how it went."""
-    from histobench.cli.mint_progress import progress_display
     from histobench.cli.mint_summary import print_summary
+
+    output, cells, outcome = play(args)
+    print_summary(output, [cell.cell for cell in cells], outcome)
+    return 0 if outcome.complete else INCOMPLETE
+
+
+def play(args: argparse.Namespace) -> tuple[Path, list[PlannedCell], Outcome]:
+    """Play the missing episodes: where they are, what was planned and what has come of it."""
+    from histobench.cli.mint_progress import progress_display
     from histobench.consult.run import check_arms, plan_cells, player_opener
     from histobench.consult.study import RUNS, open_study
     from histobench.mint.prompts.first_message import OwnWording
@@ -94,18 +104,17 @@ def run(args: argparse.Namespace) -> int:
                 outcome = work.carry_out(stage, concurrency=args.concurrency, watch=watch)
     if terms.cache is not None:
         terms.cache.close()
-    print_summary(output, [cell.cell for cell in cells], outcome)
-    return 0 if outcome.complete else INCOMPLETE
+    return output, cells, outcome
 
 
 def _seat(args: argparse.Namespace) -> Seat:
     from histobench.consult.policies import KIND, parse_policy, policy_name
     from histobench.consult.run import Seat
-    from histobench.mint.agents.completion import Sampling
     from histobench.mint.agents.factory import player_name
     from histobench.mint.agents.spec import parse_agent
     from histobench.mint.configs.cell import NONE, check_model_name
     from histobench.mint.feedback.kind import FeedbackKind
+    from histobench.mint.runs.play import RunOptions
     from histobench.mint.runs.request import plan_expert
 
     is_policy = args.agent.startswith(f"{KIND}:")
@@ -115,14 +124,7 @@ def _seat(args: argparse.Namespace) -> Seat:
     return Seat(
         agent,
         check_model_name(name),
-        Sampling(
-            args.temperature,
-            args.max_tokens,
-            top_p=args.top_p,
-            seed=args.seed,
-            reasoning_effort=args.reasoning_effort,
-            reasoning_history=args.reasoning_history,
-        ),
+        RunOptions.of(args).sampling,
         calls=args.calls or ("native" if is_policy else "text"),
         sees=args.pictures,
         expert=expert,

@@ -18,13 +18,39 @@ from typing import TYPE_CHECKING, Any
 from histobench.cli.flag_values import positive, seed
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from histobench.consult.findings import Contrast, Findings, Line
 
-ACCURACY = ("first", "tool", "final", "over_tool", "over_none", "closure", "deferred", "unanswered")
-TRUST = ("u_right", "u_wrong", "discrimination", "accept", "rair", "rsr", "mis_reliance", "brier")
-PLAIN = ("aurc", "ece", "dollars_per_correct", "tokens_per_correct", "calls_per_correct")
-#: Shares that are so common that their interval would crowd the table out.
-WITHOUT_INTERVAL = ("first", "tool", "closure", "deferred", "unanswered", "accept", "rair", "rsr", "brier")
+#: Tables of at most 80 characters: title -> measures.
+TABLES: dict[str, tuple[str, ...]] = {
+    "accuracy of first answer, tool alone and final answer": ("cases", "first", "tool", "final", "over_tool"),
+    "trust: follows the tool when it is right, and when it is wrong": (
+        "u_right",
+        "u_wrong",
+        "discrimination",
+    ),
+    "what the tool changed": ("over_none", "closure", "accept", "rair", "rsr", "mis_reliance"),
+    "answers and their confidence": ("deferred", "unanswered", "brier", "aurc", "ece"),
+    "cost of a right answer": (
+        "dollars_per_correct",
+        "tokens_per_correct",
+        "calls_per_correct",
+        "device_seconds_per_correct",
+    ),
+}
+HEADINGS = {
+    "over_tool": "final - tool",
+    "over_none": "final - none",
+    "discrimination": "J = difference",
+    "mis_reliance": "mis-reliance",
+    "dollars_per_correct": "dollars",
+    "tokens_per_correct": "tokens",
+    "calls_per_correct": "calls",
+    "device_seconds_per_correct": "device seconds",
+}
+#: What is printed with its interval; all others are in --json.
+WITH_INTERVAL = ("final", "over_tool", "over_none", "u_right", "u_wrong", "discrimination")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,9 +71,8 @@ def run(args: argparse.Namespace) -> int:
     findings = open_findings(args)
     console = whole_lines()
     lines = findings.lines()
-    _print_lines(console, lines, ACCURACY, "accuracy of first answer, tool alone and final answer")
-    _print_lines(console, lines, TRUST, "trust: follows the tool when it is right, and when it is wrong")
-    _print_plain(console, lines)
+    for title in TABLES:
+        print_lines(console, lines, title)
     contrasts = {agent: findings.contrasts(agent) for agent in findings.agents}
     _print_contrasts(console, contrasts, CONTRASTS)
     for agent in findings.agents:
@@ -69,13 +94,17 @@ def run(args: argparse.Namespace) -> int:
 
 def open_findings(args: argparse.Namespace) -> Findings:
     """The findings that the flags ask for."""
+    return findings_of(args.study, runs=args.runs, n_resamples=args.resamples, seed=args.seed)
+
+
+def findings_of(folder: str | Path, *, runs: str | None = None, **settings: int) -> Findings:
+    """What the runs of a study come to; `settings` are those of `Findings`."""
     from histobench.consult.findings import Findings
     from histobench.consult.plays import read_plays
     from histobench.consult.study import RUNS, open_study
 
-    study = open_study(args.study)
-    plays = read_plays(study, args.runs or study.folder / RUNS)
-    return Findings(study, plays, n_resamples=args.resamples, seed=args.seed)
+    study = open_study(folder)
+    return Findings(study, read_plays(study, runs or study.folder / RUNS), **settings)
 
 
 def as_json(
@@ -96,60 +125,54 @@ def as_json(
     }
 
 
-def _print_lines(console: Any, lines: Sequence[Line], names: Sequence[str], title: str) -> None:
-    from rich.table import Table
+def print_lines(console: Console, lines: Sequence[Line], title: str) -> None:
+    """One of the tables: agents as headings, a line for each arm."""
+    header = ["arm", *(HEADINGS.get(name, name.replace("_", " ")) for name in TABLES[title])]
+    rows = [[line.arm, *(_cell(line, name) for name in TABLES[title])] for line in lines]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in ("agent", "arm"):
-        table.add_column(name)
-    for name in ("cases", *names):
-        table.add_column(name.replace("_", " "), justify="right")
-    for line in lines:
-        cells = []
-        for name in names:
-            estimate = line.estimates.get(name)
-            interval = None if estimate is None or name in WITHOUT_INTERVAL else estimate.interval
-            cells.append("" if estimate is None else with_interval(estimate.value, interval))
-        table.add_row(line.agent, line.arm, str(line.cases), *cells)
-    console.print(table)
+    def say(cells: Sequence[str], style: str | None = None) -> None:
+        arm, *values = cells
+        shown = (value.rjust(width) for value, width in zip(values, widths[1:], strict=True))
+        console.print("  ".join([f"  {arm:<{widths[0]}}", *shown]), style=style, soft_wrap=True)
+
+    console.print(title, style="bold italic", soft_wrap=True)
+    say(header, "bold")
+    for place, (line, row) in enumerate(zip(lines, rows, strict=True)):
+        if place == 0 or lines[place - 1].agent != line.agent:
+            console.print(line.agent, soft_wrap=True)
+        say(row)
+    console.print()
 
 
-def _print_plain(console: Any, lines: Sequence[Line]) -> None:
-    from rich.table import Table
+def _cell(line: Line, name: str) -> str:
+    if name == "cases":
+        return str(line.cases)
+    if name in line.plain:
+        return _plain(line.plain[name])
+    estimate = line.estimates.get(name)
+    if estimate is None:
+        return "-"
+    return with_interval(estimate.value, estimate.interval if name in WITH_INTERVAL else None)
 
-    table = Table(
-        title="calibration and cost of a right answer", title_justify="left", box=None, pad_edge=False
+
+def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]], words: dict[str, str]) -> None:
+    header = ("", "value", "p", "p (Holm)")
+    console.print("contrasts registered in advance (Holm over an agent's four)", style="bold italic")
+    wide = max(map(len, words.values()))
+    console.print(
+        f"  {header[0]:<{wide}}  {header[1]:>23}  {header[2]:>7}  {header[3]:>8}".rstrip(), style="bold"
     )
-    for name in ("agent", "arm"):
-        table.add_column(name)
-    for name in PLAIN:
-        table.add_column(name.replace("_", " "), justify="right")
-    for line in lines:
-        table.add_row(line.agent, line.arm, *(_plain(line.plain.get(name)) for name in PLAIN))
-    console.print(table)
-
-
-def _print_contrasts(console: Any, contrasts: dict[str, list[Contrast]], words: dict[str, str]) -> None:
-    from rich.table import Table
-
-    table = Table(
-        title="pre-registered contrasts (p by Holm over the agent's four)",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-    )
-    for name in ("agent", "contrast"):
-        table.add_column(name)
-    for name in ("value", "p", "p (Holm)"):
-        table.add_column(name, justify="right")
     for agent, each in contrasts.items():
+        console.print(agent, soft_wrap=True)
         for contrast in each:
-            shown = [with_interval(contrast.value, contrast.interval)]
-            shown += [_plain(contrast.p_value), _plain(contrast.adjusted)]
-            if contrast.reason:
-                shown = [contrast.reason, "", ""]
-            table.add_row(agent, words[contrast.name], *shown)
-    console.print(table)
+            value = contrast.reason or with_interval(contrast.value, contrast.interval)
+            p, adjusted = (
+                ("", "") if contrast.reason else (_plain(contrast.p_value), _plain(contrast.adjusted))
+            )
+            line = f"  {words[contrast.name]:<{wide}}  {value:>23}  {p:>7}  {adjusted:>8}"
+            console.print(line.rstrip(), soft_wrap=True)
+    console.print()
 
 
 def with_interval(value: float | None, interval: Any) -> str:

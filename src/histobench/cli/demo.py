@@ -1,4 +1,4 @@
-"""The whole ROI track on synthetic tissue, a few agents, and web pages of it all.
+"""The whole ROI track on synthetic tissue, a few agents, some that consult an encoder, and pages of it all.
 
 Needs no network and no GPU. The tiles are drawn by a program; what the numbers show is that everything works,
 not which encoder is good at pathology.
@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Make the tiles, run the plan, print the tables."""
 
     from histobench.cli.demo_agents import play_agents
+    from histobench.cli.demo_consult import play_consult
     from histobench.cli.run import carry_out
     from histobench.roi.data.demo import write_demo_dataset
     from histobench.roi.plan.schema import DEFAULT_TASKS, DatasetEntry, Plan
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     )
     code = carry_out(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
     play_agents(output, console)
+    play_consult(table, output, console, encoders=ENCODERS, seed=args.seed)
     build_pages(output, console)
     return code
 

@@ -148,6 +148,7 @@ def view_encoders(
         features,
         device=plan.device,
         num_workers=plan.num_workers,
+        compile=plan.compile,
         progress=progress,
     )
     sets = {(each.asked, each.split): load(each.path) for each in made}

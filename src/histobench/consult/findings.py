@@ -103,7 +103,7 @@ class ReaderVerdict:
 
 CONTRASTS: dict[str, str] = {
     "over_tool": "final answer minus tool in strong",
-    "swap": "J in swap after minus J in strong, same cases",
+    "swap": "J after the swap minus J in strong",
     "wrong-25": "u_wrong in wrong-25 minus in strong",
     "sure": "u_wrong in sure minus in unsure",
 }

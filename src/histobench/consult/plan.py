@@ -28,6 +28,7 @@ class StudyPlan:
     weights: str | None = None
     device: str | None = None
     num_workers: int = 8
+    compile: str = "auto"
 
 
 def assign_roles(names: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,53 @@
+"""Tables on a terminal of 80 columns: names and numbers stay readable."""
+
+from __future__ import annotations
+
+import argparse
+import io
+
+from rich.console import Console
+
+from histobench.cli import consult_run
+from histobench.cli.compare import columns_that_fit, print_grid
+from histobench.cli.consult_run import _seat
+from histobench.roi.comparison.grids import Grid
+
+VALUE = "0.884 [0.845, 0.912]"
+GRID = Grid(
+    "tissue: robustness by scanner",
+    ("encoder", "index", "margin", "site AUROC", "new site", "worst site"),
+    (("efficientnet-lite0", *[VALUE] * 5), ("tiny-vl", *[VALUE] * 5)),
+)
+
+
+def printed(width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    print_grid(GRID, console)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_columns_that_do_not_fit_stand_in_a_further_table_with_the_names() -> None:
+    lines = printed(80)
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert text.count("efficientnet-lite0") == len(columns_that_fit(GRID, 80)) == 3
+    assert text.count(VALUE) == 10
+    assert all(heading in text for heading in GRID.header)
+
+
+def test_a_wide_terminal_has_one_table() -> None:
+    text = "\n".join(printed(160))
+    assert text.count("efficientnet-lite0") == 1
+    assert text.count(VALUE) == 10
+
+
+def test_a_grammar_that_is_asked_for_reaches_the_agent_of_consult() -> None:
+    parser = argparse.ArgumentParser()
+    consult_run.add_arguments(parser)
+    plain, bound = (
+        _seat(parser.parse_args(["study", "--agent", "local:", *flags])).sampling
+        for flags in ([], ["--constrain"])
+    )
+    assert plain.grammar is None
+    assert bound.grammar
+    assert bound.last_grammar
