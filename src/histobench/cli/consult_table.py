@@ -170,7 +170,7 @@ def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]], wor
     console.print("contrasts registered in advance (Holm over an agent's four)", style="bold italic")
     wide = max(map(len, words.values()))
     console.print(
-        f"  {header[0]:<{wide}}  {header[1]:>23}  {header[2]:>7}  {header[3]:>8}".rstrip(), style="bold"
+        f"  {header[0]:<{wide}}  {header[1]:>23}  {header[2]:>7} {header[3]:>8}".rstrip(), style="bold"
     )
     for agent, each in contrasts.items():
         console.print(agent, soft_wrap=True)
@@ -179,7 +179,7 @@ def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]], wor
             p, adjusted = (
                 ("", "") if contrast.reason else (_plain(contrast.p_value), _plain(contrast.adjusted))
             )
-            line = f"  {words[contrast.name]:<{wide}}  {value:>23}  {p:>7}  {adjusted:>8}"
+            line = f"  {words[contrast.name]:<{wide}}  {value:>23}  {p:>7} {adjusted:>8}"
             console.print(line.rstrip(), soft_wrap=True)
     console.print()
 
