@@ -117,6 +117,8 @@ export interface RunData {
   /** What the evaluation warned of, such as patients in both train and test. */
   warnings: string[];
   bounds: Record<string, [number | null, number | null]>;
+  /** Why a metric has no interval, where that is known. */
+  noBounds: Record<string, string>;
   boundsFrom: string;
   perClass: Record<string, Record<string, number | null>>;
   confusion: number[][] | null;

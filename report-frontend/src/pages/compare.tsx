@@ -18,7 +18,7 @@ interface Pairs {
   low: Packed;
   high: Packed;
   p: Packed;
-  holm: Packed;
+  corrected: Packed;
   holds: Packed;
 }
 
@@ -37,7 +37,7 @@ interface Difference {
   low: number | null;
   high: number | null;
   p: number | null;
-  holm: number | null;
+  corrected: number | null;
   holds: boolean;
 }
 
@@ -50,7 +50,7 @@ export function differenceOf(table: TableData, metric: string, a: number, b: num
   if (k < 0) return null;
   const at = (column: Packed) => numberOrNull(unpack(column)[k]);
   const [difference, low, high] = [at(pairs.difference), at(pairs.low), at(pairs.high)];
-  const rest = { p: at(pairs.p), holm: at(pairs.holm), holds: unpack(pairs.holds)[k] === 1 };
+  const rest = { p: at(pairs.p), corrected: at(pairs.corrected), holds: unpack(pairs.holds)[k] === 1 };
   if (first[k] === a) return { difference, low, high, ...rest };
   return { difference: negated(difference), low: negated(high), high: negated(low), ...rest };
 }
@@ -200,7 +200,7 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
   return (
     <section class={`card verdict ${holds ? "holds" : ""}`}>
       <h2>
-        {found.holm === null ? (
+        {found.corrected === null ? (
           <>The difference was not tested</>
         ) : holds ? (
           <>
@@ -222,7 +222,7 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
           <dd>{decimals(values[1])}</dd>
         </div>
         <div class="main">
-          <dt>difference, 95% interval{info.test.includes("max-t") && " (all pairs at once)"}</dt>
+          <dt>difference, 95% interval{pairs > 1 && info.test.includes("max-t") && " (all pairs at once)"}</dt>
           <dd>
             {signed(found.difference)} <small>{found.low === null ? "no interval" : `${signed(found.low)} to ${signed(found.high)}`}</small>
           </dd>
@@ -230,7 +230,7 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
         <div>
           <dt>p, corrected for all pairs</dt>
           <dd>
-            {pValue(found.holm)} <small>uncorrected {pValue(found.p)}</small>
+            {pValue(found.corrected)} <small>uncorrected {pValue(found.p)}</small>
           </dd>
         </div>
         {exact && (
@@ -243,9 +243,9 @@ function Verdict({ table, metric, names, values, found, exact, averaged }: Verdi
         )}
       </dl>
       <p class="fine">
-        {info.test ? `${info.test[0].toUpperCase()}${info.test.slice(1)}, corrected over ${count(pairs, "pair")} of the table` : "No test"}; {count(table.numImages, "test image")}
+        {info.test ? `${pairs === 1 ? "“Better” means that the interval of the difference excludes 0" : `The interval holds together with those of all ${pairs} pairs of the table; “better” means that it excludes 0`} (${info.test})` : "No test"}; {count(table.numImages, "test image")}
         {table.numGroups ? ` of ${count(table.numGroups, "group")}` : ""}; left out one at a time: {table.resampled}. {info.note && `${info.note}. `}
-        {!holds && found.low !== null && found.holm !== null && `“Cannot be told apart” is not “equal”: differences from ${signed(found.low)} to ${signed(found.high)} fit these images.`}
+        {!holds && found.low !== null && found.corrected !== null && `“Cannot be told apart” is not “equal”: differences from ${signed(found.low)} to ${signed(found.high)} fit what these images show.`}
         {averaged && " Values and difference are means over episodes or training runs, as reported."}
       </p>
     </section>
@@ -256,7 +256,7 @@ function Differences({ site, table, a, b, names, chosen, onChoose }: { site: Sit
   const rows: (IntervalRow & { metric: string })[] = [];
   for (const metric of site.metrics) {
     const found = differenceOf(table, metric.name, a, b);
-    if (found && found.difference !== null) rows.push({ metric: metric.name, name: metric.label, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (corrected) ${pValue(found.holm)}` });
+    if (found && found.difference !== null) rows.push({ metric: metric.name, name: metric.label, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (corrected) ${pValue(found.corrected)}` });
   }
   return (
     <Chart
@@ -339,7 +339,7 @@ function EveryDataset({ site, board, dataset, datasets, names, metric }: { site:
       setRows(
         tables.flatMap((table, k) => {
           const found = differenceOf(table, metric.name, find(both[k], names[0]), find(both[k], names[1]));
-          return found && found.difference !== null ? [{ name: site.datasets[both[k]].name, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (corrected) ${pValue(found.holm)}` }] : [];
+          return found && found.difference !== null ? [{ name: site.datasets[both[k]].name, value: found.difference, low: found.low, high: found.high, strong: found.holds, note: `p (corrected) ${pValue(found.corrected)}` }] : [];
         }),
       ),
     );

@@ -102,13 +102,13 @@ function BoardView({ site, board, metric, title, licence, search }: { site: Site
             draw={(width, palette) => criticalDifference(ranking, ranking.rows.map((r) => board.rows[r]), width, palette)}
             caption={
               <>
-                Encoders joined by a bar are not distinguishable: their mean ranks over {count(ranking.numDatasets, "dataset")} are less than {decimals(ranking.criticalDifference, 2)} apart (Nemenyi, {site.alpha}).{" "}
+                Encoders joined by a bar cannot be told apart by their ranks: their mean ranks over {count(ranking.numDatasets, "dataset")} are less than {decimals(ranking.criticalDifference, 2)} apart (Nemenyi, {site.alpha}).{" "}
                 {ranking.friedmanP > site.alpha ? (
-                  <strong>Friedman’s test finds no difference at all (p = {pValue(ranking.friedmanP)}): do not read the order as one.</strong>
+                  <strong>Friedman’s test does not show that the encoders differ (p = {pValue(ranking.friedmanP)}): the order may be chance.</strong>
                 ) : (
                   <>Friedman’s test: p {ranking.friedmanP < 0.001 ? "" : "= "}{pValue(ranking.friedmanP)}.</>
                 )}
-                {ranking.numDatasets < 5 && " With fewer than five datasets mean ranks hardly ever differ significantly."}
+                {ranking.numDatasets < 5 && " With fewer than five datasets mean ranks can hardly ever be told apart."}
                 {ranking.leftOut.length > 0 && ` Not run on all of these datasets, so without a rank: ${ranking.leftOut.join(", ")}.`}
                 {ranking.leftOutColumns.length > 0 && ` Left out, because too few encoders were run on them: ${ranking.leftOutColumns.map((k) => site.datasets[board.datasets[k]].name).join(", ")}.`}
               </>
@@ -166,7 +166,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
   );
   const table = () => ({
     name: `leaderboard_${title}_${metric.name}`,
-    caption: `${title}: ${metric.label} with 95% intervals. * not distinguishable from the best of its column (corrected for all pairs, ${site.alpha}).`,
+    caption: `${title}: ${metric.label} with 95% intervals. * the best of its column, or not shown to differ from it (intervals of differences that hold for all pairs at once, max-t, ${100 * (1 - site.alpha)}%).`,
     header: ["encoder", ...(several ? ["mean rank", "mean"] : []), ...board.datasets.map((d) => site.datasets[d].name)],
     rows: sorted.map((row) => [
       row.name,
@@ -188,7 +188,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
       </header>
       <p class="legend" aria-label="Legend">
         <span><b class="mark best">●</b> best</span>
-        <span><b class="mark tie">○</b> tie: not distinguishable from the best</span>
+        <span><b class="mark tie">○</b> tie: the difference to the best could be chance</span>
         <span><i class="legend-interval" aria-hidden="true"><i /></i> 95% interval, drawn from {decimals(domain[0], 2)} to {decimals(domain[1], 2)} in every cell{below && "; ◂ lies below"}{beyond && "; ▸ lies above"}</span>
       </p>
       <div class="scroll" tabIndex={-1}>
@@ -242,7 +242,7 @@ function ValueCell({ site, run, name, dataset, value, low, high, ranks, standing
   const at = (x: number) => `${(100 * Math.min(1, Math.max(0, share(x)))).toFixed(1)}%`;
   const outside = value === null ? "" : share(value) < 0 ? "below" : share(value) > 1 ? "above" : "";
   const mark = standing === BEST ? "best" : standing === TIE ? "tie" : "";
-  const place = ranks === null ? "" : `, true rank ${ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]} to ${ranks[1]}`}`;
+  const place = ranks === null ? "" : `, true rank ${ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]} to ${ranks[1]}`} (all encoders at once)`;
   const said = (standing === BEST ? ", the best" : standing === TIE ? ", not distinguishable from the best" : "") + place;
   return (
     <td class={`value ${mark}`}>
@@ -303,12 +303,21 @@ function Notes({ site, board, data, metric }: { site: Site; board: Board; data: 
     <div class="fine notes">
       {tests.length > 0 && (
         <p>
-          Ties: {tests.join(", ")}; corrected for all pairs of a column. <a href={href("methods")}>More</a>
+          A tie is a value whose difference to the best of its column could be chance: the interval of the difference, which holds for all pairs of the column at once, contains 0 ({tests.join(", ")}).{" "}
+          <a href={href("methods")}>More</a>
         </p>
       )}
       <Best site={site} board={board} data={data} />
       {!metric.tested && <p>Differences in {metric.label} are not tested here, so no ties are marked.</p>}
-      {lacking && <p>Some values have no interval yet: run <code>histobench bootstrap</code> on the results folder, then build the report again.</p>}
+      {lacking &&
+        (metric.name === "ece" ? (
+          <p>A calibration error has no interval: it is too high by an amount that depends on the number of images, and no interval known to us would keep its promise.</p>
+        ) : (
+          <p>
+            A value without an interval has too few patients, images or mistakes for one (its own page says so), or its interval was not computed yet: <code>histobench bootstrap</code> on the results folder does that, then build the
+            report again.
+          </p>
+        ))}
       {[...notes].map(([note, names]) => (
         <p>
           {names.length < board.datasets.length ? `${names.join(", ")}: ` : ""}
@@ -328,7 +337,7 @@ function Best({ site, board, data }: { site: Site; board: Board; data: BoardMetr
     const members = rows.filter((r) => data.mayBeBest[r][k]);
     const among = members.length === rows.length ? `any of the ${rows.length} encoders may be the best` : members.length === 1 ? `the best is ${board.rows[members[0]]}` : `the best is one of ${members.map((r) => board.rows[r]).join(", ")}`;
     const measured = data.value[winner.row][k];
-    const corrected = rows.length > 2 && winner.low !== null ? ` ${board.rows[winner.row]} measured ${decimals(measured)}; corrected for having been picked as the best it is worth ${decimals(winner.value)} (95% interval ${interval(winner.low, winner.high)}).` : "";
+    const corrected = rows.length > 2 && winner.low !== null ? ` ${board.rows[winner.row]} measured ${decimals(measured)}; corrected for having been picked for its value it is worth ${decimals(winner.value)} (95% interval ${interval(winner.low, winner.high)}).` : "";
     return `With ${100 * (1 - site.alpha)}% confidence ${among}.${corrected}`;
   };
   return (

@@ -76,24 +76,25 @@ function EncoderMethods({ site, methods }: { site: Site; methods: Methods }) {
       <p>
         <strong>95% interval.</strong> A test set is a sample: other images of the same kind would give a somewhat different number. The interval is made so that it holds the number of all such images in about 95 of 100
         test sets. How far numbers vary is seen by leaving out one patient or slide at a time where they are known (images of one patient are alike), and one image at a time otherwise. It does not cover another training
-        set, another scanner or another seed. A calibration error has none, and neither has a test set of too few patients: no interval of theirs would keep its promise.
+        set, another scanner or another seed. A calibration error has none, and neither has a test set of too few patients, nor a loss over patients with hardly a mistake: no interval of theirs would keep its promise.
       </p>
       <p>
         <strong>Means over episodes or training runs.</strong> They would be others with other labelled examples, and with other test images: both count in the interval and in the comparison. Where it says “episodes” alone (results of an older version), the interval is about the labelled examples for these test images: it is narrower than one over patients, and not to be compared with it.
       </p>
       <p>
-        <strong>Ties.</strong> Encoders are compared on the same images, so what is hard for all of them does not count. A value is marked as a tie when its difference to the best of the column could be chance. Intervals
-        of differences hold for all pairs of encoders in the table at once: the chance of any false claim in a table is at most {100 * site.alpha}%. “Tie” does not mean “equal”: the test set may be too small to tell. Two
+        <strong>Ties.</strong> Encoders are compared on the same images, so what is hard for all of them does not count. A value is marked as a tie when its difference to the best of the column could be chance. One
+        rule decides, on every page and in <code>histobench compare</code>: two encoders differ where the interval of their difference excludes 0. These intervals hold for all pairs of encoders in the table at once, so that the
+        chance of any false claim in a table is about {100 * site.alpha}% at most. “Tie” does not mean “equal”: the test set may be too small to tell. Two
         intervals that overlap do not mean a tie either; the paired difference on the <em>Compare</em> page is what counts. All of this is within one table: over several tasks, metrics and datasets there are more
         chances to be wrong, and no correction for them is made.
       </p>
       <p>
-        <strong>True rank, and who may be the best.</strong> “True rank 2 to 5” of eight encoders: one is certainly better, three are certainly worse, and the test set cannot tell the rest apart. These ranks hold for all
+        <strong>True rank, and who may be the best.</strong> “True rank 2 to 5” of eight encoders: one is shown to be better, three are shown to be worse, and the test set cannot tell the rest apart from it. These ranks hold for all
         encoders of a column at once, with {100 * (1 - site.alpha)}% confidence. The set of encoders that may be the best holds the truly best one with the same confidence.
       </p>
       <p>
-        <strong>What the winner is worth.</strong> Who comes first among many was usually also lucky, so its measured value is too high, and the more so the more encoders are close. The corrected value takes off what
-        winners of such a contest have too much on average; its interval allows for having been picked.
+        <strong>What the winner is worth.</strong> Who comes first among many was usually also lucky, so its measured value is too high on average, and the more so the more encoders are close. The corrected value takes off
+        what winners of such a contest have too much on average (from one that is truly ahead of the others, rather too much); its interval allows for having been picked.
       </p>
       <p>
         <strong>Mean rank and critical difference.</strong> Each dataset ranks the encoders; the mean of these ranks is compared with Nemenyi’s critical difference after Friedman’s test. Few datasets rarely show a

@@ -105,7 +105,7 @@ function Run({ site, view }: { site: Site; view: View }) {
       ))}
       {data.averaged && (
         <Notice>
-          The metrics are means over episodes or training runs. The pictures below show each image’s mean probabilities over the episodes it took part in, which are better than a single episode’s.
+          The metrics are means over episodes or training runs. The pictures below show each image’s mean probabilities over the episodes it took part in, which mostly do better than a single episode.
         </Notice>
       )}
       <div class="columns">
@@ -179,7 +179,7 @@ function Metrics({ name, data, units }: { name: string; data: RunData; units: Un
               <td class="number">
                 <b>{decimals(value)}</b>
               </td>
-              <td>{value === null ? <small>{data.undefined[metric] ?? "no value"}</small> : interval(low, high)}</td>
+              <td>{value === null ? <small>{data.undefined[metric] ?? "no value"}</small> : low === null && data.noBounds[metric] ? <small>{data.noBounds[metric]}</small> : interval(low, high)}</td>
               <td class="drawn" aria-hidden="true">
                 {value !== null && value >= 0 && value <= 1 && (
                   <span class="bar">

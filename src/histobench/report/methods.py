@@ -164,8 +164,9 @@ def agents_paragraph(agents: Sequence[AgentRun]) -> str:
         f"multi-turn protocol of MINT with at most {_and([str(k) for k in budgets], 'or')} turns, read by "
         f"histobench {__version__}.",
         f"Runs with feedback had it from {_and(experts)}." if experts else "",
-        "95% confidence intervals of success rates are percentile bootstrap intervals over tasks"
-        + ("; gains from feedback are paired by task." if experts else "."),
+        "95% confidence intervals of success rates are percentile bootstrap intervals over tasks (Wilson's "
+        "where there are fewer than 30)"
+        + ("; gains from feedback are paired by task, with Student's t over tasks." if experts else "."),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
@@ -34,49 +35,80 @@ _OWN_PLACE = frozenset(
 )
 
 
-def run_intervals_of(
-    run: StoredRun, quick: Mapping[str, Interval], *, how: str
-) -> tuple[dict[str, Any], str, set[str]]:
-    """`{metric: [low, high]}`, where they come from (the file, the episodes or `quick`) and of which kinds.
+@dataclass(frozen=True)
+class RunIntervals:
+    """The intervals that a run's page shows, where they come from, and why some metrics have none."""
 
-    `how` says where the quick ones come from.
-    """
+    bounds: dict[str, list[float | None]]  # metric -> [low, high]
+    source: str
+    kinds: frozenset[str] = frozenset()  # methods: "logit-t", "wilson", ...
+    reasons: dict[str, str] = field(default_factory=dict)  # metric -> why there is none
+
+
+def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval], *, how: str) -> RunIntervals:
+    """The intervals of a run, from its file, its episodes or `quick`; `how`: where the latter are from."""
     default = stored_default_intervals(run)
     if default is not None:
         known = {name: entry for name, entry in default["metrics"].items() if entry["ci_lower"] is not None}
-        bounds = {name: [rounded(e["ci_lower"]), rounded(e["ci_upper"])] for name, e in known.items()}
-        kinds = {str(entry["method"]) for entry in known.values()}
-        return bounds, f"jackknife over {default['left_out']} ({', '.join(sorted(kinds))})", kinds
+        kinds = frozenset(str(entry["method"]) for entry in known.values())
+        source = _jackknife_over(default["left_out"], kinds)
+        return RunIntervals(_bounds_of(known), source, kinds, _reasons_of(default["metrics"]))
     of_episodes = TaskFiles.beside(run.path).per_episode.exists() or run.episodes is not None
     stored = stored_intervals(run) if of_episodes else None
     # Intervals of an older file are over episodes alone: beside those of other tasks they would mislead.
     if stored is not None and (run.episodes is None or stored.get("resampling") == CROSSED):
-        bounds = {
-            name: [rounded(entry.get("ci_lower")), rounded(entry.get("ci_upper"))]
+        known = {
+            name: entry
             for name, entry in stored["metrics"].items()
             if entry.get("ci_lower") is not None
             and not (run.episodes is not None and entry.get("over") == "episodes")
         }
+        reasons = _reasons_of(stored["metrics"])
+        if stored.get("resampling") == CROSSED:
+            kinds = frozenset(str(entry.get("method")) for entry in known.values())
+            alone = {
+                name: str(entry.get("note") or "over episodes alone")
+                for name, entry in stored["metrics"].items()
+                if name not in known and name not in reasons and entry.get("over") == "episodes"
+            }
+            source = _jackknife_over(str(stored.get("resampled")), kinds)
+            return RunIntervals(_bounds_of(known), source, kinds, reasons | alone)
         source = f"{stored.get('n_bootstrap')} resamples of {stored.get('resampled')}"
-        return bounds, source, {str(stored.get("method"))}
-    episodes = run.per_episode
-    if episodes is not None and run.episodes is None:
-        count = len(next(iter(episodes.values())))
+        return RunIntervals(_bounds_of(known), source, frozenset({str(stored.get("method"))}), reasons)
+    if run.per_episode is not None and run.episodes is None:
+        count = len(next(iter(run.per_episode.values())))
         settings = BootstrapSettings()
-        found = intervals_of(means_of(episodes), sampling_design(count), settings)
-        bounds = {
-            name: [rounded(entry["ci_lower"]), rounded(entry["ci_upper"])]
-            for name, entry in found.items()
-            if entry["ci_lower"] is not None
-        }
-        return bounds, f"{settings.n_bootstrap} resamples of {count} episodes", {settings.method}
+        found = intervals_of(means_of(run.per_episode), sampling_design(count), settings)
+        known = {name: entry for name, entry in found.items() if entry["ci_lower"] is not None}
+        source = f"{settings.n_bootstrap} resamples of {count} episodes"
+        return RunIntervals(_bounds_of(known), source, frozenset({settings.method}))
     fast = {name: interval for name, interval in quick.items() if interval.low is not None}
-    bounds = {name: [rounded(interval.low), rounded(interval.high)] for name, interval in fast.items()}
-    kinds = {interval.method for interval in fast.values()}
-    return bounds, f"{how} ({', '.join(sorted(kinds))})" if how and kinds else how, kinds
+    kinds = frozenset(interval.method for interval in fast.values())
+    return RunIntervals(
+        bounds={name: [rounded(interval.low), rounded(interval.high)] for name, interval in fast.items()},
+        source=f"{how} ({', '.join(sorted(kinds))})" if how and kinds else how,
+        kinds=kinds,
+        reasons={name: interval.reason for name, interval in quick.items() if interval.reason},
+    )
 
 
-def run_payload(run: StoredRun, *, image_set: str, bounds: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _jackknife_over(units: str, kinds: frozenset[str]) -> str:
+    return f"jackknife over {units} ({', '.join(sorted(kinds))})" if kinds else ""
+
+
+def _bounds_of(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    return {name: [rounded(e["ci_lower"]), rounded(e["ci_upper"])] for name, e in entries.items()}
+
+
+def _reasons_of(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {
+        name: str(entry["reason"])
+        for name, entry in entries.items()
+        if entry.get("ci_lower") is None and entry.get("reason")
+    }
+
+
+def run_payload(run: StoredRun, *, image_set: str, intervals: RunIntervals) -> dict[str, Any]:
     """Everything that the page of one run shows."""
     content = read_content(run.path)
     predictions = run.predictions
@@ -88,8 +120,9 @@ def run_payload(run: StoredRun, *, image_set: str, bounds: Mapping[str, Any], so
         "metrics": {name: rounded(value) for name, value in run.metrics.items()},
         "undefined": run.undefined_metrics,
         "warnings": _texts(run.info.get("warnings")),
-        "bounds": dict(bounds),
-        "boundsFrom": source,
+        "bounds": intervals.bounds,
+        "noBounds": intervals.reasons,
+        "boundsFrom": intervals.source,
         "perClass": {
             name: {key: rounded(value) for key, value in values.items()}
             for name, values in (content["metrics"].get("per_class") or {}).items()

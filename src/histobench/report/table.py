@@ -137,11 +137,11 @@ def _write_run(
         for metric, found in statistics.metrics.items()
         if name in found.intervals
     }
-    bounds, source, kinds = run_intervals_of(run, quick, how=result.how)
-    result.interval_kinds |= kinds
+    intervals = run_intervals_of(run, quick, how=result.how)
+    result.interval_kinds |= intervals.kinds
     images = ImageSet.of(job.dataset, run.predictions)
     key = images.write(job.site)
-    payload = run_payload(run, image_set=key, bounds=bounds, source=source)
+    payload = run_payload(run, image_set=key, intervals=intervals)
     write_payload(job.site, f"run/{number}", payload)
     wrong = run.predictions.predicted != run.predictions.labels
     if key in result.image_sets:
@@ -151,7 +151,7 @@ def _write_run(
     summary = episode_summary(run)
     if summary is not None:
         result.episodes[number] = summary
-    return bounds
+    return intervals.bounds
 
 
 def _add_cells(
@@ -216,7 +216,7 @@ def _columns(pairs: Pairs, number_of: Mapping[str, int]) -> dict[str, Any]:
         "low": packed(pairs.low),
         "high": packed(pairs.high),
         "p": packed(pairs.p_value),
-        "holm": packed(pairs.p_adjusted),
+        "corrected": packed(pairs.p_adjusted),
         # Decided here: a packed p-value is not exact enough to be compared with the error rate.
         "holds": packed(pairs.holds.astype(np.uint8)),
     }
