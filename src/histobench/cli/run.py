@@ -18,7 +18,7 @@ from histobench.cli.engine_flags import add_engine_arguments, chosen_engine
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_values import add_split_arguments, seed
 from histobench.cli.source_flags import add_source_flags
-from histobench.cli.terminal import open_terminal
+from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -114,11 +114,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and what it would cost; do nothing"
     )
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON schema of plan files, for editors; do nothing"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the plan, run it, compare, print the summary."""
+    if args.schema:
+        from histobench.roi.plan.schema import json_schema
 
+        say(json_schema(), end="")
+        return 0
     plan = _plan(args)
     console = open_terminal()
     if args.dry_run:

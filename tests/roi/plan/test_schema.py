@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
+from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.plan.schema import plan_from, read_plan
+from histobench.roi.plan.schema import DatasetEntry, Plan, json_schema, plan_from, read_plan
 
 
 @pytest.fixture
@@ -48,8 +52,8 @@ def test_paths_are_relative_to_the_plan_and_defaults_are_filled_in(folder: Path)
         ({"n_neighbors": 0}, "n_neighbors: expected a whole number of at least 1"),
         ({"tasks": ["KNN", "Protto"]}, r"bench\.yaml: unknown task 'Protto'; did you mean Proto"),
         ({"presets": "uni, evva"}, "unknown preset 'evva'; did you mean eva"),
-        ({"batch_size": "many"}, "batch_size must be 'auto' or a whole number from 1 up, not 'many'"),
-        ({"precision": "int8"}, "precision 'int8' is unknown"),
+        ({"batch_size": "many"}, "`batch_size` must be 'auto' or a whole number from 1 up, not 'many'"),
+        ({"precision": "int8"}, "`precision` 'int8' is unknown"),
     ],
 )
 def test_a_mistake_names_the_place(folder: Path, changes: dict[str, object], message: str) -> None:
@@ -62,3 +66,32 @@ def test_a_file_that_is_no_plan_is_refused(folder: Path, text: str) -> None:
     (folder / "bench.yaml").write_text(text)
     with pytest.raises(HistobenchError, match=r"bench\.yaml"):
         read_plan(folder / "bench.yaml")
+
+
+def test_the_schema_for_editors_knows_the_same_keys_and_defaults() -> None:
+    schema = json.loads(json_schema())
+    entry = next(form for form in schema["properties"]["datasets"]["items"]["anyOf"] if "properties" in form)
+    assert set(entry["properties"]) == {field.name for field in fields(DatasetEntry)}
+    assert set(schema["properties"]) == {field.name for field in fields(Plan)}
+    for field in fields(Plan):
+        said = schema["properties"][field.name].get("default")
+        if field.name in ("datasets", "encoders", "results"):
+            continue
+        default = list(field.default) if isinstance(field.default, tuple) else field.default
+        assert said == (default or None if default in ([], None) else default), field.name
+
+
+def test_editors_accept_a_good_plan_and_mark_a_bad_one() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(json_schema())
+    root = Path(__file__).parents[3]
+    good = yaml.safe_load((root / "docs" / "real-data.yaml").read_text())
+    jsonschema.validate(good, schema)
+    for bad in ({**good, "sed": 1}, {**good, "n_iter": 0}, {"datasets": []}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(bad, schema)
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "histobench plan"

@@ -6,6 +6,7 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,11 @@ class Plan:
     def images_per_step(self) -> int | str:
         """The batch size as a number, or the word that was given."""
         return int(self.batch_size) if self.batch_size.isdecimal() else self.batch_size
+
+
+def json_schema() -> str:
+    """The schema of plan files that editors complete and check by, as JSON."""
+    return files(__package__).joinpath("plan.schema.json").read_text(encoding="utf-8")
 
 
 def read_plan(path: str | Path) -> Plan:
