@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from histobench.core.progress import Progress
     from histobench.roi.features.feature_set import FeatureSet
 
+T = TypeVar("T")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: Characters of a content hash that name a picture.
@@ -52,7 +53,10 @@ class Regions:
 
     def take(self, rows: Ints) -> Regions:
         """Some of them."""
-        pick = lambda values: tuple(values[row] for row in rows)  # noqa: E731
+
+        def pick(values: Sequence[T]) -> tuple[T, ...]:
+            return tuple(values[row] for row in rows)
+
         return Regions(self.labels[rows], pick(self.images), pick(self.groups), pick(self.paths))
 
     def first_of_each_picture(self) -> Ints:

@@ -100,7 +100,10 @@ def _card(
     talk: TalkPictures,
 ) -> dict[str, Any]:
     names = played.study.facts.classes
-    label = lambda code: None if code == NO_LABEL else names[code]  # noqa: E731
+
+    def label(code: int) -> str | None:
+        return None if code == NO_LABEL else names[code]
+
     view = case.arms.get(plays.arm)
     repeats = played.episodes[plays.agent, plays.arm]
     episode = next(iter(repeats.values()))[case.id]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.messages.parts import Image
@@ -47,7 +48,7 @@ def load_image(source: bytes | str | Path, *, max_side: int = MAX_SIDE, max_byte
     return Image(encoded, "image/jpeg")
 
 
-def _on_white(picture):  # type: ignore[no-untyped-def]
+def _on_white(picture: Any) -> Any:
     from PIL import Image as Pillow
 
     if picture.mode in ("RGB", "L"):

@@ -16,7 +16,7 @@ from histobench.core.reading import files_below, read_note
 from histobench.roi.encoders.own_name import label_of
 
 if TYPE_CHECKING:
-    from histobench.roi.features.extract import Extraction
+    from histobench.roi.features.extraction import Extraction
 
 FILE = "speeds.json"
 #: One file per measurement.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +71,7 @@ def _fewest_groups(sites: Ints, groups: Ints) -> int:
     return min(len(np.unique(groups[sites == site])) for site in np.unique(sites))
 
 
-def _classifier():  # type: ignore[no-untyped-def]
+def _classifier() -> Any:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

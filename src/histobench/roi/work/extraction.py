@@ -16,8 +16,8 @@ from histobench.roi.data.dataset import SPLITS, RoiDataset
 from histobench.roi.data.problem import listing
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.features.cache.rows import RowCache
-from histobench.roi.features.extract import Extraction, extract, plan_extraction
-from histobench.roi.features.extraction import problems_of, write_features
+from histobench.roi.features.extract import extract, plan_extraction
+from histobench.roi.features.extraction import Extraction, problems_of, write_features
 from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.features.inference.device_runner import PRECISION

@@ -91,7 +91,7 @@ def written(value: Any, keep: Callable[[Any], int]) -> Any:
     if kind.__module__.partition(".")[0] == "numpy" and (array := _array(value, keep)) is not None:
         return array
     for base in _BASES:  # a subclass that equals what its base equals is, for a test, that value
-        if isinstance(value, base) and kind.__eq__ is base.__eq__:
+        if isinstance(value, base) and kind.__eq__ is base.__eq__:  # type: ignore[comparison-overlap]
             return written(base.__call__(value) if base is not bool else bool(value), keep)
     return {"t": "object", "v": keep(value)}
 

@@ -80,7 +80,7 @@ def _grammar() -> Any:
         import parso
     except ImportError:  # a part of IPython's completion; without it the new parser's words stay
         return None
-    return parso.load_grammar(version="3.8")
+    return parso.load_grammar(version="3.8")  # type: ignore[attr-defined]
 
 
 def _of_the_tokenizer(error: SyntaxError, lines: list[str]) -> Said | None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import confinement, episode, processes, seccomp
+from .mailbox import EpisodeChannel
 from .scratch import removal
 from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, prctl, setns, unshare
 from .watch import Watch
@@ -122,7 +123,7 @@ class Zygote:
                 try:
                     self._spawn(order["id"], theirs.fileno())
                 except OSError as error:  # out of processes or namespaces
-                    episode.EpisodeChannel(theirs).send({"op": "refused", "why": str(error)})
+                    EpisodeChannel(theirs).send({"op": "refused", "why": str(error)})
         elif order["op"] == "kill":
             for child in self.children.values():
                 if child.id == order["id"]:
@@ -171,7 +172,7 @@ class Zygote:
             keep = os.dup2(descriptor, 3, inheritable=False)
             os.closerange(4, 1 << 16)
             os.setsid()
-            channel = episode.EpisodeChannel(socket.socket(fileno=keep))
+            channel = EpisodeChannel(socket.socket(fileno=keep))
             try:
                 self._confine(child)
             except OSError as error:
