@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import random
 import shutil
@@ -143,7 +144,8 @@ def test_random_faults_of_the_disk_lose_nothing_and_change_no_byte(
     run_benchmark(plan)
     local = plan.results.rename(tmp_path / "local")
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    codes = (errno.ESTALE, errno.EMFILE, errno.EIO)
+    # The last one is a full disk: temporary files cannot be made, and nothing passes by itself.
+    codes = (errno.ENOSPC,) if seed == 5 else (errno.ESTALE, errno.EMFILE, errno.EIO)
     with faulty_disk.at_random(tmp_path, random.Random(seed), codes, share=1 / 12):
         for _ in range(3):
             try:
@@ -201,7 +203,7 @@ def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: p
 
 
 def test_the_status_and_its_mistakes_are_readable(
-    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["status", str(tmp_path)]) == 2
     assert "no run in" in capsys.readouterr().err
@@ -216,5 +218,15 @@ def test_the_status_and_its_mistakes_are_readable(
     assert "--slurm goes with --engine slurm" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "plan.yaml"), "--engine", "ray", "--no-cache"]) == 2
     assert "--no-cache goes with --engine local" in capsys.readouterr().err
+    ray = ["run", str(tmp_path / "plan.yaml"), "--engine", "ray", "--ray-address", "127.0.0.1:9"]
+    if importlib.util.find_spec("ray") is not None:
+        assert main(ray) == 2
+        assert "no Ray cluster at 127.0.0.1:9: " in capsys.readouterr().err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["run", str(tmp_path / "plan.yaml"), "--engine", "slurm"]) == 2
+    assert "--engine slurm needs sbatch, which is not here" in capsys.readouterr().err
+    for options, told in (("partition", "expected key=value"), ("array=1-9", "array is set by histobench")):
+        assert main(["run", str(tmp_path / "plan.yaml"), "--engine", "slurm", "--slurm", options]) == 2
+        assert told in capsys.readouterr().err
     assert main(["work", str(tmp_path)]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err

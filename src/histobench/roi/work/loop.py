@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 
-from histobench.core.claim import Claim, try_claim
+from histobench.core.claim import Claim, holder_of, try_claim
+from histobench.core.reading import files_below
 from histobench.roi.work.run_folder import RunFolder
 from histobench.roi.work.unit import KINDS, Unit, same_batch
 from histobench.roi.work.worker import Worker
@@ -15,6 +16,8 @@ from histobench.roi.work.worker import Worker
 AT_ONCE = {"shards": 4}
 #: Seconds between two looks where everything is in others' hands.
 PAUSE = 0.5
+#: Looks at a folder without any live claim after which nobody is expected any more.
+LOOKS = 6
 
 Hook = Callable[[Sequence[Unit]], None]
 
@@ -34,6 +37,7 @@ def work_through(
     Unless it is `alone`, a worker claims what it does, which spares work; claims of the dead are taken over.
     The two hooks are told of every batch.
     """
+    idle = 0
     while not stopped():
         folder.refresh()
         left = [unit for unit in folder.units() if unit.kind in kinds and folder.state(unit.id) is None]
@@ -46,8 +50,15 @@ def work_through(
                 before(mine)
                 worker.perform(mine)
                 after(mine)
-        if not mine:
-            time.sleep(PAUSE)
+        if mine:
+            idle = 0
+            continue
+        # What is left waits for units that are not of these kinds, or for other workers. Where nobody is at
+        # work any more it waits in vain, and the next attempt goes on from here.
+        idle = 0 if _at_work(folder) else idle + 1
+        if idle > LOOKS:
+            return
+        time.sleep(PAUSE)
 
 
 def is_ready(folder: RunFolder, unit: Unit) -> bool:
@@ -95,6 +106,11 @@ def _claimed(folder: RunFolder, left: Sequence[Unit], stack: ExitStack) -> list[
         tried = {unit.id for unit in batch}
         rest = [unit for unit in rest if unit.id not in tried]
     return []
+
+
+def _at_work(folder: RunFolder) -> bool:
+    claims = files_below(folder.path / "claims", ".json", deep=False)
+    return any(holder_of(path) is not None for path in claims)
 
 
 def claim_unit(folder: RunFolder, unit: Unit) -> Claim | None:

@@ -7,6 +7,7 @@ a node or the driver may be lost at any moment: whatever has no output is handed
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -25,6 +26,8 @@ from histobench.roi.work.unit import COMPUTING, KINDS, Unit, same_batch
 ATTEMPTS = 4
 #: Seconds between two looks at the cluster, and without any worker after which it is given up.
 PAUSE, PATIENCE = 0.2, 120.0
+#: Seconds within which a cluster has to answer at all.
+KNOCK = 10.0
 
 
 class RayWorker:
@@ -43,7 +46,6 @@ class RayWorker:
 
     def perform(self, lines: list[str]) -> str:
         """Do the units of one batch; their outputs are in the folder. Gives the host."""
-        import socket
         from contextlib import ExitStack
 
         self._folder.refresh()
@@ -90,6 +92,7 @@ class RayEngine:
             ) from error
         if ray.is_initialized():
             return
+        _knock(self._address)
         environment = {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
         for name in ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL", "HF_HOME", "HF_HUB_OFFLINE"):
             if name in os.environ:
@@ -117,6 +120,20 @@ class RayEngine:
         finally:
             ray.shutdown()
         return True
+
+
+def _knock(address: str | None) -> None:
+    """Ray itself waits for minutes before it says that nobody is there."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        with socket.create_connection((host, int(port)), timeout=KNOCK):
+            pass
+    except (OSError, OverflowError) as error:
+        raise HistobenchError(
+            f"no Ray cluster at {address}: {error}; `ray start --head` starts one, --ray-address names it"
+        ) from error
 
 
 class _Driver:

@@ -29,6 +29,8 @@ EVALUATION_SECONDS = 30
 MOST_TASKS = 1000
 #: Seconds before the time limit at which a task is told to come to an end and is queued again.
 NOTICE = 120
+#: How often a task that was killed is queued again.
+RESTARTS = 3
 JOBS = "slurm.json"
 #: Our own option: how many tasks an array has, instead of an estimate.
 TASKS = "tasks"
@@ -93,7 +95,7 @@ class SlurmEngine:
         evaluating = [unit for unit in units if unit.kind in ("evaluate", "splits")]
         steps: list[tuple[str, Sequence[str], Mapping[str, str], int, str]] = [
             ("prepare", ("prepare",), self._options, min(len(planning), MOST_TASKS), ""),
-            ("shards", ("shards",), self._options, self._tasks or computing, "afterok"),
+            ("shards", ("shards",), self._options, self._tasks or computing, "afterany"),
             (
                 "evaluate",
                 ("features", "evaluate", "splits"),
@@ -116,7 +118,7 @@ class SlurmEngine:
                 "--open-mode=append",
                 "--requeue",
                 f"--signal=B:USR1@{NOTICE}",
-                *([f"--dependency={relation}:{before}", "--kill-on-invalid-dep=yes"] if before else []),
+                *([f"--dependency={relation}:{before}"] if before else []),
                 *_flags(options),
             ]
             before = _sbatch([*flags, str(script.absolute())]).partition(";")[0]
@@ -178,12 +180,13 @@ def _script(folder: RunFolder, kinds: Sequence[str]) -> str:
         # bash passes no signal on to a child in the foreground.
         f"{shlex.join([*command, '--kinds', ','.join(kinds)])} &",
         "child=$!",
-        "again() { kill -TERM $child 2>/dev/null; wait $child; "
-        'scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}_${SLURM_ARRAY_TASK_ID:-0}"; exit 0; }',
-        "trap again USR1",
+        'requeue() { scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"; exit 0; }',
+        "trap 'kill -TERM $child 2>/dev/null; wait $child; requeue' USR1",
         "trap 'kill -TERM $child 2>/dev/null; wait $child; exit 143' TERM",
-        "wait $child",
-        "exit $?",
+        "wait $child; code=$?",
+        # Killed, out of memory, a machine in trouble: another attempt, though not for ever.
+        f'[ $code -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {RESTARTS} ] && requeue',
+        "exit $code",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,0 +1,488 @@
+"""Random faults on a real cluster of two nodes on this machine: is anything lost, doubled or different?
+
+A small plan runs once with `--engine local`, and then on Ray or Slurm while workers, daemons and drivers are
+killed with SIGKILL, jobs are requeued, and a second driver starts. When the faults are over the plan is run
+again, as a user would, and the results must be those of the local run, byte for byte except dates.
+
+  python benchmarks/cluster_faults.py --engine ray --faults 30
+  python benchmarks/cluster_faults.py --engine slurm --faults 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from histobench.core.tidy_store import read_rows
+
+#: Encoders that take their time, so that there is something to kill.
+ENCODERS = """
+import time, torch
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+
+class Colour(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.eval_transforms = TransformSpec(resize=24, crop=24)
+        self.embed_dim = 12
+        self.net = torch.nn.Conv2d(3, 12, 5, stride=3)
+
+    def forward(self, images):
+        time.sleep({pause})
+        return self.net(images).relu().mean(dim=(2, 3))
+
+
+class Edge(Colour):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.net = torch.nn.Conv2d(3, 12, 3, stride=2)
+"""
+DATE = re.compile(rb'"\d{4}-\d\d-\d\dT[\d:+.Z-]+"')
+#: No command may take longer; a hang is a failure.
+LIMIT = 180.0
+
+
+def write_plan(folder: Path, *, images: int, pause: float) -> Path:
+    """Draw small images, write two encoders and a plan whose results go to `folder/results`."""
+    rng = np.random.default_rng(images)
+    (folder / "images").mkdir(parents=True)
+    lines = ["image_path,label,split"]
+    for number in range(images):
+        label = number % 3
+        pixels = rng.integers(0, 120, (20, 20, 3)) + np.array([label == 0, label == 1, label == 2]) * 90
+        path = folder / "images" / f"{number}.png"
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+        lines.append(f"{path},{label},{'test' if number % 5 < 2 else 'train'}")
+    (folder / "tiles.csv").write_text("\n".join(lines))
+    own = folder / "own.py"
+    own.write_text(ENCODERS.format(pause=pause))
+    plan = folder / "plan.yaml"
+    plan.write_text(
+        f"datasets: [{folder / 'tiles.csv'}]\nencoders: ['{own}:Colour', '{own}:Edge']\ntasks: [KNN, Proto]\n"
+        f"results: {folder / 'results'}\nn_bootstrap: 20\nn_neighbors: 3\ncompile: 'off'\nnum_workers: 0\n"
+    )
+    return plan
+
+
+def command(plan: Path, *more: str) -> list[str]:
+    """`histobench run` in a process of its own."""
+    return [sys.executable, "-m", "histobench.cli.main", "run", str(plan), *more]
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Files that two results folders do not share, or not with the same bytes but for dates."""
+    ours, theirs = _files(one), _files(other)
+    found = sorted(ours.keys() ^ theirs.keys())
+    for name in sorted(ours.keys() & theirs.keys()):
+        if name.endswith("results.parquet"):
+            tables = [
+                [
+                    {key: value for key, value in row.items() if key != "date"}
+                    for row in read_rows(folder[name])
+                ]
+                for folder in (ours, theirs)
+            ]
+            same = tables[0] == tables[1]
+        else:
+            first, second = (DATE.sub(b"", folder[name].read_bytes()) for folder in (ours, theirs))
+            same = first == second or name.endswith("speeds.json")  # seconds
+        found += [] if same else [name]
+    return found
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name: path for name, path in found.items() if not name.startswith("work/") and path.suffix != ".tmp"
+    }
+
+
+def wait_for(ready: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    """Look again and again, but not for ever."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            raise TimeoutError(otherwise)
+        time.sleep(0.2)
+
+
+def descendants(pid: int) -> list[tuple[int, str]]:
+    """The processes below one of ours, with their command lines."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found, waiting = [], [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            waiting.append(child)
+            try:
+                line = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            found.append((child, line))
+    return found
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, if it is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+class RayCluster:
+    """A head and a second node, each with one core; `inject` hurts them."""
+
+    faults = ("worker", "node", "driver", "two drivers")
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._ray = str(Path(sys.executable).with_name("ray"))
+        # A busy machine starts slowly.
+        patience = {"RAY_raylet_start_wait_time_s": "120", "RAY_gcs_server_request_timeout_seconds": "120"}
+        self.environment = {**environment, **patience, "RAY_USAGE_STATS_ENABLED": "0"}
+        self._port = _free_port()
+        self._folder = folder
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._drivers: list[subprocess.Popen[bytes]] = []
+        # Unix sockets have short names: not below pytest's folders.
+        self._temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What `histobench run` is told."""
+        return "--engine", "ray", "--ray-address", f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Both nodes."""
+        self._start(
+            "--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self._temporary}"
+        )
+        wait_for(self._answers, LIMIT, "the head of the Ray cluster does not answer")
+        self._start(f"--address=127.0.0.1:{self._port}")
+        wait_for(lambda: self._count() == 2, LIMIT, "the Ray cluster does not start")
+
+    def stop(self) -> None:
+        """Everything that was started here."""
+        for process in (*self._drivers, *self._nodes):
+            below = descendants(process.pid)
+            for pid in (process.pid, *(pid for pid, _ in below)):
+                kill(pid)
+            process.wait(timeout=60)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def submit(self, plan: Path) -> None:
+        """Start a driver."""
+        log = (self._folder / "drivers.log").open("ab")
+        self._drivers.append(
+            subprocess.Popen(command(plan, *self.flags), env=self.environment, stdout=log, stderr=log)
+        )
+        log.close()
+
+    def is_done(self) -> bool:
+        """Whether all drivers have ended."""
+        return all(driver.poll() is not None for driver in self._drivers)
+
+    def inject(self, fault: str, plan: Path) -> bool:
+        """Do harm; False where there was nothing to harm just now."""
+        if fault == "worker":
+            workers = [
+                pid for node in self._nodes for pid, line in descendants(node.pid) if "RayWorker" in line
+            ]
+            for pid in workers[:1]:
+                kill(pid)
+            return bool(workers)
+        if fault == "node":
+            node = self._nodes.pop()  # the second one: the head is the cluster itself
+            for pid in (node.pid, *(pid for pid, _ in descendants(node.pid))):
+                kill(pid)
+            node.wait(timeout=60)
+            self._start(f"--address=127.0.0.1:{self._port}")
+            return True
+        if fault == "driver":
+            running = [driver for driver in self._drivers if driver.poll() is None]
+            for driver in running:
+                kill(driver.pid)
+                driver.wait(timeout=60)
+            self.submit(plan)
+            return bool(running)
+        self.submit(plan)
+        return True
+
+    def _start(self, *flags: str) -> None:
+        log = (self._folder / "nodes.log").open("ab")
+        node = subprocess.Popen(
+            [self._ray, "start", *flags, "--num-cpus=1", "--num-gpus=0", "--block", "--disable-usage-stats",
+             "--object-store-memory=80000000"],
+            env=self.environment, stdout=log, stderr=log,
+        )  # fmt: skip
+        log.close()
+        self._nodes.append(node)
+
+    def _count(self) -> int:
+        """Nodes of the cluster, as it counts them itself."""
+        code = (
+            "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='error'); "
+            "print(sum(node['Alive'] for node in ray.nodes()))"
+        )
+        asked = [sys.executable, "-c", code, f"127.0.0.1:{self._port}"]
+        try:
+            done = subprocess.run(asked, env=self.environment, capture_output=True, text=True, timeout=60)
+        except subprocess.TimeoutExpired:
+            return 0
+        return int(done.stdout.split()[-1]) if done.returncode == 0 and done.stdout.split() else 0
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+class SlurmCluster:
+    """A controller and two nodes with one core each; `inject` hurts them. Needs root, slurm-wlm and munge."""
+
+    faults = ("worker", "node", "requeue", "two drivers")
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder / "slurm"
+        self.environment = {**environment, "SLURM_CONF": str(self._folder / "slurm.conf")}
+        self.flags = ("--engine", "slurm", "--slurm", "tasks=2")
+        self._log = folder / "drivers.log"
+        self._daemons: list[int] = []
+
+    @staticmethod
+    def missing() -> str:
+        """Why there can be none here; empty if there can."""
+        lacking = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(name) is None]
+        if lacking:
+            return f"not installed: {', '.join(lacking)} (apt-get install slurm-wlm munge)"
+        return "" if os.geteuid() == 0 else "a Slurm of one's own needs root"
+
+    def start(self) -> None:
+        """munge where it does not run, the controller and both nodes."""
+        for name in ("state", "run", "log", "spool/n1", "spool/n2"):
+            (self._folder / name).mkdir(parents=True)
+        host = socket.gethostname().partition(".")[0]
+        ports = [_free_port() for _ in range(3)]
+        (self._folder / "slurm.conf").write_text(
+            SLURM_CONF.format(folder=self._folder, host=host, ports=ports)
+        )
+        if subprocess.run(["munge", "-n"], capture_output=True, timeout=30).returncode != 0:
+            Path("/run/munge").mkdir(exist_ok=True)
+            shutil.chown("/run/munge", "munge", "munge")
+            self._run("runuser", "-u", "munge", "--", "munged")
+        self._daemon("ctld", "slurmctld")
+        for node in ("n1", "n2"):
+            self._daemon(f"slurmd.{node}", "slurmd", "-N", node)
+        wait_for(
+            lambda: self._run("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 2, 90, "no idle nodes"
+        )
+
+    def stop(self) -> None:
+        """Jobs, nodes and controller."""
+        self._run("scancel", "--full", "--user", "root", check=False)
+        self._run("scontrol", "shutdown", check=False)
+        for pid in self._daemons:  # one may still wait for a job that is gone
+            if "slurm" in _line(pid):
+                kill(pid)
+
+    def submit(self, plan: Path) -> None:
+        """Have the jobs queued."""
+        done = subprocess.run(
+            command(plan, *self.flags), env=self.environment, capture_output=True, text=True, timeout=LIMIT
+        )
+        with self._log.open("a") as log:
+            log.write(done.stdout + done.stderr)
+
+    def is_done(self) -> bool:
+        """Whether the queue is empty."""
+        return not self._run("squeue", "-h").strip()
+
+    def inject(self, fault: str, plan: Path) -> bool:
+        """Do harm; False where there was nothing to harm just now."""
+        if fault == "requeue":
+            jobs = self._run("squeue", "-h", "-t", "R", "-o", "%i").split()
+            for job in jobs[:1]:
+                self._run("scontrol", "requeue", job, check=False)
+            return bool(jobs)
+        if fault == "two drivers":
+            self.submit(plan)
+            return True
+        steps = [
+            (pid, line)
+            for pid, line in descendants(1)
+            if "slurmstepd" in line and str(self._folder) in _env(pid)
+        ]
+        below = [pid for step, _ in steps for pid, line in descendants(step)]
+        workers = [pid for pid in below if "histobench.cli.main" in _line(pid) and "bash" not in _line(pid)]
+        if fault == "worker":
+            for pid in workers[:1]:
+                kill(pid)
+            return bool(workers)
+        file = self._folder / "run" / "slurmd.n2.pid"
+        kill(int(file.read_text()))
+        file.unlink()
+        for pid in (*below, *(pid for pid, _ in steps)):
+            kill(pid)
+        self._daemon("slurmd.n2", "slurmd", "-N", "n2")
+        return True
+
+    def _daemon(self, name: str, *command: str) -> None:
+        """Start one, and remember it."""
+        self._run(*command)
+        file = self._folder / "run" / f"{name}.pid"
+        wait_for(
+            lambda: file.is_file() and file.read_text().strip().isdigit(), 30, f"{command[0]} does not start"
+        )
+        self._daemons.append(int(file.read_text()))
+
+    def _run(self, *command: str, check: bool = True) -> str:
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120)
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        return done.stdout
+
+
+def _line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def _env(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def opened(engine: str, folder: Path) -> RayCluster | SlurmCluster:
+    """A cluster with a cache of its own, not yet started."""
+    environment = {**os.environ, "HISTOBENCH_CACHE": str(folder / "cache-cluster"), "HF_HUB_OFFLINE": "1"}
+    return RayCluster(folder, environment) if engine == "ray" else SlurmCluster(folder, environment)
+
+
+def run_local(plan: Path, folder: Path) -> Path:
+    """The results that all others must have."""
+    environment = {**os.environ, "HISTOBENCH_CACHE": str(folder / "cache-local")}
+    subprocess.run(command(plan), env=environment, check=True, capture_output=True, timeout=LIMIT)
+    return (folder / "results").rename(folder / "local")
+
+
+def run_through(made: RayCluster | SlurmCluster, plan: Path) -> None:
+    """As a user would: run, and run again until there is nothing to be done."""
+    made.submit(plan)
+    wait_for(made.is_done, LIMIT, "the run does not end")
+
+
+def suffer(
+    made: RayCluster | SlurmCluster, plan: Path, rng: random.Random, faults: list[str]
+) -> Counter[str]:
+    """One run with these faults at random moments; how many of each kind hit something."""
+    done: Counter[str] = Counter()
+    made.submit(plan)
+    for fault in faults:
+        time.sleep(rng.uniform(0.2, 3.0))
+        done[fault] += made.inject(fault, plan)
+    wait_for(made.is_done, LIMIT, "the run does not end")
+    return done
+
+
+SLURM_CONF = """ClusterName=lab
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[2]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=cred_expire=5
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/run/ctld.pid
+SlurmdPidFile={folder}/run/slurmd.%n.pid
+SlurmctldLogFile={folder}/log/ctld.log
+SlurmdLogFile={folder}/log/slurmd.%n.log
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+MpiDefault=none
+SlurmdTimeout=10
+KillWait=5
+BatchStartTimeout=20
+SchedulerParameters=requeue_setup_env_fail
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[0]} CPUs=1 State=UNKNOWN
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 State=UNKNOWN
+PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def main() -> int:
+    """Runs with three faults each, until there were as many as asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--engine", choices=("ray", "slurm"), required=True)
+    parser.add_argument("--faults", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds of each forward pass")
+    args = parser.parse_args()
+    rng = random.Random(args.seed)
+    total: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="faults-") as place:
+        folder = Path(place)
+        plan = write_plan(folder, images=args.images, pause=args.pause)
+        local = run_local(plan, folder)
+        while total.total() < args.faults:
+            made = opened(args.engine, folder)
+            try:
+                made.start()
+                hit = suffer(made, plan, rng, [rng.choice(made.faults) for _ in range(3)])
+                run_through(made, plan)
+            finally:
+                made.stop()
+            total += hit
+            apart = differences(local, folder / "results")
+            print(f"{dict(hit)}: {'same bytes' if not apart else f'DIFFERENT: {apart}'}", flush=True)
+            if apart:
+                return 1
+            shutil.rmtree(folder / "results")
+            shutil.rmtree(folder / "cache-cluster")
+            shutil.rmtree(folder / "slurm", ignore_errors=True)
+    print(f"{total.total()} faults on {args.engine}: {dict(total)}; nothing lost, nothing different")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

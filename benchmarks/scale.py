@@ -1,0 +1,151 @@
+"""What large plans cost: planning, lists of units, looking at outputs. Network and images are a stub.
+
+    python benchmarks/scale.py [--images 100000 1000000] [--encoders 50] [--outputs 20000]
+
+Keys, paths and outputs are made up; what is timed is the project's own code over them: cutting a dataset into
+shards and units and writing them down, reading a unit's images back, and `status` and the outcome of a run
+over its outputs. Hashing images and building networks are not part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from histobench.roi.data.image_ref import ImageRef
+from histobench.roi.features.extraction import EncoderFacts
+from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
+from histobench.roi.features.inference.loop import plan_units, shard_size
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.plan.run import outcome_of
+from histobench.roi.work.extraction import shard_units
+from histobench.roi.work.image_list import read_images, write_images
+from histobench.roi.work.run_folder import RunFolder, write_lines
+from histobench.roi.work.status import status_of
+from histobench.roi.work.unit import Unit
+
+#: Parameters of each made-up encoder: four of them share a unit.
+PARAMETERS = 300_000_000
+
+
+def plan_of(images: int, encoders: int) -> ExtractionPlan:
+    """A plan in which every encoder lacks every image."""
+    keys = [hashlib.sha256(str(number).encode()).digest() for number in range(images)]
+    refs = {
+        key: ImageRef(f"/data/set/{row % 1000:03d}/{row}.jpg", f"{row}.jpg") for row, key in enumerate(keys)
+    }
+    planned = tuple(
+        PlannedEncoder(
+            EncoderRecipe(f"encoder-{number}"),
+            EncoderFacts(f"encoder-{number}", f"encoder-{number}", f"encoder-{number}", 1024, 224, ""),
+            {"precision": "fp16"},
+            {"batch": 256, "compile": False},
+            "jobs/x",
+            "224 224 bicubic False",
+            PARAMETERS,
+            0,
+        )
+        for number in range(encoders)
+    )
+    units = plan_units([keys] * encoders, shard_size(256))
+    return ExtractionPlan(planned, {}, tuple(units), refs, {}, {}, "cuda:0", 8)
+
+
+def plan_at(images: int, encoders: int) -> dict[str, float]:
+    """Seconds, memory and bytes of planning; in a process of its own, so that the memory is its own."""
+    code = "import sys; sys.path.insert(0, sys.argv[3]); import scale; scale.report(*map(int, sys.argv[1:3]))"
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(images), str(encoders), here],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name: float(value) for name, value in (item.split("=") for item in done.stdout.split())}
+
+
+def report(images: int, encoders: int) -> None:
+    """Plan, and print what it took."""
+    with tempfile.TemporaryDirectory(prefix="scale-") as place:
+        folder = Path(place)
+        began = time.perf_counter()
+        plan = plan_of(images, encoders)
+        made = time.perf_counter()
+        begins = write_images(folder / "images.jsonl", (unit.keys for unit in plan.units), plan.refs)
+        units = shard_units(Unit("prepare", "set", ""), plan, begins)
+        write_lines(folder / "units.jsonl", units)
+        planned = time.perf_counter()
+        middle = units[len(units) // 2]
+        read_images(folder / "images.jsonl", middle.spec["begin"], middle.spec["end"])
+        read = time.perf_counter()
+        nbytes = sum(path.stat().st_size for path in folder.iterdir())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    facts = {
+        "draw": made - began,
+        "plan": planned - made,
+        "read": read - planned,
+        "units": len(units),
+        "gib": peak,
+        "bytes": nbytes,
+    }
+    print(*(f"{name}={value}" for name, value in facts.items()))
+
+
+def outputs_of(count: int) -> dict[str, float]:
+    """Seconds of writing so many outputs, of `status`, and of adding up what a run has done."""
+    with tempfile.TemporaryDirectory(prefix="scale-") as place:
+        results = Path(place)
+        spec = {"preset": "uni", "label": "e"}
+        units = [
+            Unit(
+                "evaluate", f"set-{number % 20}", f"encoder-{number % 59}", {**spec, "task": f"task-{number}"}
+            )
+            for number in range(count)
+        ]
+        folder = RunFolder.create(results, {"engine": "ray"}, units)
+        began = time.perf_counter()
+        for unit in units:
+            folder.finish(unit, outcome="evaluated")
+        written = time.perf_counter()
+        status_of(results)
+        looked = time.perf_counter()
+        outcome_of(RunFolder(folder.path), results)
+        added = time.perf_counter()
+    return {"write": written - began, "status": looked - written, "outcome": added - looked}
+
+
+def main() -> int:
+    """Print one line per measurement."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--encoders", type=int, default=50)
+    parser.add_argument("--outputs", type=int, default=20_000)
+    args = parser.parse_args()
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for images in args.images:
+        facts = plan_at(images, args.encoders)
+        print(
+            f"{images:>10,} images x {args.encoders} encoders: planned in {facts['plan']:.1f} s (stub drawn "
+            f"in {facts['draw']:.1f} s), {facts['gib']:.2f} GiB at most, {facts['units']:.0f} units, "
+            f"{facts['bytes'] / 1e6:.0f} MB on disk; a unit's images read in {1000 * facts['read']:.0f} ms",
+            flush=True,
+        )
+    took = outputs_of(args.outputs)
+    print(
+        f"{args.outputs:,} outputs: written in {took['write']:.1f} s, status in {took['status']:.1f} s, "
+        f"outcome in {took['outcome']:.1f} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
