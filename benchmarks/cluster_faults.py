@@ -60,6 +60,8 @@ class Edge(Colour):
 DATE = re.compile(rb'"\d{4}-\d\d-\d\dT[\d:+.Z-]+"')
 #: No command may take longer; a hang is a failure.
 LIMIT = 180.0
+#: Seconds that a fault waits for something to happen to.
+PATIENCE = 30.0
 
 
 def write_plan(folder: Path, *, images: int, pause: float) -> Path:
@@ -412,7 +414,10 @@ def suffer(
     made.submit(plan)
     for fault in faults:
         time.sleep(rng.uniform(0.2, 3.0))
-        done[fault] += made.inject(fault, plan)
+        deadline = time.monotonic() + PATIENCE
+        while not (hit := made.inject(fault, plan)) and not made.is_done() and time.monotonic() < deadline:
+            time.sleep(0.2)  # there may be something to harm in a moment
+        done[fault] += hit
     wait_for(made.is_done, LIMIT, "the run does not end")
     return done
 

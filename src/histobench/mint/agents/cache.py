@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.local_folder import is_shared
 from histobench.mint.agents.completion import Completion, Sampling, Usage
 from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.messages.record import part_from_record, part_record
@@ -27,7 +28,9 @@ class AnswerCache:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self._path, check_same_thread=False, timeout=30)
             with self._database:
-                self._database.execute("PRAGMA journal_mode=WAL")
+                # The faster journal needs memory that all readers share, which two machines do not have.
+                journal = "DELETE" if is_shared(self._path.parent) else "WAL"
+                self._database.execute(f"PRAGMA journal_mode={journal}")
                 self._database.execute(
                     "CREATE TABLE IF NOT EXISTS answers (request TEXT PRIMARY KEY, answer TEXT, cost REAL)"
                 )
