@@ -183,9 +183,9 @@ class RayCluster:
         self._start(
             "--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self._temporary}"
         )
-        wait_for(self._answers, LIMIT, "the head of the Ray cluster does not answer")
+        wait_for(lambda: self._started() == 1, LIMIT, "the head of the Ray cluster does not start")
         self._start(f"--address=127.0.0.1:{self._port}")
-        wait_for(lambda: self._count() == 2, LIMIT, "the Ray cluster does not start")
+        wait_for(lambda: self._started() == 2, LIMIT, "the second node of the Ray cluster does not start")
 
     def stop(self) -> None:
         """Everything that was started here."""
@@ -244,22 +244,9 @@ class RayCluster:
         log.close()
         self._nodes.append(node)
 
-    def _count(self) -> int:
-        """Nodes of the cluster, as it counts them itself."""
-        code = (
-            "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='error'); "
-            "print(sum(node['Alive'] for node in ray.nodes()))"
-        )
-        asked = [sys.executable, "-c", code, f"127.0.0.1:{self._port}"]
-        try:
-            done = subprocess.run(asked, env=self.environment, capture_output=True, text=True, timeout=60)
-        except subprocess.TimeoutExpired:
-            return 0
-        return int(done.stdout.split()[-1]) if done.returncode == 0 and done.stdout.split() else 0
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+    def _started(self) -> int:
+        """Nodes that have said that they are ready."""
+        return (self._folder / "nodes.log").read_text(errors="replace").count("Ray runtime started")
 
 
 class SlurmCluster:
