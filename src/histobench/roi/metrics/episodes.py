@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from histobench.roi.metrics.packed_ranking import MAX_CLASSES, rank_packed
+from histobench.core.threads import spread
+from histobench.roi.metrics.packed_ranking import rank_classes, rank_together
 from histobench.roi.metrics.ranking import rank_rows
-from histobench.roi.metrics.tally import CALIBRATION_BINS, SMALLEST_PROBABILITY, Tally, calibration_bin
+from histobench.roi.metrics.tally import CALIBRATION_BINS, SMALLEST_PROBABILITY, Ints, Tally, calibration_bin
 
 _WORKING_BYTES_PER_SCORE = 120  # what the ranking holds at once for each entry of [E, n, c]
 
@@ -20,6 +24,13 @@ def tally_episodes(probabilities: Tensor, labels: Tensor, predicted: Tensor | No
         # One image that does not count keeps every axis non-empty; all metrics come out as NaN.
         nobody = labels.new_full((episodes, 1), -1)
         return _tally_chunk(probabilities.new_zeros(episodes, 1, c), nobody, None)
+    if probabilities.device.type == "cpu" and probabilities.dtype == torch.float32:
+        p, truth = probabilities.transpose(1, 2).contiguous().numpy(), labels.numpy()
+        guess = None if predicted is None else predicted.numpy()
+        # A NaN is greater than any number for `min` and `max` alike.
+        if not np.isnan(p.min()):
+            each = [(p[e], truth[e], None if guess is None else guess[e]) for e in range(episodes)]
+            return _joined(spread(lambda one: _tally_one(*one), each))
     chunk = max(1, memory // max(1, n * c * _WORKING_BYTES_PER_SCORE))
     parts = [
         _tally_chunk(
@@ -29,9 +40,46 @@ def tally_episodes(probabilities: Tensor, labels: Tensor, predicted: Tensor | No
         )
         for k in range(0, episodes, chunk)
     ]
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Tally]) -> Tally:
     return Tally(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in Tally.__dataclass_fields__)
     )
+
+
+def _tally_one(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -> Tally:
+    """Tally of one evaluation, scores [c, n] without NaN: what fits into a processor's cache."""
+    counted = labels >= 0
+    if not counted.all():
+        p, labels = p[:, counted], labels[counted]
+        predicted = None if predicted is None else predicted[counted]
+    c, n = p.shape
+    if n == 0:
+        nobody = torch.full((1, 1), -1)
+        return _tally_chunk(torch.zeros(1, 1, c), nobody, None)
+    confidence, top = p[0], np.zeros(n, dtype=np.int64)
+    for k in range(1, c):
+        top[p[k] > confidence] = k
+        confidence = np.maximum(confidence, p[k])
+    image = np.arange(n)
+    guess = top if predicted is None else predicted
+    confusion = np.bincount(labels * c + guess.clip(0), minlength=c * c).reshape(c, c)
+    concordance, average_precision = rank_classes(p, labels)
+    micro = (np.nan, np.nan) if c == 2 else rank_together(p, labels)
+    own = p[labels, image].astype(np.float64)
+    log_loss = -np.log(own.clip(SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)).sum() / n
+    squares = np.square(p, dtype=np.float64).sum(0)
+    squared_error = (squares - 2 * own + 1).sum() / n
+    # A rule may predict another label than the most probable: the confidence is that of the latter.
+    named = guess if predicted is None else np.where(p[guess.clip(0), image] == confidence, guess, top)
+    sure = confidence.astype(np.float64)
+    bins = calibration_bin(sure)
+    weights = (None, sure, (named == labels).astype(np.float64))
+    calibration = np.stack([np.bincount(bins, w, minlength=CALIBRATION_BINS) for w in weights], -1)
+    fields = (confusion, concordance, average_precision, *micro, log_loss, squared_error, calibration)
+    return Tally(*(np.asarray(field, dtype=np.float64)[None] for field in fields))
 
 
 def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None) -> Tally:
@@ -56,7 +104,7 @@ def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None
     # Ranked in the precision that they came in; what does not count goes below everything.
     scores = p if everyone else torch.where(valid[:, None], p, -torch.inf)
     classes = torch.arange(c, device=device)
-    concordance, average_precision = _rank(scores, labels[:, None], classes, c)
+    concordance, average_precision = rank_rows(scores, labels[:, None], classes, c)
     any_gap = gap.sum(1)
     if c == 2:
         micro = torch.full((2, episodes), torch.nan, dtype=torch.float64, device=device)
@@ -100,14 +148,6 @@ def _sum_of_squares(p: Tensor) -> Tensor:
     return total
 
 
-def _rank(scores: Tensor, labels: Tensor, positive: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
-    if scores.device.type != "cpu" or scores.dtype != torch.float32 or n_classes > MAX_CLASSES:
-        return rank_rows(scores, labels, positive, n_classes)
-    arrays = (scores.numpy(), labels.numpy(), positive.numpy())
-    concordance, precision = rank_packed(*arrays, n_classes, threads=torch.get_num_threads())
-    return torch.from_numpy(concordance), torch.from_numpy(precision)
-
-
 def _histogram(slot: Tensor, weight: Tensor, size: int) -> Tensor:
     counts = torch.zeros(len(slot), size, dtype=torch.float64, device=slot.device)
     return counts.scatter_add_(1, slot, weight)
@@ -118,7 +158,7 @@ def _micro(scores: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
     own = (labels[:, None] == classes[:, None]).long()
     flags = torch.where(labels[:, None] >= 0, own, -1).flatten(1)[:, None]
     one = torch.ones(1, dtype=torch.long, device=scores.device)
-    concordance, average_precision = _rank(scores.flatten(1)[:, None], flags, one, 2)
+    concordance, average_precision = rank_rows(scores.flatten(1)[:, None], flags, one, 2)
     positives = (flags == 1).sum((1, 2)).double()
     negatives = (flags == 0).sum((1, 2)).double()
     return torch.stack([concordance[:, 0, 0] / (positives * negatives), average_precision[:, 0]])

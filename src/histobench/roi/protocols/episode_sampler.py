@@ -21,6 +21,15 @@ class Episodes:
     def __len__(self) -> int:
         return len(self.classes)
 
+    def __getitem__(self, some: slice) -> Episodes:
+        """Some of the episodes."""
+        return Episodes(self.classes[some], self.supports[some])
+
+    @property
+    def alike(self) -> bool:
+        """Whether all have the same classes."""
+        return bool((self.classes == self.classes[:1]).all())
+
     @classmethod
     def of(cls, supports: Sequence[Sequence[Sequence[int]]], train_labels: Ints) -> Episodes:
         """Episodes from explicit supports [E][way][shot], in any order of classes."""

@@ -1,4 +1,4 @@
-"""Few-shot (SimpleShot): nearest support mean, all episodes of a setting through one matrix product."""
+"""Few-shot (SimpleShot): nearest support mean, many episodes through one matrix product per class."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from histobench.core.threads import spread
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunks
 from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler
@@ -132,26 +133,47 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True)
+class _Part:
+    """What some of the episodes of a setting said, with the test images sorted by class."""
+
+    metrics: dict[str, NDArray[np.float64]]  # [E] each
+    total: Tensor  # [n_classes, n] sums of probabilities over the episodes
+    taken: Tensor  # [n] episodes with the image's class
+    votes: Tensor  # [E, n]
+    kept: Tensor | None  # [E, way, n]
+
+
+@dataclass(frozen=True)
 class Queries:
     """Test features prepared for any number of episodes.
 
     Everything is shifted by the mean of the training set: distances do not change, and the products below
-    lose no digits to a large common offset.
+    lose no digits to a large common offset. Test images are sorted by class, so that those of an episode are
+    a few runs of rows.
     """
 
     train: Tensor  # [m, d], as given
     shift: Centring
     features: Tensor  # [n, d] float64, shifted
     squares: Tensor  # [n] squared lengths
-    labels: Tensor  # [n]
+    order: Tensor  # [n] where each row was among the test images
+    runs: dict[int, slice]  # the rows of each class
 
     @classmethod
     def of(cls, train: Tensor, test: Tensor, test_labels: Tensor, *, device: str = "cpu") -> Queries:
-        """Move to the device and shift."""
+        """Move to the device, shift and sort."""
         train = train.to(device)
         shift = Centring.of(train)
-        features = test.to(device).double() - shift.mean
-        return cls(train, shift, features, features.square().sum(1), test_labels.to(device))
+        labels, order = torch.sort(test_labels, stable=True)
+        present, counts = torch.unique_consecutive(labels, return_counts=True)
+        ends = counts.cumsum(0)
+        runs = {
+            int(label): slice(int(end - count), int(end))
+            for label, count, end in zip(present, counts, ends, strict=True)
+        }
+        order = order.to(device)
+        features = test.to(device)[order].double() - shift.mean
+        return cls(train, shift, features, features.square().sum(1), order, runs)
 
     def run(
         self, episodes: Episodes, *, n_classes: int, memory: int = MEMORY, keep_probabilities: bool = False
@@ -159,30 +181,25 @@ class Queries:
         """Score every test image of an episode's classes, in every episode."""
         n, d = self.features.shape
         way, shot = episodes.classes.shape[1], episodes.supports.shape[2]
-        device = self.features.device
-        total = torch.zeros(n_classes, n, dtype=torch.float64, device=device)
-        taken = torch.zeros(n, dtype=torch.long, device=device)
-        votes = torch.full((n, len(episodes)), -1, dtype=torch.int16)
-        kept = torch.full((n, len(episodes), way), torch.nan) if keep_probabilities else None
-        parts: list[dict[str, NDArray[np.float64]]] = []
-        for part in row_chunks(len(episodes), 8 * (way + 1) * (d + 4 * n), memory):
-            classes = torch.from_numpy(episodes.classes[part]).to(device)
-            rows, labels = self._members(classes)
-            # Rounded as everybody's float32 pipelines round: scores that these cannot tell apart are ties.
-            distances = self._distances(episodes.supports[part], rows).float()
-            probabilities = torch.softmax(distances.neg_(), dim=1)  # [E, way, q]
-            parts.append(evaluate_episodes(probabilities.transpose(1, 2), labels, memory=memory))
-            _add(total, taken, probabilities, rows, labels, classes)
-            top = classes.gather(1, probabilities.max(1).indices)  # [E, q] class ids
-            _scatter(votes[:, part], top.to(torch.int16), rows, labels)
-            if kept is not None:
-                _scatter(kept[:, part], probabilities.transpose(1, 2), rows, labels)
-        metrics = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        chunks = list(row_chunks(len(episodes), 8 * (way + 1) * (d + 4 * n), memory))
+        parts = spread(
+            lambda part: self._run_part(episodes[part], n_classes, memory, keep_probabilities),
+            chunks,
+            device=str(self.features.device),
+        )
+        metrics = {name: np.concatenate([p.metrics[name] for p in parts]) for name in parts[0].metrics}
+        back = torch.argsort(self.order)
+        # In the order of the parts, so that the sums do not depend on the threads.
+        total = torch.stack([p.total for p in parts]).sum(0)[:, back]
+        taken = torch.stack([p.taken for p in parts]).sum(0)[back]
+        votes = torch.cat([p.votes for p in parts])[:, back].T.contiguous()
         scored = taken > 0
         mean = torch.where(scored, total / taken.clamp_min(1), torch.nan).T.contiguous()
         predicted = torch.where(scored, total.argmax(0), -1)
         info = {"way": way, "shot": shot, "n_iter": len(episodes)}
         outcome = Outcome(mean.cpu().numpy(), predicted.cpu().numpy(), info)
+        kept = [p.kept for p in parts if p.kept is not None]
+        probabilities = torch.cat(kept)[:, :, back].permute(2, 0, 1).contiguous() if kept else None
         return FewShotSetting(
             way,
             shot,
@@ -190,43 +207,69 @@ class Queries:
             metrics,
             taken.cpu().numpy(),
             episodes,
-            votes.numpy(),
-            None if kept is None else kept.numpy(),
+            votes.cpu().numpy(),
+            None if probabilities is None else probabilities.cpu().numpy(),
         )
 
-    def _members(self, classes: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Test rows of each episode [E, q] (None: all rows) and their labels within it (-1: filling)."""
-        size = 1 + max(int(self.labels.max()), int(classes.max()))
-        position = torch.full((len(classes), size), -1, device=classes.device)
-        position.scatter_(
-            1, classes, torch.arange(classes.shape[1], device=classes.device).expand(classes.shape)
-        )
-        local = position[:, self.labels]  # [E, n]
-        if bool((local >= 0).all()):
-            return None, local
-        size = int((local >= 0).sum(1).max())
-        rows = torch.argsort((local < 0).to(torch.int8), dim=1, stable=True)[:, :size]
-        return rows, local.gather(1, rows)
+    def _run_part(self, episodes: Episodes, n_classes: int, memory: int, keep: bool) -> _Part:
+        n, count = len(self.features), len(episodes)
+        device = self.features.device
+        places = [self._places(classes) for classes in episodes.classes.tolist()]
+        # Rounded as everybody's float32 pipelines round: scores that these cannot tell apart are ties.
+        distances = self._distances(episodes, places).float()
+        probabilities = torch.softmax(distances.neg_(), dim=1)  # [E, way, q]
+        labels = torch.full((count, probabilities.shape[2]), -1, device=device)
+        for e, runs in enumerate(places):
+            for k, _, columns in runs:
+                labels[e, columns] = k
+        metrics = evaluate_episodes(probabilities.transpose(1, 2), labels, memory=memory)
+        total = torch.zeros(n_classes, n, dtype=torch.float64, device=device)
+        taken = torch.zeros(n, dtype=torch.long, device=device)
+        classes = torch.from_numpy(episodes.classes).to(device)
+        top = classes.gather(1, probabilities.max(1).indices).to(torch.int16)  # [E, q] class ids
+        votes = torch.full((count, n), -1, dtype=torch.int16, device=device)
+        kept = torch.full((count, classes.shape[1], n), torch.nan, device=device) if keep else None
+        # Together where all have the same classes.
+        alike = [slice(None)] if episodes.alike else [slice(e, e + 1) for e in range(count)]
+        for some, runs in zip(alike, places, strict=False):
+            for _, rows, columns in runs:
+                said = probabilities[some, :, columns]
+                total[classes[some][0], rows] += said.sum(0, dtype=torch.float64)
+                taken[rows] += len(said)
+                votes[some, rows] = top[some, columns]
+                if kept is not None:
+                    kept[some, :, rows] = said
+        return _Part(metrics, total, taken, votes, kept)
 
-    def _distances(self, supports: NDArray[np.int64], rows: Tensor | None) -> Tensor:
+    def _places(self, classes: list[int]) -> list[tuple[int, slice, slice]]:
+        """For each class of an episode that has test images: its number in it, their rows and columns."""
+        found = []
+        start = 0
+        for k, label in enumerate(classes):
+            rows = self.runs.get(label)
+            if rows is not None:
+                end = start + rows.stop - rows.start
+                found.append((k, rows, slice(start, end)))
+                start = end
+        return found
+
+    def _distances(self, episodes: Episodes, places: list[list[tuple[int, slice, slice]]]) -> Tensor:
         """L2 distances [E, way, q] between the episode's unit queries and class means.
 
         With m the support mean and p a class mean of unit supports:
         ||(q - m)/|q - m| - p||^2 = 1 - 2 (q.p - m.p) / |q - m| + |p|^2  and
         |q - m|^2 = |q|^2 - 2 q.m + |m|^2,
-        so the products of the queries with all m and p are all that is needed of them.
+        so the products of the queries with all m and p are all that is needed of them. Columns beyond an
+        episode's queries are filled with zeros.
         """
-        episodes, way, _ = supports.shape
-        means, prototypes = self._support_means(supports)
-        rays = torch.cat([prototypes.flatten(0, 1), means])
-        products = rays @ self.features.T  # [E * way + E, n]
-        along = products[: episodes * way].view(episodes, way, -1)
-        beside = products[episodes * way :].mul_(-2).add_(self.squares)
-        length = beside.add_(means.square().sum(1)[:, None]).clamp_min_(0).sqrt_()  # [E, n]
+        way = episodes.classes.shape[1]
+        means, prototypes = self._support_means(episodes.supports)
+        rays = torch.cat([prototypes, means[:, None]], 1)  # [E, way + 1, d]
+        products, squares = self._products(rays, episodes, places)
+        along = products[:, :way]
+        beside = products[:, way].mul_(-2).add_(squares)
+        length = beside.add_(means.square().sum(1)[:, None]).clamp_min_(0).sqrt_()  # [E, q]
         at_mean = length <= SMALLEST_NORM
-        if rows is not None:
-            along = along.gather(2, rows[:, None].expand(-1, way, -1))
-            length, at_mean = length.gather(1, rows), at_mean.gather(1, rows)
         offset = (prototypes * means[:, None]).sum(2)[..., None]  # [E, way, 1]
         size = prototypes.square().sum(2)[..., None]
         squared = along.sub_(offset).mul_((-2 / length.clamp_min_(SMALLEST_NORM))[:, None]).add_(1 + size)
@@ -234,6 +277,31 @@ class Queries:
             # A query that equals the support mean has no direction: it stays at the origin.
             squared = torch.where(at_mean[:, None], size, squared)
         return squared.clamp_min_(0).sqrt_()
+
+    def _products(
+        self, rays: Tensor, episodes: Episodes, places: list[list[tuple[int, slice, slice]]]
+    ) -> tuple[Tensor, Tensor]:
+        """Products [E, way + 1, q] of rays with queries, and their squared lengths [E, q]."""
+        count, each, d = rays.shape
+        if episodes.alike and places[0]:
+            runs = [rows for _, rows, _ in places[0]]
+            all_in = len(runs) == len(self.runs)
+            features = self.features if all_in else torch.cat([self.features[rows] for rows in runs])
+            squares = self.squares if all_in else torch.cat([self.squares[rows] for rows in runs])
+            return (rays.view(-1, d) @ features.T).view(count, each, -1), squares.expand(count, -1)
+        most = max((runs[-1][2].stop if runs else 0) for runs in places)
+        products = rays.new_zeros(count, each, most)
+        squares = rays.new_zeros(count, most)
+        for label, rows in self.runs.items():
+            mine = np.flatnonzero((episodes.classes == label).any(1)).tolist()
+            found = (rays[mine].view(-1, d) @ self.features[rows].T).view(
+                len(mine), each, rows.stop - rows.start
+            )
+            for e, values in zip(mine, found, strict=True):
+                columns = next(columns for _, run, columns in places[e] if run == rows)
+                products[e, :, columns] = values
+                squares[e, columns] = self.squares[rows]
+        return products, squares
 
     def _support_means(self, supports: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Means [E, d] of the supports and class means [E, way, d] of the centred unit supports."""
@@ -252,30 +320,3 @@ class Queries:
             torch.bmm(scale.view(way, 1, shot).div_(shot), x.view(way, shot, d), out=prototypes[e][:, None])
             means[e] = mean - self.shift.mean
         return means, prototypes
-
-
-def _add(
-    total: Tensor, taken: Tensor, probabilities: Tensor, rows: Tensor | None, labels: Tensor, classes: Tensor
-) -> None:
-    """Add each image's probabilities to its column, in the rows of the episode's classes."""
-    if rows is None:
-        # Every episode has every image, and so the same classes.
-        total[classes[0]] += probabilities.sum(0, dtype=torch.float64)
-        taken += len(classes)
-        return
-    for e in range(len(classes)):
-        counts = labels[e] >= 0
-        mine = rows[e][counts]
-        total[classes[e][:, None], mine] += probabilities[e][:, counts].double()
-        taken[mine] += 1
-
-
-def _scatter(table: Tensor, values: Tensor, rows: Tensor | None, labels: Tensor) -> None:
-    """Put values [E, q, ...] of the episodes' images into a table [n, E, ...] of all images."""
-    values = values.cpu()
-    if rows is None:
-        table.copy_(values.transpose(0, 1))
-        return
-    rows, counts = rows.cpu(), (labels >= 0).cpu()
-    for e in range(len(values)):
-        table[rows[e][counts[e]], e] = values[e][counts[e]]
