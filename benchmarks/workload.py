@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import pi
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +103,7 @@ def hard(
 ) -> Workload:
     """Gaussian classes that overlap, every direction of the noise alike."""
     g = torch.Generator().manual_seed(seed)
-    means = 0.12 * pi**0.5 / 2 * torch.randn(n_classes, dim, generator=g)
+    means = 0.12 / 2**0.5 * torch.randn(n_classes, dim, generator=g)
 
     def split(n: int) -> tuple[Tensor, Tensor]:
         labels = torch.randint(n_classes, (n,), generator=g)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 _ROWS_PER_DIMENSION = 3  # rows that enter the shared block, the ones with the most curvature
-_CONJUGATE_STEPS = 6
+_CONJUGATE_STEPS = 3
 _CLOSE_ENOUGH = 1e-4
 
 

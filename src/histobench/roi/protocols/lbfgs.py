@@ -28,7 +28,7 @@ class Descent:
 
 def minimise(
     evaluate: Callable[[Tensor], tuple[float, Tensor]],
-    solve: Callable[[Tensor], Tensor],
+    solve: Callable[[Tensor], Tensor] | None,
     start: Tensor,
     *,
     max_iterations: int,
@@ -38,6 +38,7 @@ def minimise(
     """Minimise from `start` until the estimated gap is below `tolerance` times the value.
 
     `solve` applies the inverse of an approximate Hessian to a gradient: the closer, the fewer evaluations.
+    None stands for a multiple of the identity, taken from the last step.
     `known` is the value and gradient at `start`, where the caller has them already.
     """
     point = start
@@ -76,7 +77,10 @@ def _shrink(value: float, new_value: float, drop: float) -> float:
 
 
 def _direction(
-    gradient: Tensor, steps: list[Tensor], changes: list[Tensor], solve: Callable[[Tensor], Tensor]
+    gradient: Tensor,
+    steps: list[Tensor],
+    changes: list[Tensor],
+    solve: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
     """The two-loop recursion around `solve`."""
     q = gradient.clone()
@@ -85,7 +89,12 @@ def _direction(
         factor = float((step * q).sum() / (step * change).sum())
         factors.append(factor)
         q -= factor * change
-    r = solve(q)
+    if solve is not None:
+        r = solve(q)
+    elif steps:
+        r = q * float((steps[-1] * changes[-1]).sum() / changes[-1].square().sum())
+    else:
+        r = q / q.norm().clamp_min(1e-30)
     for step, change, factor in zip(steps, changes, reversed(factors), strict=True):
         r += step * (factor - float((change * r).sum() / (step * change).sum()))
     return r

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -83,19 +83,23 @@ class _Search:
         self.keys = torch.zeros(Products.padded(n), d, dtype=dtype, device=train.device)
         self._buffers = threading.local()
         self.lost = 0.0  # length of what rounding to the format takes from the worst key
-        mean = centring.mean.float()
-        length = float(centring.mean.norm())
+        self.length = float(centring.mean.norm())
         for part in row_chunks(n, 4 * d, self._step):
-            unit = train[part].float() - mean
-            norms = torch.linalg.vector_norm(unit, dim=1).clamp_min_(SMALLEST_NORM)
-            unit /= norms[:, None]
-            if bool((norms * _STEEP < length).any()):
-                steep = norms * _STEEP < length
-                unit[steep] = centring.apply(train[part][steep], dtype=torch.float32)
+            unit = self._unit(train[part])
             self.keys[part] = unit
             if dtype != torch.float32:
                 unit -= self.keys[part]
                 self.lost = max(self.lost, float(torch.linalg.vector_norm(unit, dim=1).max()))
+
+    def _unit(self, rows: Tensor) -> Tensor:
+        """Centred unit rows in float32, computed in float64 where that would lose digits."""
+        unit = rows.float() - self.centring.mean.float()
+        norms = torch.linalg.vector_norm(unit, dim=1).clamp_min_(SMALLEST_NORM)
+        unit /= norms[:, None]
+        steep = norms * _STEEP < self.length
+        if bool(steep.any()):
+            unit[steep] = self.centring.apply(rows[steep], dtype=torch.float32)
+        return unit
 
     @property
     def _step(self) -> int:
@@ -103,15 +107,14 @@ class _Search:
 
     @property
     def _arithmetic(self) -> float:
-        """How far a product of float32 rows, centred and summed in float32, can be from its float64 value."""
+        """How far a product of two rows, centred and summed in float32, can be from its float64 value."""
         return torch.finfo(torch.float32).eps * (10 + 2 * _STEEP + 2 * self.keys.shape[1] ** 0.5)
 
     def _doubt(self, queries: Tensor, rounded: Tensor, edge: Tensor) -> Tensor:
         """How far products near `edge` can be from their float64 values, [q, 1]."""
-        if self.dtype == torch.float32:
-            lost = torch.full_like(edge, torch.finfo(torch.float32).eps / 2)
-        else:
-            lost = torch.linalg.vector_norm(queries - rounded, dim=1, keepdim=True)
+        lost = torch.zeros_like(edge)
+        if self.dtype != torch.float32:
+            lost += torch.linalg.vector_norm(queries - rounded, dim=1, keepdim=True)
         # Rows rounded to the format; the arithmetic; the product rounded.
         rows = lost + self.lost + lost * self.lost
         return rows + self._arithmetic + torch.finfo(self.dtype).eps / 2 * (edge.abs() + 0.02)
@@ -148,7 +151,7 @@ class _Search:
     def _multiply(self, test: Tensor, k: int) -> _Candidates:
         n = len(self.train)
         kept = min(n, k + (64 if self.dtype == torch.bfloat16 else 8))
-        queries = self.centring.apply(test)
+        queries = self._unit(test)
         rounded = queries.to(self.dtype)
         products = self._products(len(test), kept)
         products.fill(rounded, self.keys)
@@ -157,29 +160,33 @@ class _Search:
         edge = value[:, k - 1 : k]
         margin = 2 * self._doubt(queries, rounded, edge)
         crowded = (value[:, -1:] >= edge - margin)[:, 0] & (kept < n)
-        return _Candidates(queries, products, value, place, edge, margin, crowded)
+        return _Candidates(test, queries, products, value, place, edge, margin, crowded)
 
     def _run_part(self, test: Tensor, k: int, ranked: bool) -> Neighbours:
         found = self._multiply(test, k)
-        index, pairs = self._settle(found.queries, found.value, found.place, k, found.margin, ranked)
+        index, pairs = found.place[:, :k].clone(), 0
+        # Nothing to decide where the next best is certainly out.
+        close = found.value[:, k : k + 1] >= found.edge - found.margin
+        unsettled = torch.arange(len(test), device=test.device) if ranked else torch.nonzero(close)[:, 0]
+        if len(unsettled):
+            index[unsettled], pairs = self._settle(found.some(unsettled), k, ranked)
         for q in torch.nonzero(found.crowded).flatten().tolist():
             # More candidates than were kept: take every row that could be among the nearest.
             least = found.edge[q] - found.margin[q]
             among = torch.nonzero(found.products.row(q).double() >= least).flatten()
-            exact = self._exact(found.queries, torch.full_like(among, q), among)
+            exact = self._exact(found, torch.full_like(among, q), among)
             index[q] = among[exact.argsort(descending=True, stable=True)[:k]]
             pairs += len(among)
         return Neighbours(index, pairs)
 
-    def _settle(
-        self, queries: Tensor, value: Tensor, place: Tensor, k: int, margin: Tensor, ranked: bool
-    ) -> tuple[Tensor, int]:
+    def _settle(self, found: _Candidates, k: int, ranked: bool) -> tuple[Tensor, int]:
         """The k nearest of every query [q, k] and how many pairs were compared again."""
         pairs = 0
+        place = found.place
         if self.dtype == torch.bfloat16:
-            value, pairs = self._look_again(queries, value, place, k, margin, ranked, self._single)
-            margin = torch.full_like(margin, 2 * self._arithmetic)
-        value, exact = self._look_again(queries, value, place, k, margin, ranked, self._exact)
+            value, pairs = self._look_again(found, k, ranked, self._single)
+            found = replace(found, value=value, margin=torch.full_like(found.margin, 2 * self._arithmetic))
+        value, exact = self._look_again(found, k, ranked, self._exact)
         # The lowest row first among equals: order by row, then stably by value.
         by_row = place.argsort(1)
         by_value = value.gather(1, by_row).argsort(dim=1, descending=True, stable=True)
@@ -187,19 +194,17 @@ class _Search:
 
     def _look_again(
         self,
-        queries: Tensor,
-        value: Tensor,
-        place: Tensor,
+        found: _Candidates,
         k: int,
-        margin: Tensor,
         ranked: bool,
-        compare: Callable[[Tensor, Tensor, Tensor], Tensor],
+        compare: Callable[[_Candidates, Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, int]:
         """Better values where they matter, and how many: +inf is certainly in, -inf certainly out.
 
         A value is within half the margin of its float64 value, and so is the k-th best: what is above that by
         the margin is certainly in, what is below it by the margin is certainly out.
         """
+        value, margin = found.value, found.margin
         edge = torch.topk(value, k, dim=1).values[:, -1:]
         possible = value >= edge - margin
         certain = torch.zeros_like(possible) if ranked else value > edge + margin
@@ -211,33 +216,25 @@ class _Search:
             unsure &= possible.sum(1, keepdim=True) > k
         pairs = torch.nonzero(unsure)
         if len(pairs):
-            better[unsure] = compare(queries, pairs[:, 0], place[unsure])
+            better[unsure] = compare(found, pairs[:, 0], found.place[unsure])
         return better, len(pairs)
 
-    def _single(self, queries: Tensor, query: Tensor, row: Tensor) -> Tensor:
+    def _single(self, found: _Candidates, query: Tensor, row: Tensor) -> Tensor:
         """Products of pairs (query, training row) in float32, in float64 where that would lose digits."""
-        out = torch.empty(len(row), dtype=torch.float64, device=queries.device)
-        mean, rounded = self.centring.mean.float(), queries.float()
-        length = float(self.centring.mean.norm())
-        for part in row_chunks(len(row), 8 * queries.shape[1], self._step):
-            x = self.train[row[part]].float()
-            x -= mean
-            norms = torch.linalg.vector_norm(x, dim=1)
-            out[part] = x.mul_(rounded[query[part]]).sum(1) / norms.clamp_min(SMALLEST_NORM)
-            steep = torch.nonzero(norms * _STEEP < length).flatten()
-            if len(steep):
-                out[part][steep] = self._exact(queries, query[part][steep], row[part][steep])
+        out = torch.empty(len(row), dtype=torch.float64, device=row.device)
+        for part in row_chunks(len(row), 8 * self.train.shape[1], self._step):
+            out[part] = self._unit(self.train[row[part]]).mul_(found.queries[query[part]]).sum(1)
         return out
 
-    def _exact(self, queries: Tensor, query: Tensor, row: Tensor) -> Tensor:
+    def _exact(self, found: _Candidates, query: Tensor, row: Tensor) -> Tensor:
         """Products in float64 of pairs (query, training row)."""
-        out = torch.empty(len(row), dtype=torch.float64, device=queries.device)
-        for part in row_chunks(len(row), 16 * queries.shape[1], self._step):
+        out = torch.empty(len(row), dtype=torch.float64, device=row.device)
+        for part in row_chunks(len(row), 16 * self.train.shape[1], self._step):
             x = self.train[row[part]].double()
             x -= self.centring.mean
             norms = torch.linalg.vector_norm(x, dim=1).clamp_min_(SMALLEST_NORM)
             # A sum per row, not a matrix product: equal rows must give equal bits.
-            out[part] = x.mul_(queries[query[part]]).sum(1) / norms
+            out[part] = x.mul_(self.centring.apply(found.test[query[part]])).sum(1) / norms
         return out
 
 
@@ -245,10 +242,24 @@ class _Search:
 class _Candidates:
     """The best products of some queries."""
 
-    queries: Tensor  # [q, d] unit rows in float64
+    test: Tensor  # [q, d], as given
+    queries: Tensor  # [q, d] unit rows in float32
     products: Products
     value: Tensor  # [q, kept], largest first
     place: Tensor  # [q, kept] rows
     edge: Tensor  # [q, 1] the k-th best
     margin: Tensor  # [q, 1] twice how far a product near it may be from its float64 value
     crowded: Tensor  # [q] whether rows beyond those kept may be among the nearest
+
+    def some(self, rows: Tensor) -> _Candidates:
+        """Those of some queries; the products stay those of all."""
+        return _Candidates(
+            self.test[rows],
+            self.queries[rows],
+            self.products,
+            self.value[rows],
+            self.place[rows],
+            self.edge[rows],
+            self.margin[rows],
+            self.crowded[rows],
+        )

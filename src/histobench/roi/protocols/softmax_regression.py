@@ -1,8 +1,9 @@
 """Multinomial logistic regression on many features, in few passes over them.
 
 The objective is mean cross-entropy + penalty(W); the bias is free. Plain L-BFGS needs hundreds of passes, as
-the spectrum of features decays over orders of magnitude. Here L-BFGS works in the metric of an approximate
-Hessian (see `curvature`), taken from the least decided rows, and starts from the solution of a part.
+the spectrum of a network's features decays over orders of magnitude. Here L-BFGS works in the metric of an
+approximate Hessian (see `curvature`), taken from the least decided rows, and starts from the solution of a
+part. Where the spectrum is flat, as that of noise is, a metric would gain nothing, and it is plain L-BFGS.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from histobench.core.threads import spread
 from histobench.roi.protocols.centring import Centring, row_chunks
 from histobench.roi.protocols.curvature import CoupledCurvature
 from histobench.roi.protocols.lbfgs import Descent, minimise
 
 _BLOCK = 2**23  # bytes of features per block: read once, used for the logits and for the gradient
-_SMALL = 2**22  # up to this many numbers the work is done in float64
+_SMALL = 2**20  # up to this many numbers the work is done in float64
 _REFRESH = 10  # iterations after which the metric is taken again
+_START = (8, 1e-2)  # iterations and tolerance on a part of the rows
+_LOOKED_AT = 512  # rows from which the shape of the features is told
+_FLAT = 0.5  # of the most directions that these could show; features of networks show a tenth
 
 
 @dataclass(frozen=True)
@@ -82,32 +87,43 @@ class SoftmaxLoss:
         self.n_classes, self.penalty = n_classes, penalty
         self.evaluations = 0
 
-    def logits(self, theta: Tensor, rows: slice | Tensor) -> Tensor:
-        """Logits of some rows, in the features' precision."""
+    def _affine(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Offsets [c] and weights [d, c] of the logits, in the features' precision."""
         weight, bias = theta[:, :-1], theta[:, -1]
         dtype = self.features.dtype
-        shift = bias - weight @ self.mean
-        return torch.addmm(shift.to(dtype), self.features[rows], weight.T.to(dtype))
+        return (bias - weight @ self.mean).to(dtype), weight.T.to(dtype)
+
+    def logits(self, theta: Tensor, rows: slice | Tensor) -> Tensor:
+        """Logits of some rows, in the features' precision."""
+        shift, weight = self._affine(theta)
+        return torch.addmm(shift, self.features[rows], weight)
 
     def __call__(self, theta: Tensor) -> tuple[float, Tensor]:
         """Objective and gradient at parameters [c, d + 1]."""
         n, d = self.features.shape
-        loss = torch.zeros((), dtype=torch.float64, device=theta.device)
-        gradient = torch.zeros_like(theta)
-        for part in row_chunks(n, d * self.features.element_size(), _BLOCK):
-            log_p = torch.log_softmax(self.logits(theta, part), dim=1)
+        shift, weight = self._affine(theta)
+
+        def work(part: slice) -> tuple[Tensor, Tensor, Tensor]:
+            log_p = torch.log_softmax(torch.addmm(shift, self.features[part], weight), dim=1)
             label = self.labels[part, None]
-            loss -= log_p.gather(1, label).sum(dtype=torch.float64)
+            loss = log_p.gather(1, label).sum(dtype=torch.float64)
             residual = log_p.exp_()
             residual.scatter_add_(1, label, torch.full_like(label, -1, dtype=residual.dtype))
-            gradient[:, :-1] += residual.T @ self.features[part]
-            gradient[:, -1] += residual.sum(0, dtype=torch.float64)
+            return loss, residual.T @ self.features[part], residual.sum(0, dtype=torch.float64)
+
+        # Summed in the order of the parts, so that the result does not depend on the threads.
+        parts = list(row_chunks(n, d * self.features.element_size(), _BLOCK))
+        found = spread(work, parts, device=str(theta.device))
+        loss = -torch.stack([part[0] for part in found]).sum()
+        gradient = torch.zeros_like(theta)
+        for _, pull, sums in found:
+            gradient[:, :-1] += pull
+            gradient[:, -1] += sums
         gradient[:, :-1] -= gradient[:, -1:] * self.mean
         gradient /= n
-        weight = theta[:, :-1]
-        gradient[:, :-1] += self.penalty.gradient(weight)
+        gradient[:, :-1] += self.penalty.gradient(theta[:, :-1])
         self.evaluations += 1
-        return float(loss) / n + self.penalty.value(weight), gradient
+        return float(loss) / n + self.penalty.value(theta[:, :-1]), gradient
 
 
 def fit_softmax(
@@ -138,6 +154,12 @@ def fit_softmax(
         if penalty.kind == "norm" and float(known[1][:, :-1].norm()) <= penalty.strength:
             # The pull of the data is weaker than the penalty's: W = 0 is the minimum.
             return _solution(Descent(theta, *known, 0, 0.0, True), mean, loss)
+        if features.numel() > _SMALL and _is_flat(x[order[:_LOOKED_AT]] - mean.to(x.dtype)):
+            # What L-BFGS alone knows of the curvature says less than the metric how far the minimum is.
+            plain = minimise(
+                loss, None, theta, max_iterations=max_iterations, tolerance=tolerance / 3, known=known
+            )
+            return _solution(plain, mean, loss, iterations=plain.iterations)
         theta = _approach(loss, theta, order, max_iterations)
     done = 0
     descent = None
@@ -202,11 +224,21 @@ def _approach(loss: SoftmaxLoss, theta: Tensor, order: Tensor, max_iterations: i
             n_classes=loss.n_classes,
             penalty=loss.penalty,
         )
-    for iterations, tolerance in ((6, 1e-2), (8, 1e-3)):
-        metric = _curvature(small, theta)
-        allowed = min(iterations, max_iterations)
-        theta = minimise(small, metric.solve, theta, max_iterations=allowed, tolerance=tolerance).point
-    return theta
+    iterations, tolerance = _START
+    metric = _curvature(small, theta)
+    allowed = min(iterations, max_iterations)
+    return minimise(small, metric.solve, theta, max_iterations=allowed, tolerance=tolerance).point
+
+
+def _is_flat(rows: Tensor) -> bool:
+    """Whether rows [m, d] around their mean point into nearly as many directions as noise would.
+
+    A metric then gains nothing over the identity: all directions are alike already.
+    """
+    m, d = rows.shape
+    gram = (rows @ rows.T).double()
+    directions = float(gram.trace().square() / gram.square().sum().clamp_min(1e-300))
+    return directions > _FLAT * m * d / (m + d)
 
 
 def _curvature(loss: SoftmaxLoss, theta: Tensor) -> CoupledCurvature:
