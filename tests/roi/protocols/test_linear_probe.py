@@ -150,3 +150,19 @@ def test_the_same_call_gives_the_same_bits() -> None:
     x, y = data(2000, 10)
     first, second = (linear_probe(x, y, x, n_classes=4).probabilities for _ in range(2))
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.5], ids=["flat", "steep"])
+@pytest.mark.parametrize("n", [3000, 12_000])
+def test_large_problems_of_any_spectrum_reach_the_minimum(n: int, decay: float) -> None:
+    g = torch.Generator().manual_seed(n)
+    d = 400
+    scale = torch.arange(1, d + 1).float() ** -decay
+    y = torch.randint(3, (n,), generator=g)
+    x = (torch.randn(n, d, generator=g) + 0.15 * torch.randn(3, d, generator=g)[y]) * scale
+    penalty = Penalty("norm", 0.02)
+    solution = fit_softmax(x, y, n_classes=3, penalty=penalty)
+    exact = fit_softmax(x.double(), y, n_classes=3, penalty=penalty, tolerance=1e-9)
+    assert solution.converged
+    assert solution.objective == pytest.approx(exact.objective, rel=1e-6)
+    assert float((solution.probabilities(x) - exact.probabilities(x)).abs().max()) < 2e-3

@@ -17,7 +17,7 @@ from histobench.roi.protocols import eva, thunder
 from histobench.roi.protocols.episode_sampler import EpisodeSampler
 from histobench.roi.protocols.held_out import folds, held_out
 from histobench.roi.protocols.label_efficiency import nested_parts
-from histobench.roi.protocols.presets import check_preset
+from histobench.roi.protocols.presets import get_preset
 from histobench.roi.protocols.retrieval import retrieval
 from histobench.roi.protocols.sklearn_probe import COSTS, sklearn_probe
 
@@ -42,7 +42,7 @@ def blobs() -> tuple[Split, Split, Split]:
 
 def test_an_unknown_preset_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(HistobenchError, match="did you mean thunder"):
-        check_preset("thundr")
+        get_preset("thundr")
 
 
 def test_nine_heads_are_nine_separate_adam_trainings(blobs: tuple[Split, Split, Split]) -> None:

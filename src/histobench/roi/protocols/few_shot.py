@@ -17,6 +17,7 @@ from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler
 from histobench.roi.protocols.outcome import Outcome
 
 MEMORY = 2**26
+_EPISODES = 10  # at most, that one thread works on at a time
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,9 @@ class Queries:
         """Score every test image of an episode's classes, in every episode."""
         n, d = self.features.shape
         way, shot = episodes.classes.shape[1], episodes.supports.shape[2]
-        chunks = list(row_chunks(len(episodes), 8 * (way + 1) * (d + 4 * n), memory))
+        # The same parts whatever the number of threads, and enough of them to keep all threads at work.
+        each = 8 * (way + 1) * (d + 4 * n)
+        chunks = list(row_chunks(len(episodes), each, min(memory, _EPISODES * each)))
         parts = spread(
             lambda part: self._run_part(episodes[part], n_classes, memory, keep_probabilities),
             chunks,
@@ -195,7 +198,7 @@ class Queries:
         votes = torch.cat([p.votes for p in parts])[:, back].T.contiguous()
         scored = taken > 0
         mean = torch.where(scored, total / taken.clamp_min(1), torch.nan).T.contiguous()
-        predicted = torch.where(scored, total.argmax(0), -1)
+        predicted = torch.where(scored, total.T.contiguous().argmax(1), -1)
         info = {"way": way, "shot": shot, "n_iter": len(episodes)}
         outcome = Outcome(mean.cpu().numpy(), predicted.cpu().numpy(), info)
         kept = [p.kept for p in parts if p.kept is not None]

@@ -3,7 +3,8 @@
 The objective is mean cross-entropy + penalty(W); the bias is free. Plain L-BFGS needs hundreds of passes, as
 the spectrum of a network's features decays over orders of magnitude. Here L-BFGS works in the metric of an
 approximate Hessian (see `curvature`), taken from the least decided rows, and starts from the solution of a
-part. Where the spectrum is flat, as that of noise is, a metric would gain nothing, and it is plain L-BFGS.
+part. Where the spectrum is flat, as that of noise is, a metric would gain nothing, and with few rows it costs
+more than the passes that it saves: there it is plain L-BFGS.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _BLOCK = 2**23  # bytes of features per block: read once, used for the logits an
 _SMALL = 2**20  # up to this many numbers the work is done in float64
 _REFRESH = 10  # iterations after which the metric is taken again
 _START = (8, 1e-2)  # iterations and tolerance on a part of the rows
+_ENOUGH = 8  # rows per dimension from which a metric is cheap beside the passes that it saves
 _LOOKED_AT = 512  # rows from which the shape of the features is told
 _FLAT = 0.5  # of the most directions that these could show; features of networks show a tenth
 
@@ -154,7 +156,9 @@ def fit_softmax(
         if penalty.kind == "norm" and float(known[1][:, :-1].norm()) <= penalty.strength:
             # The pull of the data is weaker than the penalty's: W = 0 is the minimum.
             return _solution(Descent(theta, *known, 0, 0.0, True), mean, loss)
-        if features.numel() > _SMALL and _is_flat(x[order[:_LOOKED_AT]] - mean.to(x.dtype)):
+        if features.numel() > _SMALL and (
+            n < _ENOUGH * d or _is_flat(x[order[:_LOOKED_AT]] - mean.to(x.dtype))
+        ):
             # What L-BFGS alone knows of the curvature says less than the metric how far the minimum is.
             plain = minimise(
                 loss, None, theta, max_iterations=max_iterations, tolerance=tolerance / 3, known=known
