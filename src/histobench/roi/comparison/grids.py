@@ -115,8 +115,8 @@ def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) ->
     ]
     if winner.interval.low is not None and len(standings.ranks) > 2:
         words.append(
-            f"who comes first also had luck: corrected for having been picked, {winner.name} is worth "
-            f"{shown(winner.value, winner.interval, digits=digits)}"
+            "who comes first was probably lucky, too: corrected for having been picked, "
+            f"{winner.name} is worth {shown(winner.value, winner.interval, digits=digits)}"
         )
     return words
 
@@ -290,8 +290,10 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
         unit = "image" if table.n_groups is None else "group"
         tested = f"; differences: leaving out one {unit} at a time, Student's t for the largest of {pairs}"
         tested = "" if table.standings is None else tested
-    drawn = f"{table.n_resamples} resamples of" if table.n_resamples else "leaving out one at a time of the"
     methods = sorted({entry.interval.method for entry in table.entries if entry.interval.low is not None})
     named = f" ({', '.join(methods)})" if methods else ""
-    intervals = f"intervals: {drawn} {table.resampled}{named}"
+    drawn = f"{table.n_resamples} resamples of {table.resampled}"
+    intervals = (
+        f"intervals: {drawn if table.n_resamples else f'{table.resampled}, left out one at a time'}{named}"
+    )
     return f"{direction}{table.n_images} test images{groups}; {intervals}{tested}"
