@@ -12,6 +12,8 @@ export interface Encoder {
   params?: number | null;
   gflops?: number | null;
   speed?: number | null;
+  /** Robustness index, the mean over datasets and site columns. */
+  robustness?: number | null;
   citation?: string;
   reference?: string;
 }
@@ -54,6 +56,8 @@ export interface Site {
   unreadable: string[];
   /** Names of the agent runs. */
   agents: string[];
+  /** Whether there is a robustness page. */
+  robustness: boolean;
   /** Names of the Consult studies. */
   consult: string[];
   /** Image sets with thumbnails. */

@@ -10,6 +10,7 @@ import { MethodsPage } from "./pages/methods";
 import { DatasetPage, DatasetsPage } from "./pages/dataset";
 import { ComparePage } from "./pages/compare";
 import { ConsultPage } from "./pages/consult";
+import { RobustnessPage } from "./pages/robustness";
 import { AgentPage, AgentsPage, EpisodePage } from "./pages/agents";
 import { Notice } from "./parts";
 
@@ -29,6 +30,7 @@ function App({ site }: { site: Site }) {
   const links = [
     ...(site.boards.length ? [{ page: "", label: "Leaderboard" }, { page: "datasets", label: "Datasets" }] : []),
     ...(site.encoders.length > 1 ? [{ page: "compare", label: "Compare" }] : []),
+    ...(site.robustness ? [{ page: "robustness", label: "Robustness" }] : []),
     ...(site.agents.length ? [{ page: "agents", label: "Agents" }] : []),
     ...(site.consult.length ? [{ page: "consult", label: "Consult" }] : []),
     { page: "methods", label: "Methods" },
@@ -91,6 +93,8 @@ function Page({ site }: { site: Site }) {
       return <AgentPage key={route.parts[0]} site={site} route={route} />;
     case "episode":
       return <EpisodePage key={route.parts.join("/")} site={site} route={route} />;
+    case "robustness":
+      return <RobustnessPage site={site} route={route} />;
     case "consult":
       return <ConsultPage site={site} route={route} />;
     case "methods":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,9 @@ from histobench.report.site import build_site
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_set import FeatureSet
+
+#: Would run if a page treated names as markup.
+ATTACK = "<img src=x onerror=window.hacked=1>"
 
 
 def features(split: str, encoder: str, pull: float) -> FeatureSet:
@@ -67,3 +73,105 @@ def test_a_damaged_file_does_not_stop_the_report(results: Path, tmp_path: Path) 
     assert stored_tables(results) == []
     assert build_site(results, tmp_path / "other", title="t").is_file()
     file.write_text(whole)
+
+
+def write_stress(folder: Path, encoder: str, loss: float) -> None:
+    """A stress file of three strengths of blur, and one of THUNDER's transforms."""
+
+    def change(family: str, strength: int) -> dict[str, object]:
+        part = {"value": loss * strength, "low": 0.0, "high": 1.0}
+        return {
+            "family": family,
+            "strength": strength,
+            "cosine": part,
+            "flip_rate": part,
+            "accuracy_drop": part,
+        }
+
+    content = {
+        "dataset": "tissue",
+        "encoder": encoder,
+        "num_samples": 20,
+        "num_groups": 5,
+        "clean_accuracy": 0.9,
+        "changes": {
+            **{f"blur_{strength}": change("blur", strength) for strength in (1, 2, 3)},
+            "thunder_flip": change("thunder", 0),
+        },
+    }
+    (folder / "Robustness").mkdir(parents=True, exist_ok=True)
+    (folder / "Robustness" / "stress.json").write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="module")
+def page_site(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    write_stress(results / "steady", "steady", 0.01)
+    write_stress(results / "swayed", f"swayed {ATTACK}", 0.1)
+    (results / "torn" / "Robustness").mkdir(parents=True)
+    (results / "torn" / "Robustness" / "stress.json").write_text("{}")
+    return build_site(results, tmp_path_factory.mktemp("site") / "out", title="t")
+
+
+def test_the_page_has_the_accuracy_at_every_site_as_the_files_say(
+    page_site: Path, results: Path, data_of: Callable[[Path, str], Any]
+) -> None:
+    page = data_of(page_site, "robustness")
+    (table,) = page["tables"]
+    stored = [
+        json.loads((results / encoder / "Robustness" / "scanner_robustness.json").read_text())
+        for encoder in ("steady", "swayed")
+    ]
+    for protocol, sites in table["perSite"].items():
+        for each in sites:
+            for content, shown in zip(stored, each["values"], strict=True):
+                expected = content["details"]["new_site"][protocol]["per_site"][each["site"]]
+                assert shown[0] == pytest.approx(expected["balanced_accuracy"], rel=1e-5)
+    assert [each["encoder"] for each in page["stress"]] == ["steady", f"swayed {ATTACK}"]
+    facts = {each["name"]: each["robustness"] for each in data_of(page_site, "site")["encoders"]}
+    for content in stored:
+        name = content["additional_info"]["encoder"]
+        assert facts[name] == pytest.approx(content["measures"]["robustness_index"]["value"], rel=1e-5)
+
+
+def test_the_worst_images_are_those_of_a_slow_loop(results: Path) -> None:
+    content = json.loads((results / "swayed" / "Robustness" / "scanner_robustness.json").read_text())
+    parts = [features(split, "swayed", 9.0) for split in ("train", "test")]
+    x = np.concatenate([part.embeddings.numpy() for part in parts]).astype(np.float64)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    names = [name for part in parts for name in part.img_names]
+    groups = [group for part in parts for group in part.groups or ()]
+    sites = [site for part in parts for site in part.sites["scanner"]]
+    labels = [int(label) for part in parts for label in part.labels]
+    margins = []
+    for i in range(len(x)):
+        kinds: dict[str, list[tuple[float, str]]] = {"same_class": [], "same_site": []}
+        for j in range(len(x)):
+            same = labels[i] == labels[j], sites[i] == sites[j]
+            if groups[i] != groups[j] and same[0] != same[1]:
+                kinds["same_class" if same[0] else "same_site"].append((1 - x[i] @ x[j], names[j]))
+        near = {kind: sorted(found) for kind, found in kinds.items()}
+        so, os = (np.mean([d for d, _ in near[kind][:5]]) for kind in ("same_class", "same_site"))
+        margins.append(((os - so) / (os + so), names[i], {kind: near[kind][0][1] for kind in near}))
+    margins.sort(key=lambda each: each[0])
+    shown = content["details"]["worst_images"]
+    assert [each["image"]["image"] for each in shown] == [name for _, name, _ in margins[: len(shown)]]
+    for each, (margin, _, near) in zip(shown, margins, strict=False):
+        assert each["margin"] == pytest.approx(margin, abs=1e-6)
+        assert {kind: each[kind]["image"] for kind in near} == near
+
+
+def test_a_reader_sees_sites_stress_and_the_worst_images(page_site: Path, open_page: Any) -> None:
+    page = open_page(page_site, "#/robustness")
+    page.get_by_role("heading", name="Accuracy against robustness").wait_for()
+    page.get_by_role("heading", name="At a scanner that was not trained on").wait_for()
+    page.get_by_role("heading", name="Under stress: blur").wait_for()
+    page.get_by_role("heading", name="Where the scanner outweighs the tissue").wait_for()
+    assert page.locator(".triples li").count() == 8
+    assert page.evaluate("window.hacked") is None
+    assert "onerror" in page.inner_text("body")  # an encoder's name stays text
+    page.goto(page_site.as_uri())
+    page.get_by_role("columnheader", name="Robustness").get_by_role("button").click()
+    assert page.locator("table.leaderboard tbody th .encoder").first.inner_text() == "steady"
+    phone = open_page(page_site, "#/robustness", viewport={"width": 390, "height": 844})
+    phone.locator(".triples li").first.wait_for()
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 390

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,9 +104,31 @@ def robustness_by(
         draws=options.draws,
         seed=options.seed,
     )
+    pack = _with_names(pack, tissue, [features.img_names[row] for row in rows])
     caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(told)))
     named = [(features.img_names[row], values[row]) for row in rows]
     return RobustnessResult(column, pack, tissue, _digest(named, labels, groups), confounding, caveats)
+
+
+def _with_names(pack: Pack, tissue: Tissue, names: list[str]) -> Pack:
+    """The worst images by name, class and site instead of by row."""
+
+    def named(row: int) -> dict[str, str]:
+        label, site = tissue.classes[tissue.labels[row]], tissue.site_names[tissue.sites[row]]
+        return {"image": names[row], "label": label, "site": site}
+
+    worst = [
+        {
+            "margin": each["margin"],
+            "image": named(each["row"]),
+            **{
+                kind: {**named(each[kind]["row"]), "distance": each[kind]["distance"]}
+                for kind in ("same_site", "same_class")
+            },
+        }
+        for each in pack.details.get("worst_images", ())
+    ]
+    return replace(pack, details={**pack.details, "worst_images": worst})
 
 
 def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Mapping[str, FitPredict]:

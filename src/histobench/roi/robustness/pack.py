@@ -37,6 +37,7 @@ from histobench.roi.robustness.intervals import (
 from histobench.roi.robustness.neighbours import Floats, Ints, find_neighbours
 from histobench.roi.robustness.probes import FitPredict, leave_one_site_out, site_probe
 from histobench.roi.robustness.redrawn import mean_of, of_site_probe, of_site_transfer, worst_of
+from histobench.roi.robustness.worst import worst_relatives
 
 #: What the files and folders of these measures are called after.
 TASK = "Robustness"
@@ -162,6 +163,9 @@ class _Work:
         def margins() -> None:
             found = cross_site_margin(near)
             self.details["margin_neighbours"] = found.m
+            self.details["worst_images"] = worst_relatives(
+                self.features, t.labels, t.sites, t.groups, found.values
+            )
             self.add("croma_median", found.median, of_quantile(found.values, t.groups, 0.5))
             self.add("croma_worst_tenth", found.tail_mean, tail_of(found.values, t.groups))
             below = (found.values <= 0).astype(np.float64)

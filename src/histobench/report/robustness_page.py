@@ -1,0 +1,150 @@
+"""The data of the robustness page: every table, accuracy site by site, stress curves, worst images."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from histobench.report.image_source import ImageSource
+from histobench.report.payload import rounded, write_payload
+from histobench.report.robustness_payload import robustness_payload
+from histobench.report.thumbnails import Cache, thumbnail
+from histobench.roi.comparison.robustness import RobustnessTable
+
+log = logging.getLogger(__name__)
+FOLDER = "robustness"
+STRESS = "stress.json"
+#: Measures of a stressed image in the order of the page.
+_STRESSED = ("accuracy_drop", "flip_rate", "cosine")
+
+
+def write_robustness_page(
+    site: Path,
+    tables: Sequence[RobustnessTable],
+    results_dir: Path,
+    sources: Mapping[str, ImageSource],
+    cache: Cache,
+) -> bool:
+    """Write `robustness`; False where there is nothing to show."""
+    stress = stress_payload(results_dir)
+    if not tables and not stress:
+        return False
+    pictures = _Pictures(site, sources, cache)
+    entries = []
+    for dataset in dict.fromkeys(table.dataset for table in tables):
+        own = [table for table in tables if table.dataset == dataset]
+        for table, entry in zip(own, robustness_payload(dataset, own), strict=True):
+            entries.append(
+                {
+                    "dataset": dataset,
+                    **entry,
+                    "perSite": _per_site(table),
+                    "worst": {pack.encoder: _worst(pack.content, dataset, pictures) for pack in table.packs},
+                }
+            )
+    write_payload(site, "robustness", {"tables": entries, "stress": stress})
+    return True
+
+
+def stress_payload(results_dir: Path) -> list[dict[str, Any]]:
+    """Every stress file below a folder; a damaged one is told and left out."""
+    found = []
+    for path in sorted(results_dir.rglob(f"Robustness/{STRESS}")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            changes = [
+                {
+                    "name": str(name),
+                    "family": str(change["family"]),
+                    "strength": int(change["strength"]),
+                    **{key: _bounds(change[key]) for key in _STRESSED},
+                }
+                for name, change in content["changes"].items()
+            ]
+            found.append(
+                {
+                    "dataset": str(content["dataset"]),
+                    "encoder": str(content["encoder"]),
+                    "images": int(content["num_samples"]),
+                    "groups": int(content["num_groups"]),
+                    "clean": rounded(float(content["clean_accuracy"])),
+                    "changes": changes,
+                }
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("left out: %s is no stress file (%r)", path.name, error)
+    return found
+
+
+def mean_index(tables: Sequence[RobustnessTable]) -> dict[str, float]:
+    """Encoder -> its robustness index, the mean over all datasets and site columns that have one."""
+    values: dict[str, list[float]] = {}
+    for table in tables:
+        for pack in table.packs:
+            value = pack.value("robustness_index")
+            if value is not None:
+                values.setdefault(pack.encoder, []).append(value)
+    return {encoder: sum(each) / len(each) for encoder, each in values.items()}
+
+
+class _Pictures:
+    def __init__(self, site: Path, sources: Mapping[str, ImageSource], cache: Cache) -> None:
+        self._site, self._sources, self._cache = site, sources, cache
+        self._known: dict[tuple[str, str], str] = {}
+
+    def address(self, dataset: str, name: str) -> str:
+        """The address of an image's picture; empty where it is not at hand."""
+        key = (dataset, name)
+        if key not in self._known:
+            source = self._sources.get(dataset)
+            path = None if source is None else source.path(name)
+            content = None if path is None else thumbnail(path, self._cache)
+            place = f"thumbs/{FOLDER}/{len(self._known)}.webp" if content is not None else ""
+            if content is not None:
+                (self._site / place).parent.mkdir(parents=True, exist_ok=True)
+                (self._site / place).write_bytes(content)
+            self._known[key] = place
+        return self._known[key]
+
+
+def _per_site(table: RobustnessTable) -> dict[str, list[dict[str, Any]]]:
+    """Protocol -> for each site its number of images and every encoder's accuracy there."""
+    shown: dict[str, list[dict[str, Any]]] = {}
+    parts = [pack.content["details"].get("new_site") or {} for pack in table.packs]
+    for protocol in dict.fromkeys(name for part in parts for name in part):
+        sites = dict.fromkeys(
+            site for part in parts for site in (part.get(protocol) or {}).get("per_site") or {}
+        )
+        for site in sites:
+            each = [((part.get(protocol) or {}).get("per_site") or {}).get(site) for part in parts]
+            images = next(found["images"] for found in each if found)
+            values = [_bounds(found, "balanced_accuracy") if found else [None] * 3 for found in each]
+            shown.setdefault(protocol, []).append({"site": site, "images": images, "values": values})
+    return shown
+
+
+def _worst(content: Mapping[str, Any], dataset: str, pictures: _Pictures) -> list[dict[str, Any]]:
+    def shown(image: Mapping[str, Any]) -> dict[str, Any]:
+        name = str(image["image"])
+        return {
+            "label": str(image["label"]),
+            "site": str(image["site"]),
+            "distance": rounded(image.get("distance")),
+            "picture": pictures.address(dataset, name),
+            "name": Path(name).name,
+        }
+
+    return [
+        {
+            "margin": rounded(each["margin"]),
+            **{part: shown(each[part]) for part in ("image", "same_site", "same_class")},
+        }
+        for each in content["details"].get("worst_images") or ()
+    ]
+
+
+def _bounds(found: Mapping[str, Any], value: str = "value") -> list[float | None]:
+    return [rounded(found[value]), rounded(found["low"]), rounded(found["high"])]
