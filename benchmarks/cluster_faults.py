@@ -59,7 +59,7 @@ class Edge(Colour):
 """
 DATE = re.compile(rb'"\d{4}-\d\d-\d\dT[\d:+.Z-]+"')
 #: No command may take longer; a hang is a failure.
-LIMIT = 180.0
+LIMIT = 240.0
 #: Seconds that a fault waits for something to happen to.
 PATIENCE = 30.0
 
@@ -235,12 +235,13 @@ class RayCluster:
         return True
 
     def _start(self, *flags: str) -> None:
+        # A node gives up where the agents are slow to tell their ports: the fewer to ask for, the better.
+        agents = ("dashboard-agent-grpc", "dashboard-agent-listen", "runtime-env-agent", "metrics-export")
+        named = [f"--{name}-port={_free_port()}" for name in agents]
+        command = [self._ray, "start", *flags, *named, "--num-cpus=1", "--num-gpus=0", "--block"]
+        command += ["--disable-usage-stats", "--object-store-memory=80000000"]
         log = (self._folder / "nodes.log").open("ab")
-        node = subprocess.Popen(
-            [self._ray, "start", *flags, "--num-cpus=1", "--num-gpus=0", "--block", "--disable-usage-stats",
-             "--object-store-memory=80000000"],
-            env=self.environment, stdout=log, stderr=log,
-        )  # fmt: skip
+        node = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
         log.close()
         self._nodes.append(node)
 
