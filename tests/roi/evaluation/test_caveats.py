@@ -11,6 +11,7 @@ import torch
 
 from histobench.cli.main import main
 from histobench.cli.result_table import print_outcome
+from histobench.roi.evaluation.caveats import caveats
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_set import FeatureSet
@@ -53,6 +54,14 @@ def test_a_class_from_one_patient_is_marked_in_file_table_and_comparison(
     shown = capsys.readouterr().out
     assert shown.count("] (1)") == 2  # with an interval or without one
     assert f"(1) {said}" in shown
+
+
+def test_classes_that_all_come_from_one_patient_each_are_told_in_one_line() -> None:
+    labels, groups = [0] * 4 + [1] * 4 + [2] * 4, ["p1"] * 4 + ["p2"] * 4 + ["p3"] * 4
+    (said,) = caveats(features(labels, groups), ("benign", "tumour", "rare"))
+    assert said.startswith(
+        "3 of 3 classes have their test images from one group each: benign (p1), tumour (p2), "
+    )
 
 
 def test_a_class_without_test_images_is_named_where_means_are_over_the_others(tmp_path: Path) -> None:

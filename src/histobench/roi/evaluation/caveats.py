@@ -18,7 +18,14 @@ def caveats(test: FeatureSet, classes: Sequence[str]) -> tuple[str, ...]:
             f"{_listed(absent)} {'has' if len(absent) == 1 else 'have'} no test images: balanced accuracy "
             f"and other means over classes are over {len(classes) - len(absent)} of {len(classes)} classes"
         )
-    for label, group, images in single_group_classes(labels.tolist(), test.groups or ()):
+    single = single_group_classes(labels.tolist(), test.groups or ())
+    if len(single) > 1:
+        named = ", ".join(f"{classes[label]} ({group})" for label, group, _ in single)
+        found.append(
+            f"{len(single)} of {len(classes)} classes have their test images from one group each: {named}; "
+            "their recall, and with it every mean over classes, rests on one patient or slide each"
+        )
+    for label, group, images in single if len(single) == 1 else ():
         found.append(
             f"class {classes[label]}: all {images} test images come from one group ({group}): its recall, "
             "and with it every mean over classes, rests on one patient or slide"
