@@ -1,8 +1,14 @@
-"""Few-shot, all classes, shots 1 to 256, with every metric of every episode, against a loop per episode."""
+"""Few-shot, all classes, shots 1 to 256, with every metric of every episode, against a loop per episode.
+
+python benchmarks/few_shot.py easy 100000     # where the time goes: a profile of all ways and shots, 1 thread
+"""
 
 from __future__ import annotations
 
+import cProfile
 import importlib.util
+import pstats
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from measure import Row, Seconds, Setup, clock, part
-from workload import Workload, easy
+from workload import Workload, easy, workload
 
 from histobench.roi.protocols.episode_sampler import EpisodeSampler
 from histobench.roi.protocols.few_shot import FewShotResult, few_shot
@@ -103,3 +109,18 @@ def growth(setup: Setup) -> list[Row]:
             times.append(clock(job, repeat=3, device=setup.device)[0])
         rows.append(Row.growth(f"Few-shot, growth in {label}", times))
     return rows
+
+
+def profile() -> None:
+    """Print which functions take the time, on ten episodes of every way and shot."""
+    torch.set_num_threads(1)
+    w = workload(sys.argv[1], n_train=int(sys.argv[2]))
+    profiler = cProfile.Profile()
+    profiler.enable()
+    few_shot(w.train, w.train_labels, w.test, w.test_labels, n_classes=w.n_classes, n_iter=10)
+    profiler.disable()
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(28)
+
+
+if __name__ == "__main__":
+    profile()

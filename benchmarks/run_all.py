@@ -17,8 +17,6 @@ import bootstrap
 import few_shot
 import knn
 import linear_probe
-import mint_runs
-import sandbox
 import torch
 from measure import PARTS, Machine, Row, Setup, part, table, worst
 from page import write_section
@@ -95,6 +93,9 @@ def main() -> int:
     text = HEADER + "\n".join(sections)
     print(text)
     if not (args.no_write or args.quick):
+        import mint_runs
+        import sandbox
+
         write_section("protocols", text)
         write_section("sandbox", sandbox.measured_section())
         write_section("mint-runs", mint_runs.measured_section())

@@ -23,8 +23,8 @@ from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunk
 from histobench.roi.protocols.products import Products
 
 MEMORY = 2**28
-_CACHE = 2**20  # bytes of other work at a time
-_WORTH_TRYING = 2e10  # multiplications from which bfloat16 pays for its second look
+_CACHE = 2**22  # bytes of other work at a time
+_MANY = 50_000  # training rows from which bfloat16 pays: a query's second look costs the same with fewer
 _QUERIES = 512  # multiplied at a time: more gain nothing
 _TRIED = 64  # queries on which bfloat16 is tried
 _CROWDED = 0.05  # share of them with more candidates than are kept, from which float32 is taken
@@ -58,7 +58,8 @@ def _search(train: Tensor, test: Tensor, k: int, centring: Centring, memory: int
     """A search in the format that this processor and these rows call for."""
     if (
         train.device.type == "cpu"
-        and float(train.numel()) * len(test) >= _WORTH_TRYING
+        and len(train) >= _MANY
+        and len(test) > _TRIED
         and _multiplies_bfloat16_in_tiles()
     ):
         search = _Search(train, centring, torch.bfloat16, memory)
@@ -82,14 +83,19 @@ class _Search:
         self.train, self.centring, self.dtype, self.memory = train, centring, dtype, memory
         self.keys = torch.zeros(Products.padded(n), d, dtype=dtype, device=train.device)
         self._buffers = threading.local()
-        self.lost = 0.0  # length of what rounding to the format takes from the worst key
         self.length = float(centring.mean.norm())
-        for part in row_chunks(n, 4 * d, self._step):
-            unit = self._unit(train[part])
-            self.keys[part] = unit
-            if dtype != torch.float32:
-                unit -= self.keys[part]
-                self.lost = max(self.lost, float(torch.linalg.vector_norm(unit, dim=1).max()))
+        parts = list(row_chunks(n, 4 * d, self._step))
+        lost = spread(self._prepare, parts, device=str(train.device))
+        self.lost = max(lost, default=0.0)  # what rounding to the format takes from the worst key, its length
+
+    def _prepare(self, part: slice) -> float:
+        """Fill some of the keys; the greatest length that rounding took."""
+        unit = self._unit(self.train[part])
+        self.keys[part] = unit
+        if self.dtype == torch.float32:
+            return 0.0
+        unit -= self.keys[part]
+        return float(torch.linalg.vector_norm(unit, dim=1).max())
 
     def _unit(self, rows: Tensor) -> Tensor:
         """Centred unit rows in float32, computed in float64 where that would lose digits."""
