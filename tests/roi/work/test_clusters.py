@@ -46,7 +46,8 @@ def test_two_nodes_that_are_killed_at_random_give_the_bytes_of_one_process(
         except (TimeoutError, RuntimeError) as error:
             pytest.skip(f"{engine} does not start on this machine: {error}")
         clusters.suffer(made, plan, random.Random(7), faults)
-        clusters.run_through(made, plan)
+        if clusters.differences(local, tmp_path / "results"):  # what was lost is done when asked again
+            clusters.run_through(made, plan)
     finally:
         made.stop()
     assert clusters.differences(local, tmp_path / "results") == []
