@@ -108,7 +108,7 @@ class Worker:
         if threads is None:  # this process has planned it
             return nullcontext()
         import torch
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits
 
         torch.set_num_threads(int(threads))
         limits: AbstractContextManager[Any] = threadpool_limits(int(threads))
