@@ -258,10 +258,10 @@ def test_infinite_features_are_an_error_that_names_the_image(
     ("settings", "message"),
     [
         ({"precision": "bf61"}, "did you mean bf16"),
-        ({"compile": "maybe"}, "--compile"),
-        ({"on_bad_image": "ignore"}, "--on-bad-image"),
-        ({"batch_size": 0}, "--batch_size"),
-        ({"num_workers": -1}, "--num_workers"),
+        ({"compile": "maybe"}, "`compile`"),
+        ({"on_bad_image": "ignore"}, "`on_bad_image`"),
+        ({"batch_size": 0}, "`batch_size`"),
+        ({"num_workers": -1}, "`num_workers`"),
         ({"device": "gpu"}, "unknown device"),
     ],
 )

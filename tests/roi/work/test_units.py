@@ -168,7 +168,7 @@ def test_another_engine_or_another_plan_in_the_same_folder_is_refused_in_one_lin
     claim = try_claim(folder.path / "claims" / "some.json")
     assert claim is not None
     try:
-        with pytest.raises(HistobenchError, match="written by a run with --engine turns: wait for it"):
+        with pytest.raises(HistobenchError, match="written by a run with `engine` turns: wait for it"):
             run_benchmark(plan)
         with pytest.raises(HistobenchError, match=r"the plan has changed while jobs .* \(tasks\)"):
             run_benchmark(replace(plan, tasks=("KNN",)), engine=TwoWorkers())
@@ -231,3 +231,11 @@ def test_the_status_and_its_mistakes_are_readable(
         assert told in capsys.readouterr().err
     assert main(["work", str(tmp_path)]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err
+
+
+def test_the_run_that_was_begun_last_is_the_latest(tmp_path: Path) -> None:
+    for _ in range(20):
+        begun = RunFolder.create(tmp_path, {}, [])
+        latest = RunFolder.latest(tmp_path)
+        assert latest is not None
+        assert latest.path == begun.path

@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from histobench import __version__
-from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import names_a_file, split_alias
 from histobench.roi.encoders.transform import TransformSpec
+
+if TYPE_CHECKING:
+    from histobench.roi.encoders.base import BasePatchEncoder
 
 PACKAGES = ("torch", "timm", "numpy", "pillow")
 
