@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from histobench.core.python_syntax import parse_python
+
 MAX_LENGTH = 2000
 MAX_NODES = 400
 #: Of a power, and of any whole number on the way to the value.
@@ -80,7 +82,7 @@ def evaluate(text: str, names: Mapping[str, Any] = BUILT_INS) -> Any:
         with _filters, warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
             # Leading blanks are no indentation here, as in Python's own eval.
-            tree = ast.parse(text.lstrip(" \t"), mode="eval")
+            tree = parse_python(text.lstrip(" \t"), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise NotArithmeticError(str(error)) from error
     if sum(1 for _ in ast.walk(tree)) > MAX_NODES:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.python_syntax import parse_python
 from histobench.mint.messages.parts import ToolSpec
 from histobench.mint.tools.base import Tool
 
@@ -97,7 +98,7 @@ def _short(value: Any) -> str:
 
 def _written_signature(text: str) -> ast.arguments | None:
     try:
-        function = ast.parse(f"def {text}: ...").body[0]
+        function = parse_python(f"def {text}: ...").body[0]
     except (SyntaxError, ValueError):
         return None
     return function.args if isinstance(function, ast.FunctionDef) else None
@@ -149,7 +150,7 @@ def _schema(annotation: ast.expr | None) -> dict[str, Any]:
         case ast.Constant(value=None):
             return dict(_TYPES["None"])
         case ast.Constant(value=str(text)):
-            return _schema(ast.parse(text, mode="eval").body)
+            return _schema(parse_python(text, mode="eval").body)
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return dict(_TYPES.get(name, {}))
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
