@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,26 @@ def test_a_reader_sees_sites_stress_and_the_worst_images(page_site: Path, open_p
     phone = open_page(page_site, "#/robustness", viewport={"width": 390, "height": 844})
     phone.locator(".triples li").first.wait_for()
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_registered_pairs_have_a_table_of_their_own_after_the_sites(tmp_path: Path, open_page: Any) -> None:
+    for encoder in ("one", "two"):
+        parts = [features(split, encoder, 0.0) for split in ("train", "test")]
+        places = tuple(str(row // 2) for row in range(48))
+        parts = [
+            replace(each, sites={**each.sites, "pair": tuple(f"{k}{p}" for p in places)})
+            for k, each in enumerate(parts)
+        ]
+        scanners = tuple("AB"[row % 2] for row in range(48))
+        parts = [replace(each, sites={**each.sites, "scanner": scanners}) for each in parts]
+        evaluate(EvaluationRequest(("Proto", "Robustness"), *parts, tmp_path / "r" / encoder))
+    tables = stored_tables(tmp_path / "r")
+    assert [table.column for table in tables] == ["scanner", "pair"]
+    text = robustness_paragraph(tables)
+    assert "Robustness to scanner was measured" in text
+    assert "under another scanner were compared in pairs" in text
+    site = build_site(tmp_path / "r", tmp_path / "site", title="t")
+    page = open_page(site, "#/robustness?dataset=tissue&by=pair")
+    page.get_by_role("heading", name="The same place, scanned or stained otherwise").wait_for()
+    page.get_by_label("Measure").select_option(label="Partner among the first 10")
+    page.locator("svg text", has_text="Partner among the first 10").first.wait_for()

@@ -88,7 +88,7 @@ export function RobustnessPage({ site, route }: { site: Site; route: Route }) {
       {(datasets.length > 1 || tables.length > 1) && (
         <section class="card toolbar" aria-label="What is shown">
           {datasets.length > 1 && <Select label="Dataset" value={dataset} options={datasets.map((name) => ({ value: name, label: name }))} onChange={(name) => replaceQuery(route, { dataset: name })} />}
-          {tables.length > 1 && <Select label="Site column" value={table.column} options={tables.map((each) => ({ value: each.column, label: each.column }))} onChange={(by) => replaceQuery(route, { by })} />}
+          {tables.length > 1 && <Select label="Site column" value={table.column} options={tables.map((each) => ({ value: each.column, label: byWords(each.column) }))} onChange={(by) => replaceQuery(route, { by })} />}
         </section>
       )}
       {table && <Measures key={`${dataset} ${table.column}`} table={table} name={dataset} />}
@@ -100,6 +100,10 @@ export function RobustnessPage({ site, route }: { site: Site; route: Route }) {
   );
 }
 
+/** The column of registered pairs: images of the same place. It is no site. */
+const PAIRS = "pair";
+const byWords = (column: string) => (column === PAIRS ? "registered pairs" : column);
+
 /** The robustness of a dataset's encoders on its own page. */
 export function Robustness({ tables, name }: { tables: RobustnessData[]; name: string }) {
   const [place, setPlace] = useState(0);
@@ -107,7 +111,7 @@ export function Robustness({ tables, name }: { tables: RobustnessData[]; name: s
     <Measures
       table={tables[place]}
       name={name}
-      controls={<Select label="Site" value={String(place)} options={tables.map((t, k) => ({ value: String(k), label: t.column }))} onChange={(k) => setPlace(Number(k))} />}
+      controls={<Select label="Site" value={String(place)} options={tables.map((t, k) => ({ value: String(k), label: byWords(t.column) }))} onChange={(k) => setPlace(Number(k))} />}
       more
     />
   );
@@ -124,13 +128,14 @@ function Measures({ table, name, controls, more = false }: { table: RobustnessDa
     [table, measure],
   );
   if (!measure) return null;
+  const paired = table.column === PAIRS;
   return (
     <>
-      {table.caveats.length > 0 && <Notice kind="warning">Robustness by {table.column}: {table.caveats.join("; ")}.</Notice>}
+      {table.caveats.length > 0 && <Notice kind="warning">Robustness by {byWords(table.column)}: {table.caveats.join("; ")}.</Notice>}
       <div class="columns">
         <Against table={table} name={name} />
         <Chart
-          title="The tissue or the site?"
+          title={paired ? "The same place, scanned or stained otherwise" : "The tissue or the site?"}
           name={`robustness_${name}_${table.column}_${measure.name}`}
           depends={[rows]}
           draw={(width, palette) => intervalRows(rows, { label: `${measure.label}${measure.lower ? " (lower is better)" : ""}` }, width, palette)}
@@ -142,7 +147,9 @@ function Measures({ table, name, controls, more = false }: { table: RobustnessDa
           }
           caption={
             <>
-              {count(table.images, "image")} of {count(table.groups, "group")} from {count(Object.keys(table.sites).length, "site")}, all splits together. Bars are 95% intervals over groups.
+              {count(table.images, "image")} of {count(table.groups, "group")} {paired ? "in" : "from"} {count(Object.keys(table.sites).length, paired ? "view" : "site")}, all splits together.{" "}
+              {paired && "Each value is the median over pairs of views of the mean over the places that both show. A high cosine alone may be an encoder to which everything looks alike. "}
+              Bars are 95% intervals over groups.
               {table.confounding !== null && ` Label and ${table.column} go together with Cramer's V ${table.confounding.toFixed(2)}.`}
               {more && <> <a href={href("robustness", [], { dataset: name, by: table.column })}>Site by site, under stress, and the worst images</a></>}
             </>

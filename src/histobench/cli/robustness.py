@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "features", nargs="*", help="feature files (.pt) of one or more encoders, or folders of them"
     )
     parser.add_argument("-o", "--output", default="./results", help="where the results go (./results)")
-    parser.add_argument("--column", action="append", help="site column; repeatable (default: all)")
+    parser.add_argument("--column", action="append", help="site column, or pair; repeatable (default: all)")
     parser.add_argument("--k", type=positive, help="neighbours of the robustness index (default: chosen)")
     parser.add_argument(
         "--slow", action="store_true", help="clusters and the label-site schedule (APD, nIPD), too"
@@ -68,7 +68,12 @@ def run(args: argparse.Namespace) -> int:
         raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
     from histobench.core.device import resolve_device
     from histobench.roi.comparison.robustness import FILE, summarise
-    from histobench.roi.evaluation.robustness import NO_SITES, RobustnessOptions, robustness_by, site_columns
+    from histobench.roi.evaluation.robustness import (
+        NO_SITES,
+        RobustnessOptions,
+        measured_columns,
+        robustness_by,
+    )
     from histobench.roi.evaluation.run import fingerprint_of
     from histobench.roi.results.robustness_files import write_robustness
     from histobench.roi.results.run_identity import RunIdentity
@@ -79,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     )
     output, measured = Path(args.output), 0
     for (dataset, encoder, size), features in _encoders(args.features).items():
-        columns = args.column or site_columns(features)
+        columns = args.column or measured_columns(features)
         skipped = {} if columns else {"": NO_SITES}
         for column in columns:
             if column not in features.sites:

@@ -12,6 +12,7 @@ from histobench.report.inventory import Inventory
 from histobench.report.run_payload import provenance
 from histobench.report.table import TableResult
 from histobench.roi.comparison.robustness import RobustnessTable
+from histobench.roi.data.sites import PAIR_COLUMN
 
 _OWN_BIBTEX = f"""@software{{histobench,
   author = {{{{The histobench authors}}}},
@@ -134,6 +135,30 @@ def _interval_words(results: list[TableResult]) -> str:
 
 def robustness_paragraph(tables: Sequence[RobustnessTable]) -> str:
     """What was done to tell the tissue from the site."""
+    paired = [table for table in tables if table.column == PAIR_COLUMN]
+    tables = [table for table in tables if table.column != PAIR_COLUMN]
+    return " ".join(filter(None, (_sites_sentence(tables), _pairs_sentence(paired))))
+
+
+def _pairs_sentence(tables: Sequence[RobustnessTable]) -> str:
+    if not tables:
+        return ""
+    columns = list(
+        dict.fromkeys(
+            column
+            for table in tables
+            for pack in table.packs
+            for column in pack.content["details"].get("view_columns", ())
+        )
+    )
+    return (
+        f"Images of the same place under another {_and(columns, 'or')} were compared in pairs: the cosine of "
+        "their features, and how often one was among the k nearest of the other in the images of both "
+        "slides; values are medians over pairs of slides, with percentile bootstrap intervals over groups."
+    )
+
+
+def _sites_sentence(tables: Sequence[RobustnessTable]) -> str:
     if not tables:
         return ""
     columns = _and(list(dict.fromkeys(table.column for table in tables)))

@@ -10,6 +10,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.robustness import RobustnessTable, robustness_tables
 from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
+from histobench.roi.robustness.pairs import SEVERAL
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +66,33 @@ def robustness_payload(dataset: str, tables: Sequence[RobustnessTable]) -> list[
                     "lower": lower,
                     "values": [_value(p, name) for p in table.packs],
                 }
-                for name, label, lower in MEASURES
+                for name, label, lower in (*MEASURES, *_pair_measures(table))
                 if any(pack.value(name) is not None for pack in table.packs)
             ],
         }
         for table in tables
         if table.dataset == dataset
     ]
+
+
+def _pair_measures(table: RobustnessTable) -> list[tuple[str, str, bool]]:
+    """The measures of registered pairs: over all pairs of views, then by what differs."""
+    names = dict.fromkeys(name for pack in table.packs for name in pack.content["measures"])
+    return [
+        (name, _pair_label(name), False)
+        for name in sorted(names, key=lambda name: ("_other_" in name, name != "pair_score"))
+        if name.startswith("pair_")
+    ]
+
+
+def _pair_label(name: str) -> str:
+    """
+    >>> _pair_label("pair_top10_other_stain")
+    'Partner among the first 10, other stain'
+    """
+    what, _, other = name.removeprefix("pair_").partition("_other_")
+    words = {"cosine": "Cosine", "score": "Score"}.get(what) or f"Partner among the first {what[3:]}"
+    return f"{words}, {'several differ' if other == SEVERAL else f'other {other}'}" if other else words
 
 
 def _value(pack: StoredRobustness, name: str) -> list[float | None]:

@@ -13,6 +13,7 @@ import numpy as np
 from histobench.core.atomic import write_json
 from histobench.core.statistics.multiplicity import holm
 from histobench.roi.comparison.grids import Grid
+from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
 from histobench.roi.robustness.intervals import difference
 
@@ -24,6 +25,13 @@ SHOWN = (
     ("site_probe_auroc", "site AUROC", False),
     ("new_site_linear_probe_mean", "new site", True),
     ("new_site_linear_probe_worst", "worst site", True),
+)
+#: The same for registered pairs.
+_SHOWN_OF_PAIRS = (
+    ("pair_cosine", "cosine", True),
+    ("pair_top1", "top-1", True),
+    ("pair_top10", "top-10", True),
+    ("pair_score", "score", True),
 )
 
 
@@ -52,13 +60,15 @@ class RobustnessTable:
 
 
 def robustness_tables(packs: Sequence[StoredRobustness]) -> list[RobustnessTable]:
-    """One table per dataset, site column and set of images."""
+    """One table per dataset, site column and set of images; registered pairs after the sites."""
     alike: dict[tuple[str, str, str], list[StoredRobustness]] = {}
     for pack in packs:
         alike.setdefault((pack.dataset, pack.column, pack.images), []).append(pack)
     return [
         RobustnessTable(dataset, column, tuple(sorted(found, key=_rank)), _pairs(found))
-        for (dataset, column, _), found in alike.items()
+        for (dataset, column, _), found in sorted(
+            alike.items(), key=lambda item: (item[0][0], item[0][1] == PAIR_COLUMN)
+        )
     ]
 
 
@@ -73,22 +83,43 @@ def summarise(results_dir: Path) -> tuple[RobustnessTable, ...]:
 def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
     """The table as text: one row per encoder, values with 95 % intervals over groups."""
     first = table.packs[0].content
-    rows = tuple((pack.encoder, *(_cell(pack, name, digits) for name, _, _ in SHOWN)) for pack in table.packs)
+    shown = _shown(table)
+    rows = tuple((pack.encoder, *(_cell(pack, name, digits) for name, _, _ in shown)) for pack in table.packs)
+    intervals = "intervals: 95 %, groups drawn with replacement"
+    counted = (
+        f"{first['num_samples']} images of {first['num_groups']} groups from {len(first['sites'])} sites"
+    )
     notes = [
-        f"{first['num_samples']} images of {first['num_groups']} groups from {len(first['sites'])} sites; "
-        "intervals: 95 %, groups drawn with replacement; more is better except for site AUROC (.5: the site "
-        "cannot be read)",
+        _pairs_note(first, intervals)
+        if table.column == PAIR_COLUMN
+        else f"{counted}; {intervals}; more is better except for site AUROC (.5: the site cannot be read)",
         *dict.fromkeys(
             text for pack in table.packs for text in pack.content["additional_info"].get("caveats", ())
         ),
         *(_reasons(table)),
     ]
-    header = ("encoder", *(heading for _, heading, _ in SHOWN))
-    return Grid(f"{table.dataset}: robustness by {table.column}", header, rows, tuple(notes))
+    header = ("encoder", *(heading for _, heading, _ in shown))
+    what = "registered pairs" if table.column == PAIR_COLUMN else f"robustness by {table.column}"
+    return Grid(f"{table.dataset}: {what}", header, rows, tuple(notes))
+
+
+def _shown(table: RobustnessTable) -> tuple[tuple[str, str, bool], ...]:
+    return _SHOWN_OF_PAIRS if table.column == PAIR_COLUMN else SHOWN
+
+
+def _pairs_note(content: dict[str, Any], intervals: str) -> str:
+    details = content["details"]
+    views, pairs = len(content["sites"]), sum(details["pairs_of_views"].values())
+    return (
+        f"{details['places']} places in {views} views, {pairs} pairs of views (median over these); "
+        f"{content['num_groups']} groups; {intervals}; more is better"
+    )
 
 
 def _rank(pack: StoredRobustness) -> tuple[float, str]:
-    value = pack.value("robustness_index")
+    # A high cosine alone may be an encoder to which everything looks alike.
+    names = ("pair_score", "pair_top1") if pack.column == PAIR_COLUMN else ("robustness_index",)
+    value = next((known for name in names if (known := pack.value(name)) is not None), None)
     return (np.inf if value is None else -value, pack.encoder)
 
 
@@ -146,7 +177,7 @@ def _reasons(table: RobustnessTable) -> list[str]:
         dict.fromkeys(
             f"{heading}: {found['reason']}"
             for pack in table.packs
-            for name, heading, _ in SHOWN
+            for name, heading, _ in _shown(table)
             if (found := pack.content["measures"].get(name) or {}).get("value") is None
             and found.get("reason")
         )

@@ -19,6 +19,8 @@ from histobench.roi.protocols.linear_probe import linear_probe
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.protocols.prototype import prototype
 from histobench.roi.robustness.pack import Pack, Tissue, measure_robustness
+from histobench.roi.robustness.pair_pack import measure_pairs
+from histobench.roi.robustness.pairs import joined_groups, register
 from histobench.roi.robustness.probes import FitPredict
 
 NO_SITES = (
@@ -64,7 +66,7 @@ def run_robustness(context: Context) -> Iterator[RobustnessResult]:
     features = merged(merged(request.train, request.val), request.test)
     skipped: list[str] = []
     found = False
-    for column in site_columns(features):
+    for column in measured_columns(features):
         try:
             yield robustness_by(features, column, context.classes, chosen)
             found = True
@@ -79,10 +81,17 @@ def site_columns(features: FeatureSet) -> tuple[str, ...]:
     return tuple(column for column in features.sites if column != PAIR_COLUMN)
 
 
+def measured_columns(features: FeatureSet) -> tuple[str, ...]:
+    """The columns that robustness is measured by: the places, then registered pairs where there are any."""
+    return (*site_columns(features), *((PAIR_COLUMN,) if PAIR_COLUMN in features.sites else ()))
+
+
 def robustness_by(
     features: FeatureSet, column: str, classes: tuple[str, ...], options: RobustnessOptions
 ) -> RobustnessResult:
-    """The pack by one site column; images whose site is not known are left out."""
+    """The pack by one site column, or of registered pairs; images whose site is not known are left out."""
+    if column == PAIR_COLUMN:
+        return _registered_pairs(features, classes, options)
     values = features.sites[column]
     rows = np.array([row for row, value in enumerate(values) if value], dtype=np.int64)
     names, sites = np.unique(np.array([values[row] for row in rows], dtype=object), return_inverse=True)
@@ -108,6 +117,41 @@ def robustness_by(
     caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(told)))
     named = [(features.img_names[row], values[row]) for row in rows]
     return RobustnessResult(column, pack, tissue, _digest(named, labels, groups), confounding, caveats)
+
+
+def _registered_pairs(
+    features: FeatureSet, classes: tuple[str, ...], options: RobustnessOptions
+) -> RobustnessResult:
+    """The measures of registered pairs; a site is a view there: one way of scanning and staining."""
+    columns = {name: features.sites[name] for name in site_columns(features)}
+    registered = register(features.sites[PAIR_COLUMN], columns)
+    rows = registered.rows
+    groups, _ = _groups(features, rows)
+    caveats: tuple[str, ...] = ()
+    if features.groups is None:
+        caveats = ("no groups are given: intervals are over places, which may be of the same patient",)
+    if registered.without_view:
+        caveats = (*caveats, f"{registered.without_view:,} images lack a site column and are left out")
+    if registered.copies:
+        told = f"{registered.copies:,} images show a place that another one of their view shows"
+        caveats = (*caveats, f"{told}; the first is used")
+    pack = measure_pairs(
+        features.embeddings.numpy()[rows],
+        registered,
+        groups,
+        draws=options.draws,
+        seed=options.seed,
+        device=options.device,
+    )
+    labels = features.labels.numpy()[rows]
+    views = tuple(" / ".join(view) for view in registered.views)
+    named = [
+        (features.img_names[row], features.sites[PAIR_COLUMN][row], views[view])
+        for row, view in zip(rows, registered.view, strict=True)
+    ]
+    joined = joined_groups(registered.place, groups)
+    tissue = Tissue(labels, registered.view, joined, classes, views)
+    return RobustnessResult(PAIR_COLUMN, pack, tissue, _digest(named, labels, joined), float("nan"), caveats)
 
 
 def _with_names(pack: Pack, tissue: Tissue, names: list[str]) -> Pack:

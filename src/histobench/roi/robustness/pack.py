@@ -109,6 +109,23 @@ def measure_robustness(
     return Pack(work.measures, work.details)
 
 
+def with_interval(
+    value: float,
+    redrawn: Redrawn,
+    times: NDArray[np.int64],
+    *,
+    one_group: str = "no interval: there is one group only",
+) -> Measure:
+    """A measure with its interval and draws; `one_group` is the reason where nothing can be drawn."""
+    if times.shape[1] < 2:
+        return Measure(value, reason=one_group)
+    draws = redrawn(times)
+    if not np.isfinite(draws).any():
+        return Measure(value, reason="no interval: no draw of groups has what the measure needs")
+    found = interval(value, lambda _: draws, times)
+    return Measure(value, found.low, found.high, None, draws)
+
+
 class _Work:
     """The measures so far."""
 
@@ -122,10 +139,7 @@ class _Work:
         if not np.isfinite(value):
             self.measures[name] = Measure(None, reason="no image has a neighbour that tells class from site")
             return
-        found = interval(value, redrawn, self.times)
-        draws = redrawn(self.times) if found.low is not None else None
-        reason = None if found.low is not None else "no interval: there is one group only"
-        self.measures[name] = Measure(value, found.low, found.high, reason, draws)
+        self.measures[name] = with_interval(value, redrawn, self.times)
 
     def attempt(self, names: tuple[str, ...], measured: Callable[[], None]) -> None:
         """Do a part; what stands in its way becomes the reason of its measures."""

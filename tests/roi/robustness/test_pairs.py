@@ -1,0 +1,235 @@
+"""Registered pairs against a slow loop over places, and from feature files to the table of encoders."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.robustness import robustness_grid, robustness_tables
+from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.robustness import RobustnessOptions, robustness_by
+from histobench.roi.evaluation.run import evaluate
+from histobench.roi.features.feature_file import save
+from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.results.robustness_files import load_robustness
+from histobench.roi.robustness.intervals import draw_groups
+from histobench.roi.robustness.pairs import joined_groups
+
+QUICK = RobustnessOptions(draws=40)
+CLASSES = ("tumour", "normal")
+SCANNERS, STAINS = ("aperio", "hamamatsu", "philips"), ("GIV", "MY")
+
+
+def registered(
+    *,
+    places: int = 14,
+    pull: float = 0.4,
+    encoder: str = "kind",
+    split: str = "train",
+    seed: int = 0,
+    missing: int = 0,
+) -> FeatureSet:
+    """Every place under three scanners and two stains, two places per patient; `missing` images less."""
+    draw = np.random.default_rng(seed)
+    rows = [(place, scanner, stain) for place in range(places) for scanner in SCANNERS for stain in STAINS]
+    rows = [rows[k] for k in draw.permutation(len(rows))[missing:]]
+    tissue, effect = (
+        draw.normal(size=(places, 12)),
+        {name: draw.normal(size=12) for name in (*SCANNERS, *STAINS)},
+    )
+    x = [
+        tissue[place] + pull * (effect[scanner] + effect[stain]) + 0.6 * draw.normal(size=12)
+        for place, scanner, stain in rows
+    ]
+    return FeatureSet(
+        torch.tensor(np.array(x), dtype=torch.float32),
+        torch.tensor([place % 2 for place, _, _ in rows]),
+        tuple(f"{split}-{k}.png" for k in range(len(rows))),
+        tuple(f"{split}-p{place // 2}" for place, _, _ in rows),
+        {"dataset": "set", "encoder": encoder, "size": 224, "split": split, "classes": list(CLASSES)},
+        {
+            "scanner": tuple(scanner for _, scanner, _ in rows),
+            "stain": tuple(stain for _, _, stain in rows),
+            "pair": tuple(f"{split}-{place}" for place, _, _ in rows),
+        },
+    )
+
+
+def slow(features: FeatureSet) -> dict[str, list[tuple[tuple[str, ...], dict[str, list[float]], list[str]]]]:
+    """plismbench's definition, written down place by place: per pair of slides the terms and their groups."""
+    x = features.embeddings.double().numpy()
+    slides: dict[tuple[str, str], dict[str, int]] = {}
+    for row, (scanner, stain, pair) in enumerate(zip(*features.sites.values(), strict=True)):
+        slides.setdefault((scanner, stain), {})[pair] = row
+    found: dict[str, list[tuple[tuple[str, ...], dict[str, list[float]], list[str]]]] = {}
+    for one, other in combinations(sorted(slides), 2):
+        shared = sorted(slides[one].keys() & slides[other].keys())
+        stack = [slides[one][pair] for pair in shared] + [slides[other][pair] for pair in shared]
+        terms: dict[str, list[float]] = {name: [] for name in ("cosine", "top1", "top3", "top5", "top10")}
+        n = len(shared)
+        for place in range(n):
+            terms["cosine"].append(cosine(x[stack[place]], x[stack[n + place]]))
+            ranks = []
+            for own, partner in ((place, n + place), (n + place, place)):
+                hits = [hit for hit in range(2 * n) if hit != own]
+                hits.sort(key=lambda hit: -cosine(x[stack[own]], x[stack[hit]]))
+                ranks.append(hits.index(partner))
+            for k in (1, 3, 5, 10):
+                terms[f"top{k}"].append(sum(rank < k for rank in ranks) / 2)
+        differ = (one[0] != other[0]) + 2 * (one[1] != other[1])
+        kind = {1: "scanner", 2: "stain", 3: "several"}[differ]
+        groups = [(features.groups or ())[slides[one][pair]] for pair in shared]
+        found.setdefault(kind, []).append(((*one, *other), terms, groups))
+    return found
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+@pytest.mark.parametrize("missing", [0, 11])
+def test_every_measure_is_that_of_the_slow_loop(missing: int) -> None:
+    features = registered(missing=missing)
+    result = robustness_by(features, "pair", CLASSES, QUICK)
+    judge = slow(features)
+    every = [match for kind in judge.values() for match in kind]
+    measures = result.pack.measures
+    for name in ("cosine", "top1", "top3", "top5", "top10"):
+        median = np.median([np.mean(terms[name]) for _, terms, _ in every])
+        assert measures[f"pair_{name}"].value == pytest.approx(median, abs=1e-9)
+        for kind, matches in judge.items():
+            median = np.median([np.mean(terms[name]) for _, terms, _ in matches])
+            assert measures[f"pair_{name}_other_{kind}"].value == pytest.approx(median, abs=1e-9)
+    parts = [measures["pair_cosine"].value, *(measures[f"pair_top10_other_{kind}"].value for kind in judge)]
+    assert measures["pair_score"].value == pytest.approx(np.mean(parts))  # type: ignore[arg-type]
+    assert result.pack.details["pairs_of_views"] == {"scanner": 6, "several": 6, "stain": 3}
+
+
+def test_intervals_are_those_of_patients_drawn_one_by_one() -> None:
+    features = registered(missing=7)
+    result = robustness_by(features, "pair", CLASSES, QUICK)
+    patients = sorted(set(features.groups or ()))
+    # Places are numbered in the order of their names, and patients in the order of their first place.
+    first_place = {
+        patient: min(
+            p for p, g in zip(features.sites["pair"], features.groups or (), strict=True) if g == patient
+        )
+        for patient in patients
+    }
+    order = sorted(patients, key=lambda patient: first_place[patient])
+    times = draw_groups(np.arange(len(order)), draws=40, seed=0)
+    matches = [match for kind in slow(features).values() for match in kind]
+    for name in ("cosine", "top3"):
+        judge = []
+        for row in times:
+            counts = dict(zip(order, row, strict=True))
+            means = []
+            for _, terms, groups in matches:
+                drawn = [v for v, g in zip(terms[name], groups, strict=True) for _ in range(counts[g])]
+                means += [np.mean(drawn)] if drawn else []
+            judge.append(np.median(means))
+        found = result.pack.measures[f"pair_{name}"]
+        np.testing.assert_allclose(found.draws, judge, atol=1e-9)  # type: ignore[arg-type]
+        assert (found.low, found.high) == pytest.approx(tuple(np.quantile(judge, (0.025, 0.975))), abs=1e-9)
+
+
+def test_an_encoder_to_which_everything_is_alike_finds_partners_by_chance_alone() -> None:
+    features = registered()
+    alike = FeatureSet(
+        torch.ones_like(features.embeddings),
+        features.labels,
+        features.img_names,
+        features.groups,
+        features.metadata,
+        features.sites,
+    )
+    measures = robustness_by(alike, "pair", CLASSES, QUICK).pack.measures
+    assert measures["pair_cosine"].value == pytest.approx(1.0)
+    for k in (1, 3, 5, 10):
+        assert measures[f"pair_top{k}"].value == pytest.approx(
+            k / 27
+        )  # 14 places twice, less the image itself
+
+
+def test_what_pairs_cannot_say_is_said() -> None:
+    few = robustness_by(registered(places=5), "pair", CLASSES, QUICK).pack.measures
+    assert few["pair_top5"].value is not None
+    assert "at most 5 places" in (few["pair_top10"].reason or "")
+    assert few["pair_top10"].reason == few["pair_score"].reason
+    features = registered()
+    apart = {**features.sites, "pair": features.img_names}
+    with pytest.raises(HistobenchError, match="no place is shown twice"):
+        robustness_by(changed(features, apart), "pair", CLASSES, QUICK)
+    with pytest.raises(HistobenchError, match="such as scanner or stain"):
+        robustness_by(changed(features, {"pair": features.sites["pair"]}), "pair", CLASSES, QUICK)
+
+
+def test_images_without_a_scanner_and_second_images_of_a_place_are_left_out_and_told() -> None:
+    features = registered()
+    scanner = ["", *features.sites["scanner"][1:]]
+    twice = next(
+        row
+        for row in range(2, len(scanner))
+        if features.sites["stain"][row] == features.sites["stain"][1] and scanner[row] == scanner[1]
+    )
+    pair = list(features.sites["pair"])
+    pair[twice] = pair[1]
+    result = robustness_by(
+        changed(features, {**features.sites, "scanner": tuple(scanner), "pair": tuple(pair)}),
+        "pair",
+        CLASSES,
+        QUICK,
+    )
+    assert len(result.tissue.labels) == len(pair) - 2
+    assert result.caveats[0] == "1 images lack a site column and are left out"
+    assert "the first is used" in result.caveats[1]
+
+
+def test_groups_that_share_a_place_are_drawn_together() -> None:
+    place, groups = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([5, 6, 6, 7, 8, 8, 9])
+    assert joined_groups(place, groups).tolist() == [0, 0, 0, 0, 1, 1, 2]
+    features = registered()
+    slides = tuple(
+        f"{a}-{b}" for a, b in zip(features.sites["scanner"], features.sites["stain"], strict=True)
+    )
+    by_slide = FeatureSet(
+        features.embeddings, features.labels, features.img_names, slides, features.metadata, features.sites
+    )
+    measure = robustness_by(by_slide, "pair", CLASSES, QUICK).pack.measures["pair_top1"]
+    assert measure.low is None
+    assert "hang together" in (measure.reason or "")
+
+
+def changed(features: FeatureSet, sites: dict[str, tuple[str, ...]]) -> FeatureSet:
+    return FeatureSet(
+        features.embeddings, features.labels, features.img_names, features.groups, features.metadata, sites
+    )
+
+
+def test_the_task_measures_pairs_beside_the_sites_and_encoders_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = [registered(split=split, seed=split == "test") for split in ("train", "test")]
+    done = evaluate(EvaluationRequest(("Robustness",), *parts, tmp_path / "task"))
+    assert done.failed == {}
+    assert [pack.column for pack in load_robustness(tmp_path / "task")] == ["pair", "scanner", "stain"]
+    for encoder, pull in (("steady", 0.0), ("swayed", 3.0)):
+        save(registered(encoder=encoder, pull=pull), tmp_path / "f" / f"{encoder}_train.pt")
+    command = ["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--n_bootstrap", "60"]
+    assert main([*command, "--column", "pair"]) == 0
+    assert "set: registered pairs" in capsys.readouterr().out
+    (table,) = robustness_tables(load_robustness(tmp_path / "r"))
+    assert [pack.encoder for pack in table.packs] == ["steady", "swayed"]
+    gap = next(pair for pair in table.pairs if pair.measure == "pair_top1")
+    assert 0 < gap.low < gap.difference < gap.high  # type: ignore[operator]
+    first, second = ({name: pack.value(name) for name in pack.content["measures"]} for pack in table.packs)
+    assert gap.difference == pytest.approx(first["pair_top1"] - second["pair_top1"])  # type: ignore[operator]
+    grid = robustness_grid(table)
+    assert grid.header == ("encoder", "cosine", "top-1", "top-10", "score")
+    assert "14 places in 6 views, 15 pairs of views" in grid.notes[0]
