@@ -6,6 +6,7 @@ Examples:
   histobench consult run study/ --agent openai:gpt-4o-mini --arms none,strong,swap --max-cost 5
   histobench consult table study/
   histobench consult compare study/ gpt-4o-mini policy-reader
+  histobench consult power pilot/ gpt-4o-mini --delta 0.1
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ JOBS: Jobs = {
     "prepare": ("histobench.cli.consult_prepare", "cases and a cassette of all tool answers from a dataset"),
     "run": ("histobench.cli.consult_run", "an agent, or a reference policy, on the cases of a study"),
     "table": ("histobench.cli.consult_table", "accuracy, trust, contrasts and cost, with intervals"),
+    "power": ("histobench.cli.consult_power", "how many cases the next study needs, from a pilot"),
     "compare": ("histobench.cli.consult_compare", "two agents on the same cases, paired"),
 }
 

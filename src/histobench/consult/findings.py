@@ -108,6 +108,14 @@ CONTRASTS: dict[str, str] = {
     "sure": "u_wrong in sure minus in unsure",
 }
 
+#: The two arms of each contrast.
+CONTRAST_ARMS: dict[str, tuple[str, str]] = {
+    "over_tool": ("strong", "strong"),
+    "swap": ("swap", "strong"),
+    "wrong-25": ("wrong-25", "strong"),
+    "sure": ("sure", "unsure"),
+}
+
 
 class Findings:
     """Everything from the same resamples of whole groups, so that all comparisons are paired."""
@@ -141,12 +149,7 @@ class Findings:
 
     def contrasts(self, agent: str) -> list[Contrast]:
         """The four of the protocol, with Holm's correction over those whose arms were played."""
-        parts = {
-            "over_tool": self._over_tool(agent),
-            "swap": self._after_swap(agent),
-            "wrong-25": self._between(agent, "wrong-25", "strong"),
-            "sure": self._between(agent, "sure", "unsure"),
-        }
+        parts = self.contrast_functions(agent)
         raw = {}
         for name, part in parts.items():
             values = None if part is None else part(self.counts)
@@ -163,6 +166,23 @@ class Findings:
             value = _finite(part(self.whole)[0])
             found.append(Contrast(agent, name, value, interval, raw[name], float(adjusted[name])))
         return found
+
+    def contrast_functions(self, agent: str) -> dict[str, Callable[[Counts], Floats] | None]:
+        """Contrast -> its value on each resample of the cases [b]; None where its arms were not played."""
+        return {
+            "over_tool": self._over_tool(agent),
+            "swap": self._after_swap(agent),
+            "wrong-25": self._between(agent, *CONTRAST_ARMS["wrong-25"]),
+            "sure": self._between(agent, *CONTRAST_ARMS["sure"]),
+        }
+
+    def contrast_rows(self, agent: str, contrast: str) -> NDArray[np.intp]:
+        """The cases, as rows of the study, that a contrast whose arms were played is taken on."""
+        one, other = CONTRAST_ARMS[contrast]
+        rows = np.intersect1d(self.plays[agent, one].rows, self.plays[agent, other].rows)
+        if contrast == "swap":
+            rows = rows[self._after(self.plays[agent, "swap"])[rows]]
+        return rows
 
     def against_reader(self) -> list[ReaderVerdict]:
         """Every agent that is no policy, in every arm with an encoder that the reader has played, too."""
