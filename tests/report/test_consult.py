@@ -147,6 +147,13 @@ def test_episodes_of_a_study_are_on_its_page_and_not_among_the_agents(site: Path
     assert all("agent-x" in name for name in overview["agents"])
 
 
+def test_the_methods_say_how_the_study_was_made(site: Path, data_of: DataOf) -> None:
+    said = data_of(site, "methods")["paragraph"]
+    assert "In the consultation study 1 language-model agent (small-model) and reference policies" in said
+    assert "inverse of their selection probability" in said
+    assert "strong" in said.partition("in the arms ")[2].partition(".")[0]
+
+
 def test_a_study_without_pictures_or_with_a_torn_file_does_not_stop_the_report(
     tmp_path: Path, data_of: DataOf, consult_study: ModuleType
 ) -> None:

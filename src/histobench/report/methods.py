@@ -7,6 +7,7 @@ from typing import Any
 
 from histobench import __version__
 from histobench.report.agent_runs import AgentRun
+from histobench.report.consult_payload import PlayedStudy
 from histobench.report.encoder_facts import bibtex, encoder_facts
 from histobench.report.inventory import Inventory
 from histobench.report.run_payload import provenance
@@ -35,6 +36,7 @@ def methods_payload(
     results: list[TableResult],
     agents: Sequence[AgentRun] = (),
     robustness: Sequence[RobustnessTable] = (),
+    studies: Sequence[PlayedStudy] = (),
 ) -> dict[str, Any]:
     """Provenance of every run by column, citations, BibTeX and the paragraph."""
     rows = [provenance(run) for run in inventory.runs]
@@ -50,6 +52,7 @@ def methods_payload(
                     paragraph(inventory, results),
                     robustness_paragraph(robustness),
                     agents_paragraph(agents),
+                    consult_paragraph(studies),
                 ],
             )
         ),
@@ -194,6 +197,35 @@ def agents_paragraph(agents: Sequence[AgentRun]) -> str:
         + ("; gains from feedback are paired by task, with Student's t over tasks." if experts else "."),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def consult_paragraph(studies: Sequence[PlayedStudy]) -> str:
+    """What was done with agents that consult encoders."""
+    if not studies:
+        return ""
+    names = list(
+        dict.fromkeys(
+            name for study in studies for name in study.findings.agents if not name.startswith("policy-")
+        )
+    )
+    encoders = list(
+        dict.fromkeys(encoder.name for study in studies for encoder in study.study.facts.encoders)
+    )
+    played = {arm for study in studies for _, arm in study.findings.plays}
+    arms = list(dict.fromkeys(arm for study in studies for arm in study.study.facts.arms if arm in played))
+    cases = sum(len(study.study.cases) for study in studies)
+    datasets = list(dict.fromkeys(study.study.facts.dataset for study in studies))
+    grouped = any(case.group for study in studies for case in study.study.cases)
+    who = f"{_count(len(names), 'language-model agent')} ({', '.join(names)}) and " if names else ""
+    return (
+        f"In the consultation study {who}reference policies answered {_count(cases, 'case')} of "
+        f"{_and(datasets)} before and after they could ask {_and(encoders)}, in the "
+        f"arm{'s' if len(arms) > 1 else ''} {_and(arms)}. Cases were sampled with half of them, as far as "
+        "there were so many, from the regions that the strong encoder's probe gets wrong, and weighted by "
+        "the inverse of their selection probability; intervals are percentile bootstrap intervals over "
+        f"{'patients or slides' if grouped else 'cases'}, and the contrasts registered in advance were "
+        "corrected by Holm's method."
+    )
 
 
 def software(inventory: Inventory) -> dict[str, list[str]]:

@@ -98,7 +98,7 @@ def build_site(
             )
             write_payload(site, f"dataset/{index}", content | {"splits": over_splits.get(name, [])})
         maps = _write_maps(inventory, results, site, results_dir, thorough, on_progress)
-        write_payload(site, "methods", methods_payload(inventory, results, agents, robustness))
+        write_payload(site, "methods", methods_payload(inventory, results, agents, robustness, studies))
         if agents:
             write_agents(site, agents)
         kept: Cache = {} if cache is None else cache
