@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.robustness import confounding
 from histobench.roi.robustness.clustering import clustering_score
 from histobench.roi.robustness.confounding import apd, confounding_schedule, nipd
 from histobench.roi.robustness.indices import Evidence, Margins
@@ -19,6 +20,7 @@ from histobench.roi.robustness.intervals import (
     tail_of,
 )
 from histobench.roi.robustness.probes import leave_one_site_out, site_probe
+from histobench.roi.robustness.redrawn import of_clustering, of_schedule
 
 
 def _made(seed: int = 0, *, label_pull: float = 1.0, site_pull: float = 1.0, n: int = 480, d: int = 8):  # type: ignore[no-untyped-def]
@@ -155,3 +157,72 @@ def test_a_difference_is_paired() -> None:
     assert (same.low, same.high, p) == (0.0, 0.0, 1.0)
     alone = interval(0.4, other, draw_groups(np.zeros(5, dtype=np.int64), draws=3))
     assert alone.low is None
+
+
+def test_the_clustering_score_in_a_draw_is_that_of_repeated_images() -> None:
+    from sklearn.metrics import adjusted_rand_score
+
+    x, label, site, group = _made(label_pull=1.0, site_pull=1.0, n=96)
+    found = clustering_score(x, label, site, runs=3, most_clusters=4)
+    (combination,) = found.per_combination.values()
+    times = draw_groups(group, draws=12, seed=2)
+    values = of_clustering(found, label, site, group)(times)
+    for row, value in zip(times, values, strict=True):
+        drawn = np.repeat(np.arange(96), row[group])
+        judge = [
+            adjusted_rand_score(label[drawn], clusters[drawn])
+            - adjusted_rand_score(site[drawn], clusters[drawn])
+            for clusters in combination.clusters
+        ]
+        assert value == pytest.approx(np.mean(judge), abs=1e-12)
+    # Without groups of one class the combination says nothing.
+    assert np.isnan(of_clustering(found, label, site, group)(times * ((np.arange(48) // 2) % 2))).all()
+
+
+def test_apd_and_nipd_in_a_draw_are_those_of_repeated_test_images() -> None:
+    from functools import partial
+
+    from sklearn.metrics import balanced_accuracy_score
+
+    x, label, site, group = _made(label_pull=0.8, site_pull=1.5, n=240)
+    found = confounding_schedule(x, label, site, group, repeats=3)
+    times = draw_groups(group, draws=12, seed=2)
+    area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
+    redrawn = {value: of_schedule(found, label, group, value)(times) for value in (apd, area)}
+    for k, row in enumerate(times):
+        columns = []
+        for each in found.tested:
+            drawn = np.repeat(np.arange(len(each.rows)), row[group[each.rows]])
+            truth = label[each.rows][drawn]
+            if len(set(truth)) < 2:
+                continue
+            guesses = [np.where(right[drawn], truth, 1 - truth) for right in each.right]
+            columns.append([balanced_accuracy_score(truth, guess) for guess in guesses])
+        for value, values in redrawn.items():
+            assert values[k] == pytest.approx(value(np.array(columns).T), abs=1e-12)
+
+
+def test_a_patient_with_both_classes_is_never_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, _, site, group = _made(n=480)
+    label = np.tile([0, 1], 240)  # every patient has both classes
+    seen = []
+    probe = confounding._best_probe
+
+    def watched(features, labels, train, val):  # type: ignore[no-untyped-def]
+        seen.append((set(group[train]), set(group[val])))
+        return probe(features, labels, train, val)
+
+    monkeypatch.setattr(confounding, "_best_probe", watched)
+    monkeypatch.setattr(confounding, "_PENALTIES", (1.0,))
+    found = confounding_schedule(x, label, site, group, repeats=2)
+    steps = len(found.cramers_v)
+    for k, (train, val) in enumerate(seen):
+        test = set(group[found.tested[k // steps].rows])
+        assert not train & test
+        assert not val & (train | test)
+    assert found.slides_per_cell == 12  # 48 patients in four cells
+
+
+def test_a_drop_from_nothing_is_no_drop() -> None:
+    with pytest.raises(HistobenchError, match="relative drop"):
+        apd(np.array([[0.0, 0.8], [0.4, 0.4]]))

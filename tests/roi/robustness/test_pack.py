@@ -20,6 +20,7 @@ from histobench.roi.features.feature_file import save
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.robustness.intervals import draw_groups
+from histobench.roi.robustness.pack import with_interval
 from histobench.roi.robustness.probes import SiteProbe, SiteTransfer
 from histobench.roi.robustness.redrawn import of_site_probe, of_site_transfer, weighted_auroc, worst_of
 
@@ -161,3 +162,35 @@ def test_features_without_sites_are_an_error_that_says_what_to_do(
     save(replace(made(), sites={}), tmp_path / "f.pt")
     assert main(["robustness", str(tmp_path / "f.pt"), "-o", str(tmp_path / "r")]) == 2
     assert "--site-regex" in " ".join(capsys.readouterr().out.split())
+
+
+def test_slow_measures_have_intervals_and_columns_or_say_why_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from histobench.roi.robustness import clustering, confounding
+
+    monkeypatch.setattr(clustering.clustering_score, "__kwdefaults__", {"runs": 2, "most_clusters": 3})
+    monkeypatch.setattr(confounding.confounding_schedule, "__kwdefaults__", {"repeats": 3, "pair": None})
+    monkeypatch.setattr(confounding, "_PENALTIES", (0.1, 10.0))
+    for encoder, pull in (("steady", 0.0), ("swayed", 4.0)):
+        save(made(encoder=encoder, site_pull=pull), tmp_path / "f" / f"{encoder}_train.pt")
+    command = ["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--n_bootstrap", "60", "--slow"]
+    assert main(command) == 0
+    (table,) = robustness_tables(load_robustness(tmp_path / "r"))
+    assert {pair.measure for pair in table.pairs} >= {"clustering_score", "apd", "nipd"}
+    for pack in table.packs:
+        for name in ("clustering_score", "apd", "nipd"):
+            found = pack.content["measures"][name]
+            assert found["low"] <= found["value"] <= found["high"]
+    assert robustness_grid(table).header[-3:] == ("clusters", "APD", "nIPD")
+
+
+def test_a_value_that_many_draws_do_not_have_has_no_interval() -> None:
+    times = draw_groups(np.arange(30), draws=100)
+    draws = np.linspace(0, 1, 100)
+    known = with_interval(0.5, lambda _: np.where(np.arange(100) < 5, np.nan, draws), times)
+    assert known.reason is None
+    assert known.low < 0.5 < known.high  # type: ignore[operator]
+    unknown = with_interval(0.5, lambda _: np.where(np.arange(100) < 10, np.nan, draws), times)
+    assert (unknown.value, unknown.low, unknown.draws) == (0.5, None, None)
+    assert unknown.reason == "no interval: the value is not defined in 10% of the draws of groups"

@@ -26,6 +26,8 @@ SHOWN = (
     ("new_site_linear_probe_mean", "new site", True),
     ("new_site_linear_probe_worst", "worst site", True),
 )
+#: What is added where the slow measures were asked for.
+_SLOW = (("clustering_score", "clusters", True), ("apd", "APD", True), ("nipd", "nIPD", True))
 #: The same for registered pairs.
 _SHOWN_OF_PAIRS = (
     ("pair_cosine", "cosine", True),
@@ -104,7 +106,10 @@ def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
 
 
 def _shown(table: RobustnessTable) -> tuple[tuple[str, str, bool], ...]:
-    return _SHOWN_OF_PAIRS if table.column == PAIR_COLUMN else SHOWN
+    if table.column == PAIR_COLUMN:
+        return _SHOWN_OF_PAIRS
+    slow = any(pack.value(name) is not None for pack in table.packs for name, _, _ in _SLOW)
+    return (*SHOWN, *_SLOW) if slow else SHOWN
 
 
 def _pairs_note(content: dict[str, Any], intervals: str) -> str:
@@ -172,14 +177,13 @@ def _cell(pack: StoredRobustness, name: str, digits: int) -> str:
 
 
 def _reasons(table: RobustnessTable) -> list[str]:
-    """Why a shown measure is missing, said once."""
+    """Why a shown measure or its interval is missing, said once."""
     return list(
         dict.fromkeys(
             f"{heading}: {found['reason']}"
             for pack in table.packs
             for name, heading, _ in _shown(table)
-            if (found := pack.content["measures"].get(name) or {}).get("value") is None
-            and found.get("reason")
+            if (found := pack.content["measures"].get(name) or {}).get("reason")
         )
     )
 

@@ -15,15 +15,24 @@ _SEED, _MOST_CLUSTERS, _RUNS = 1337, 30, 50
 
 
 @dataclass(frozen=True)
-class ClusteringScore:
-    """Per pair of labels and pair of sites: mean over runs of ARI(clusters, label) - ARI(clusters, site)."""
+class Clustered:
+    """Two labels at two sites: their images (rows of the features) and the clusters of each run [runs, n]."""
 
-    per_combination: dict[tuple[int, int, int, int], float]
+    rows: Ints
+    clusters: Ints
+    score: float  # mean over runs of ARI(clusters, label) - ARI(clusters, site)
+
+
+@dataclass(frozen=True)
+class ClusteringScore:
+    """Per pair of labels and pair of sites what the clusters follow."""
+
+    per_combination: dict[tuple[int, int, int, int], Clustered]
 
     @property
     def value(self) -> float:
         """Mean over the combinations, between -1 (site) and 1 (biology)."""
-        return float(np.mean(list(self.per_combination.values())))
+        return float(np.mean([found.score for found in self.per_combination.values()]))
 
 
 def clustering_score(
@@ -42,26 +51,30 @@ def clustering_score(
     scores = {}
     for first, second in combinations(np.unique(labels), 2):
         for one, other in combinations(np.unique(sites), 2):
-            rows = np.isin(labels, (first, second)) & np.isin(sites, (one, other))
+            rows = np.flatnonzero(np.isin(labels, (first, second)) & np.isin(sites, (one, other)))
             cells = {(label, site) for label, site in zip(labels[rows], sites[rows], strict=True)}
             if len(cells) == 4:
                 key = (int(first), int(second), int(one), int(other))
-                scores[key] = _score(unit[rows], labels[rows], sites[rows], runs, most_clusters)
+                scores[key] = _clustered(unit, labels, sites, rows, runs, most_clusters)
     if not scores:
         raise HistobenchError("no two classes share two sites; clusters cannot be compared with both")
     return ClusteringScore(scores)
 
 
-def _score(unit: NDArray[np.floating], labels: Ints, sites: Ints, runs: int, most_clusters: int) -> float:
+def _clustered(
+    unit: NDArray[np.floating], labels: Ints, sites: Ints, rows: Ints, runs: int, most_clusters: int
+) -> Clustered:
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score
 
-    count = _clusters(unit, most_clusters)
+    count = _clusters(unit[rows], most_clusters)
+    clusters = np.empty((runs, len(rows)), dtype=np.int64)
     scores = []
     for run in range(runs):
-        found = KMeans(count, init="random", n_init=5, random_state=_SEED + run).fit_predict(unit)
-        scores.append(adjusted_rand_score(labels, found) - adjusted_rand_score(sites, found))
-    return float(np.mean(scores))
+        found = KMeans(count, init="random", n_init=5, random_state=_SEED + run).fit_predict(unit[rows])
+        scores.append(adjusted_rand_score(labels[rows], found) - adjusted_rand_score(sites[rows], found))
+        clusters[run] = found
+    return Clustered(rows, clusters, float(np.mean(scores)))
 
 
 def _clusters(unit: NDArray[np.floating], most: int) -> int:

@@ -7,7 +7,6 @@ that label and site become more and more the same thing; the test set stays bala
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +23,19 @@ _TEST_SLIDES = 2
 
 
 @dataclass(frozen=True)
+class Tested:
+    """The test images of one repeat (rows of the features); which are right after each step [steps, n]."""
+
+    rows: Ints
+    right: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Balanced accuracies [steps, repeats] and Cramer's V of each step; row 0 is the balanced training."""
 
     accuracies: Floats
+    tested: tuple[Tested, ...]  # per repeat
     cramers_v: Floats
     labels: tuple[int, int]
     sites: tuple[int, int]
@@ -40,8 +48,12 @@ def apd(accuracies: Floats) -> float:
     >>> apd(np.array([[0.8, 0.8], [0.4, 0.4]]))
     -0.5
     """
-    mean = accuracies.mean(axis=1)
-    return float((accuracies[1:] / accuracies[0]).mean() - 1) if mean[0] > 0 else float("nan")
+    if not (accuracies[0] > 0).all():
+        raise HistobenchError(
+            "trained without confounding the probe gets no test image right in some repeat;"
+            " a relative drop cannot be measured"
+        )
+    return float((accuracies[1:] / accuracies[0]).mean() - 1)
 
 
 def nipd(accuracies: Floats, cramers_v: Floats, *, chance: float) -> float:
@@ -78,11 +90,7 @@ def confounding_schedule(
     benchmarks fix theirs per dataset.
     """
     chosen_labels, chosen_sites = pair or _fullest(labels, sites, groups)
-    cells = {
-        (label, site): np.unique(groups[(labels == label) & (sites == site)])
-        for label in chosen_labels
-        for site in chosen_sites
-    }
+    cells = _cells(labels, sites, groups, chosen_labels, chosen_sites)
     size = min(len(slides) for slides in cells.values())
     test = max(_TEST_SLIDES, size // 5)
     # One slide per cell validates; the others are divided between the two sides of the schedule.
@@ -95,11 +103,35 @@ def confounding_schedule(
     draw = random.Random(_SEED)
     seeds = draw.sample(range(_SEED_RANGE), repeats)
     accuracies = np.empty((half + 1, repeats))
+    tested = []
     for column, seed in enumerate(seeds):
         order = {key: _shuffled(slides, seed) for key, slides in cells.items()}
-        for step in range(half + 1):
-            accuracies[step, column] = _trained(features, labels, sites, groups, order, step, half, test)
-    return Schedule(accuracies, np.arange(half + 1) / half, chosen_labels, chosen_sites, size)
+        found = [
+            _trained(features, labels, sites, groups, order, step, half, test) for step in range(half + 1)
+        ]
+        held = found[0][0]  # the same in every step
+        tested.append(Tested(held, np.array([right for _, right in found])))
+        accuracies[:, column] = [balanced(labels[held], right) for _, right in found]
+    steps = np.arange(half + 1) / half
+    return Schedule(accuracies, tuple(tested), steps, chosen_labels, chosen_sites, size)
+
+
+def _cells(
+    labels: Ints, sites: Ints, groups: Ints, two_labels: tuple[int, int], two_sites: tuple[int, int]
+) -> dict[tuple[int, int], Ints]:
+    """The groups of each label at each site; one that is in several cells counts in the emptiest alone.
+
+    Otherwise a slide with both classes could be trained on in one cell and tested on in another.
+    """
+    homes: dict[int, list[tuple[int, int]]] = {}
+    cells: dict[tuple[int, int], list[int]] = {}
+    for key in ((label, site) for label in two_labels for site in two_sites):
+        cells[key] = []
+        for group in np.unique(groups[(labels == key[0]) & (sites == key[1])]):
+            homes.setdefault(int(group), []).append(key)
+    for group, keys in sorted(homes.items(), key=lambda item: (len(item[1]), item[0])):
+        cells[min(keys, key=lambda key: len(cells[key]))].append(group)
+    return {key: np.array(sorted(found), dtype=np.int64) for key, found in cells.items()}
 
 
 def _fullest(labels: Ints, sites: Ints, groups: Ints) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -109,13 +141,11 @@ def _fullest(labels: Ints, sites: Ints, groups: Ints) -> tuple[tuple[int, int], 
     best: tuple[int, tuple[int, int], tuple[int, int]] | None = None
     for first, second in combinations(np.unique(labels), 2):
         for one, other in combinations(np.unique(sites), 2):
-            smallest = min(
-                len(np.unique(groups[(labels == label) & (sites == site)]))
-                for label in (first, second)
-                for site in (one, other)
-            )
+            two_labels, two_sites = (int(first), int(second)), (int(one), int(other))
+            cells = _cells(labels, sites, groups, two_labels, two_sites)
+            smallest = min(map(len, cells.values()))
             if best is None or smallest > best[0]:
-                best = (smallest, (int(first), int(second)), (int(one), int(other)))
+                best = (smallest, two_labels, two_sites)
     if best is None or best[0] == 0:
         raise HistobenchError("no two classes share two sites; confounding cannot be staged")
     return best[1], best[2]
@@ -136,8 +166,8 @@ def _trained(
     step: int,
     half: int,
     test: int,
-) -> float:
-    """Balanced accuracy on the fixed test slides after training with cells of half -/+ step slides."""
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """The fixed test images, and which are right after training with cells of half -/+ step slides."""
     parts: dict[str, list[NDArray[np.int64]]] = {"train": [], "val": [], "test": []}
     keys = list(order)
     for position, (label, site) in enumerate(keys):
@@ -150,7 +180,7 @@ def _trained(
             parts[name].append(np.flatnonzero(rows))
     train, val, held = (np.concatenate(parts[name]) for name in ("train", "val", "test"))
     model = _best_probe(features, labels, train, val)
-    return _balanced_accuracy(labels[held], model.predict(features[held]))
+    return held, model.predict(features[held]) == labels[held]
 
 
 def _best_probe(features: NDArray[np.floating], labels: Ints, train: Ints, val: Ints):  # type: ignore[no-untyped-def]
@@ -159,13 +189,13 @@ def _best_probe(features: NDArray[np.floating], labels: Ints, train: Ints, val: 
     best, chosen = -1.0, None
     for penalty in _PENALTIES:
         model = LogisticRegression(C=penalty, max_iter=1000).fit(features[train], labels[train])
-        score = _balanced_accuracy(labels[val], model.predict(features[val]))
+        score = balanced(labels[val], model.predict(features[val]) == labels[val])
         if score > best:
             best, chosen = score, model
     assert chosen is not None
     return chosen
 
 
-def _balanced_accuracy(truth: Ints, guess: Sequence[int] | Ints) -> float:
-    right = np.asarray(guess) == truth
+def balanced(truth: Ints, right: NDArray[np.bool_]) -> float:
+    """Balanced accuracy of images of class `truth` [n] of which `right` [n] are right."""
     return float(np.mean([right[truth == label].mean() for label in np.unique(truth)]))

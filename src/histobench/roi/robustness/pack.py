@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.robustness.clustering import clustering_score
-from histobench.roi.robustness.confounding import apd, confounding_schedule, nipd
+from histobench.roi.robustness.confounding import Schedule, apd, confounding_schedule, nipd
 from histobench.roi.robustness.indices import (
     PUBLISHED_K,
     Evidence,
@@ -36,7 +37,14 @@ from histobench.roi.robustness.intervals import (
 )
 from histobench.roi.robustness.neighbours import Floats, Ints, find_neighbours
 from histobench.roi.robustness.probes import FitPredict, leave_one_site_out, site_probe
-from histobench.roi.robustness.redrawn import mean_of, of_site_probe, of_site_transfer, worst_of
+from histobench.roi.robustness.redrawn import (
+    mean_of,
+    of_clustering,
+    of_schedule,
+    of_site_probe,
+    of_site_transfer,
+    worst_of,
+)
 from histobench.roi.robustness.worst import worst_relatives
 
 #: What the files and folders of these measures are called after.
@@ -45,6 +53,8 @@ TASK = "Robustness"
 MARGIN_NEIGHBOURS = 5
 #: More pairs of classes and sites than this are not searched one by one.
 _MOST_SUBSETS = 400
+#: More draws than this in which a value is not defined, and the others do not speak for them.
+_MOST_UNDEFINED = 0.05
 _SLOW = "left out because it is slow; `histobench robustness --slow` computes it from the same features"
 
 
@@ -120,8 +130,11 @@ def with_interval(
     if times.shape[1] < 2:
         return Measure(value, reason=one_group)
     draws = redrawn(times)
-    if not np.isfinite(draws).any():
-        return Measure(value, reason="no interval: no draw of groups has what the measure needs")
+    undefined = float(np.mean(~np.isfinite(draws)))
+    if undefined > _MOST_UNDEFINED:
+        return Measure(
+            value, reason=f"no interval: the value is not defined in {undefined:.0%} of the draws of groups"
+        )
     found = interval(value, lambda _: draws, times)
     return Measure(value, found.low, found.high, None, draws)
 
@@ -237,7 +250,9 @@ class _Work:
             self.add(f"new_site_{name}_worst", found.worst, worst_of(parts))
             per_site = {}
             for site, value in found.per_site.items():
-                each = interval(value, parts[site], self.times)
+                # Drawn from one group all draws are alike, and those without it say nothing.
+                alone = len(np.unique(t.groups[t.sites == site])) < 2
+                each = Measure(value) if alone else with_interval(value, parts[site], self.times)
                 bounds = {"balanced_accuracy": value, "low": each.low, "high": each.high}
                 per_site[t.site_names[site]] = {**bounds, "images": int((t.sites == site).sum())}
             left_out = [t.site_names[s] for s in np.unique(t.sites) if int(s) not in found.per_site]
@@ -246,21 +261,22 @@ class _Work:
         self.attempt((f"new_site_{name}_mean", f"new_site_{name}_worst"), measured)
 
     def clusters(self, slow: bool) -> None:
-        """Whether clusters follow class or site; no interval, because clusters are not made anew per draw."""
+        """Whether clusters follow class or site."""
         if not slow:
             self.measures["clustering_score"] = Measure(None, reason=_SLOW)
             return
 
+        t = self.tissue
+
         def measured() -> None:
-            found = clustering_score(self.features, self.tissue.labels, self.tissue.sites)
-            reason = "no interval: clusters are not made anew for every draw of groups"
-            self.measures["clustering_score"] = Measure(found.value, reason=reason)
+            found = clustering_score(self.features, t.labels, t.sites)
+            self.add("clustering_score", found.value, of_clustering(found, t.labels, t.sites, t.groups))
             self.details["clustering_combinations"] = len(found.per_combination)
 
         self.attempt(("clustering_score",), measured)
 
     def schedule(self, slow: bool) -> None:
-        """APD and nIPD of the label-site schedule; repeats draw the slides anew, so they show the spread."""
+        """APD and nIPD of the label-site schedule."""
         if not slow:
             self.measures |= {name: Measure(None, reason=_SLOW) for name in ("apd", "nipd")}
             return
@@ -276,11 +292,12 @@ class _Work:
                 "balanced_accuracy": found.accuracies.mean(axis=1).tolist(),
                 "sd_over_repeats": found.accuracies.std(axis=1).tolist(),
             }
-            reason = "no interval: every repeat draws its slides anew; their spread is in the details"
-            self.measures["apd"] = Measure(apd(found.accuracies), reason=reason)
-            self.measures["nipd"] = Measure(
-                nipd(found.accuracies, found.cramers_v, chance=0.5), reason=reason
-            )
+            self.attempt(("apd",), lambda: drop("apd", found, apd))
+            area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
+            self.attempt(("nipd",), lambda: drop("nipd", found, area))
+
+        def drop(name: str, found: Schedule, value: Callable[[Floats], float]) -> None:
+            self.add(name, value(found.accuracies), of_schedule(found, t.labels, t.groups, value))
 
         self.attempt(("apd", "nipd"), measured)
 

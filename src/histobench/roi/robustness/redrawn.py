@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.core.errors import HistobenchError
+from histobench.roi.robustness.clustering import Clustered, ClusteringScore
+from histobench.roi.robustness.confounding import Schedule, Tested
 from histobench.roi.robustness.intervals import Redrawn
 from histobench.roi.robustness.neighbours import Floats, Ints
 from histobench.roi.robustness.probes import SiteProbe, SiteTransfer
@@ -69,6 +75,90 @@ def of_site_transfer(found: SiteTransfer, labels: Ints, sites: Ints, groups: Int
         return redrawn
 
     return {site: at(site) for site in found.per_site}
+
+
+def of_clustering(found: ClusteringScore, labels: Ints, sites: Ints, groups: Ints) -> Redrawn:
+    """The clustering score in every draw: the clusters are kept, their images count as often as drawn.
+
+    A combination of which a label or site was not drawn is left out of that draw.
+    """
+    _, place = np.unique(groups, return_inverse=True)
+
+    def part(each: Clustered) -> Redrawn:
+        owner, inside = np.unique(place[each.rows], return_inverse=True)
+        # Which of the two labels and of the two sites an image has, as one of four cells.
+        kinds = [np.unique(names[each.rows], return_inverse=True)[1] for names in (labels, sites)]
+        cell = 2 * kinds[0] + kinds[1]
+
+        def redrawn(times: NDArray[np.int64]) -> Floats:
+            scores = []
+            for clusters in each.clusters:
+                most = int(clusters.max()) + 1
+                counts = np.zeros((len(owner), most * 4))
+                np.add.at(counts, (inside, clusters * 4 + cell), 1)
+                drawn = (times[:, owner] @ counts).reshape(len(times), most, 2, 2)
+                by_label, by_site = drawn.sum(axis=3), drawn.sum(axis=2)
+                scores.append(_rand_index(by_label) - _rand_index(by_site))
+            result: Floats = np.mean(scores, axis=0)
+            return result
+
+        return redrawn
+
+    return mean_of(dict(enumerate(map(part, found.per_combination.values()))))
+
+
+def _rand_index(table: Floats) -> Floats:
+    """Adjusted Rand index [draws] of clusters and two kinds, from counts [draws, clusters, 2].
+
+    NaN where one of the kinds is missing.
+    """
+    together = _choose_two(table).sum(axis=(1, 2))
+    clusters, kinds = (table.sum(axis=axis) for axis in (2, 1))
+    alike = _choose_two(clusters).sum(axis=1), _choose_two(kinds).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = alike[0] * alike[1] / _choose_two(kinds.sum(axis=1))
+        index: Floats = (together - expected) / ((alike[0] + alike[1]) / 2 - expected)
+    index[(kinds == 0).any(axis=1)] = np.nan
+    return index
+
+
+def _choose_two(counts: Floats) -> Floats:
+    return counts * (counts - 1) / 2
+
+
+def of_schedule(found: Schedule, labels: Ints, groups: Ints, value: Callable[[Floats], float]) -> Redrawn:
+    """`value` of the accuracies [steps, repeats] in every draw; NaN where it is not defined.
+
+    The probes are kept, their test images count as often as drawn. A repeat of which a class was not drawn is
+    left out of that draw.
+    """
+    _, place = np.unique(groups, return_inverse=True)
+
+    def accuracies(times: NDArray[np.int64], each: Tested) -> Floats:
+        owner, inside = np.unique(place[each.rows], return_inverse=True)
+        shares = []
+        for label in found.labels:
+            here = labels[each.rows] == label
+            count = np.bincount(inside[here], minlength=len(owner))
+            right = np.stack(
+                [np.bincount(inside[here], weights=row[here], minlength=len(owner)) for row in each.right]
+            )
+            with np.errstate(invalid="ignore"):
+                shares.append((times[:, owner] @ right.T) / (times[:, owner] @ count)[:, None])
+        result: Floats = np.mean(shares, axis=0)
+        return result  # [draws, steps]
+
+    def redrawn(times: NDArray[np.int64]) -> Floats:
+        drawn = np.stack([accuracies(times, each) for each in found.tested], axis=2)
+        values = np.full(len(times), np.nan)
+        for row, one in enumerate(drawn):
+            known = np.isfinite(one).all(axis=0)
+            if known.any():
+                with suppress(HistobenchError):
+                    values[row] = value(one[:, known])
+        return values
+
+    return redrawn
 
 
 def worst_of(parts: dict[int, Redrawn]) -> Redrawn:
