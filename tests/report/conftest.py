@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import itertools
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -275,6 +277,31 @@ def hostile_study(tmp_path_factory: pytest.TempPathFactory, consult_study: Modul
     return Path(consult_study.write_study(tmp_path_factory.mktemp("hostile") / "study", words))
 
 
+#: How long a page may take, in milliseconds: other programs may keep the machine busy.
+PATIENCE = 120_000
+#: Times by which the browser is slowed down, to find tests that read a page before it is drawn.
+SLOWER = float(os.environ.get("HISTOBENCH_TEST_SLOW_BROWSER", "1"))
+#: Asked in every frame: has the program drawn its page, with every figure and data file, and then kept
+#: still? Work waits at most two frames for its turn, so that ten without a change are an end.
+STILL = """(call) => {
+  const watch = (window.drawnWatch ??= { call: 0, frames: 0 });
+  if (!watch.observer) {
+    watch.observer = new MutationObserver(() => { watch.frames = 0; });
+    const all = { subtree: true, childList: true, attributes: true, characterData: true };
+    watch.observer.observe(document, all);
+  }
+  if (watch.call !== call) Object.assign(watch, { call, frames: 0 });
+  const drawn = document.readyState === 'complete' && document.fonts.status === 'loaded'
+    && document.querySelector('main')?.textContent
+    && !document.querySelector('p.loading, head script[src^="data/"]:not([defer])')
+    && [...document.querySelectorAll('.plot')].every((plot) => !plot.clientWidth || plot.querySelector('svg'))
+    && [...document.images].every((image) => image.complete || image.loading === 'lazy')
+    && document.getAnimations().length === 0;
+  watch.frames = drawn ? watch.frames + 1 : 0;
+  return watch.frames > 10;
+}"""
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium; tests that need it skip where there is none."""
@@ -283,14 +310,37 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
     with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=program, args=FLAGS)
+        running = driver.chromium.launch(executable_path=program, args=FLAGS, timeout=PATIENCE)
         yield running
         running.close()
 
 
+@pytest.fixture(scope="session")
+def expect(browser: Any) -> Any:
+    """Playwright's `expect`: asserts what a page comes to show, and waits for it."""
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=PATIENCE)
+    return expect
+
+
+@pytest.fixture(scope="session")
+def drawn() -> Callable[[Any], None]:
+    """Waits until a page is drawn and at rest; before reading what no single element tells."""
+    calls = itertools.count(1)
+
+    def wait(page: Any) -> None:
+        page.wait_for_function(STILL, arg=next(calls), polling="raf")
+
+    return wait
+
+
 @pytest.fixture
-def open_page(browser: Any) -> Iterator[Any]:
-    """Opens pages; a message of the browser's console at warning level or above fails the test."""
+def open_page(browser: Any, drawn: Callable[[Any], None]) -> Iterator[Any]:
+    """Opens pages and waits until they are drawn.
+
+    A message of the browser's console at warning level or above fails the test.
+    """
     contexts = []
     complaints: list[str] = []
 
@@ -299,7 +349,9 @@ def open_page(browser: Any) -> Iterator[Any]:
         context = browser.new_context(**settings)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(PATIENCE)
+        if SLOWER > 1:
+            context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
         page.on(
             "console",
             lambda message: message.type in ("error", "warning") and complaints.append(message.text),
@@ -307,6 +359,7 @@ def open_page(browser: Any) -> Iterator[Any]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.goto((site.as_uri() if isinstance(site, Path) else site) + place)
+        drawn(page)
         return page
 
     yield open_at

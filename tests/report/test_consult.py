@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from histobench.report.site import build_site
 
 DataOf = Callable[[Path, str], Any]
 Open = Callable[..., Any]
+Drawn = Callable[[Any], None]
 
 
 @pytest.fixture(scope="module")
@@ -169,23 +171,24 @@ def test_a_study_without_pictures_or_with_a_torn_file_does_not_stop_the_report(
     assert all(card["picture"] == "" for card in data_of(site, "failures/0-0"))
 
 
-def test_a_reader_goes_from_the_dumbbells_to_a_conversation(site: Path, open_page: Open) -> None:
+def test_a_reader_goes_from_the_dumbbells_to_a_conversation(site: Path, open_page: Open, expect: Any) -> None:
     page = open_page(site, "#/consult")
     page.get_by_role("heading", name="small-model against the tool alone, arm by arm").wait_for()
-    assert page.locator("figure svg").count() >= 6
+    page.locator("figure svg").nth(5).wait_for()
     page.get_by_label("Arm", exact=True).select_option("swap")
     page.get_by_role("heading", name="Failures in arm swap").wait_for()
     page.get_by_label("Agent", exact=True).select_option("policy-reader")
     page.get_by_role("heading", name="reader against the tool alone, arm by arm").wait_for()
-    assert "agent=policy-reader" in page.url
+    expect(page).to_have_url(re.compile("agent=policy-reader"))
     card = page.locator("article.failure").first
     card.scroll_into_view_if_needed()
-    assert card.locator("img").count() == 6
+    expect(card.locator("img")).to_have_count(6)
     page.wait_for_function(
         "() => [...document.querySelectorAll('article img')].slice(0, 6).every(i => i.naturalWidth)"
     )
     summary = card.get_by_text("Conversation")
     summary.focus()
+    expect(summary).to_be_focused()
     page.keyboard.press("Enter")
     card.get_by_text("Your first answer is noted.").wait_for()
     seen = card.get_by_alt_text("The picture of the task")
@@ -194,20 +197,23 @@ def test_a_reader_goes_from_the_dumbbells_to_a_conversation(site: Path, open_pag
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_a_phone(site: Path, open_page: Open, scheme: str) -> None:
+def test_the_page_fits_a_phone(site: Path, open_page: Open, drawn: Drawn, scheme: str) -> None:
     size = {"width": 390, "height": 844}
     page = open_page(site, "#/consult", viewport=size, color_scheme=scheme, has_touch=True)
     page.locator("article.failure").first.wait_for()
+    drawn(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_attacks_in_a_study_are_shown_as_text(hostile_study: Path, tmp_path: Path, open_page: Open) -> None:
+def test_attacks_in_a_study_are_shown_as_text(
+    hostile_study: Path, tmp_path: Path, open_page: Open, drawn: Drawn
+) -> None:
     site = build_site(hostile_study.parent, tmp_path / "site", title="Lab")
     page = open_page(site, "#/consult")
     card = page.locator("article.failure").first
     card.get_by_text("Conversation").click()
     card.get_by_text("Your first answer is noted.").wait_for()
-    page.wait_for_load_state("networkidle")
+    drawn(page)
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
     assert page.evaluate("[...document.scripts].every(script => script.src.startsWith('file:'))")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,43 +38,49 @@ def odd_site(tmp_path_factory: pytest.TempPathFactory, simulated: ModuleType) ->
     return build_site(folder / "results", folder / "site")
 
 
-def test_only_runs_that_were_read_are_offered_for_comparison(odd_site: Path, open_page: Open) -> None:
+def test_only_runs_that_were_read_are_offered_for_comparison(
+    odd_site: Path, open_page: Open, expect: Any
+) -> None:
     page = open_page(odd_site, "#/compare")
     page.wait_for_selector(".verdict")
-    options = page.get_by_label("Dataset").locator("option").all_inner_texts()
-    assert options == ["One", "Repeated", "Whole"]
+    expect(page.get_by_label("Dataset").locator("option")).to_have_text(["One", "Repeated", "Whole"])
     page.get_by_text("On every dataset").wait_for()
     page = open_page(odd_site, "#/run/Half/resnet50/KNN/-/uni")
     page.wait_for_selector(".metrics")
-    assert page.get_by_text("Compare with another encoder").count() == 0
+    expect(page.get_by_text("Compare with another encoder")).to_have_count(0)
     page = open_page(odd_site, "#/run/Half/uni_v1/KNN/-/uni")
     page.get_by_text("cannot read the predictions").wait_for()
 
 
-def test_repeated_names_in_the_same_order_are_the_same_images(odd_site: Path, open_page: Open) -> None:
+def test_repeated_names_in_the_same_order_are_the_same_images(
+    odd_site: Path, open_page: Open, expect: Any
+) -> None:
     page = open_page(odd_site, "#/compare?dataset=Repeated&a=uni_v1&b=resnet50")
     told = page.locator(".verdict", has_text="only one right").inner_text()
-    shown = page.get_by_role("group", name="Which images").inner_text()
+    shown = page.get_by_role("group", name="Which images")
     counts = told.partition("only one right: ")[2].split("\n")[0].split(" against ")
-    assert f"Only uni_v1 right ({counts[0]})" in shown
-    assert f"Only resnet50 right ({counts[1]})" in shown
+    expect(shown).to_contain_text(f"Only uni_v1 right ({counts[0]})")
+    expect(shown).to_contain_text(f"Only resnet50 right ({counts[1]})")
 
 
-def test_one_image_has_no_curves_because_it_is_of_one_class(odd_site: Path, open_page: Open) -> None:
+def test_one_image_has_no_curves_because_it_is_of_one_class(
+    odd_site: Path, open_page: Open, expect: Any
+) -> None:
     page = open_page(odd_site, "#/run/One/uni_v1/KNN/-/uni")
     page.get_by_text("Every test image is of one class").wait_for()
     page = open_page(odd_site)
-    page.wait_for_selector("table.leaderboard")
-    assert "1 image\n" in page.locator("table.leaderboard thead").inner_text()
+    head = page.locator("table.leaderboard thead")
+    expect(head).to_contain_text(re.compile("(?<![0-9])1 image(?!s)"), use_inner_text=True)
 
 
 def test_a_long_name_does_not_push_the_numbers_away(
-    tmp_path: Path, simulated: ModuleType, open_page: Open
+    tmp_path: Path, simulated: ModuleType, open_page: Open, drawn: Callable[[Any], None]
 ) -> None:
     data = simulated.SimulatedSet.of_size("Colon", 40, classes="AB")
     for encoder in ("an-encoder-of-many-words-" * 5, "uni_v1"):
         simulated.write_run(tmp_path / "r" / encoder, data, "KNN", encoder=encoder, skill=2)
     page = open_page(build_site(tmp_path / "r", tmp_path / "site"), "#/compare")
     page.wait_for_selector("table.deltas")
+    drawn(page)
     fits = "element => element.scrollWidth <= element.clientWidth + 1"
     assert page.locator(".scroll", has=page.locator("table.deltas")).evaluate(fits)

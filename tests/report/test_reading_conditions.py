@@ -9,34 +9,35 @@ from typing import Any
 import pytest
 
 Open = Callable[..., Any]
+Drawn = Callable[[Any], None]
 TABLE = "table.leaderboard tbody tr"
 
 
-def test_dark_and_light_are_kept(site: Path, open_page: Open) -> None:
+def test_dark_and_light_are_kept(site: Path, open_page: Open, expect: Any) -> None:
     page = open_page(site, color_scheme="light")
-    page.wait_for_selector(TABLE)
-    ground = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(ground)
+    body, root = page.locator("body"), page.locator("html")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.get_by_role("button", name="Switch to dark colours").click()
-    assert page.evaluate(ground) != light
+    expect(body).not_to_have_css("background-color", light)
     page.reload()
     page.wait_for_selector(TABLE)
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    expect(root).to_have_attribute("data-theme", "dark")
     page.get_by_role("button", name="Switch to light colours").click()
-    assert page.evaluate(ground) == light
+    expect(body).to_have_css("background-color", light)
 
 
-def test_figures_are_printed_dark_on_white_whatever_the_theme(site: Path, open_page: Open) -> None:
+def test_figures_are_printed_dark_on_white_whatever_the_theme(
+    site: Path, open_page: Open, expect: Any
+) -> None:
     page = open_page(site, "#/run/tissue/plip/KNN/-/uni", color_scheme="dark")
     figure = page.locator("figure", has=page.get_by_role("heading", name="Reliability"))
     text = figure.locator("svg text").first
     # Paper is narrower, so that figures are drawn again: `expect` waits for that.
-    expect = pytest.importorskip("playwright.sync_api").expect
     expect(text).to_have_css("fill", "rgb(241, 239, 246)")
     page.emulate_media(media="print")
     expect(text).to_have_css("fill", "rgb(0, 0, 0)")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert not page.locator("header.top").is_visible()
+    expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+    expect(page.locator("header.top")).to_be_hidden()
 
 
 #: Text whose contrast to its ground is below WCAG AA, with the ratio; inactive controls do not count.
@@ -87,31 +88,41 @@ FAINT = """() => {
         ("#/episode/agent-x + judge (no_GT-textual), k = 5/0", ".talk"),
     ],
 )
-def test_all_text_can_be_read(site: Path, open_page: Open, place: str, proof: str, theme: str) -> None:
+def test_all_text_can_be_read(
+    site: Path, open_page: Open, drawn: Drawn, place: str, proof: str, theme: str
+) -> None:
     page = open_page(site, place, color_scheme=theme)
     page.wait_for_selector(proof)
-    page.wait_for_load_state("networkidle")
+    drawn(page)
     assert page.evaluate(FAINT) == []
 
 
-def test_the_system_decides_until_the_reader_does(site: Path, open_page: Open) -> None:
+def test_the_system_decides_until_the_reader_does(site: Path, open_page: Open, expect: Any) -> None:
     page = open_page(site, color_scheme="dark")
-    page.wait_for_selector(TABLE)
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-def test_everything_works_without_a_mouse(site: Path, open_page: Open) -> None:
+def test_everything_works_without_a_mouse(site: Path, open_page: Open, drawn: Drawn, expect: Any) -> None:
     page = open_page(site)
     page.wait_for_selector(TABLE)
-    press = page.keyboard.press
+    focused = page.locator(":focus")
+
+    def press(key: str) -> None:
+        page.keyboard.press(key)
+        drawn(page)
+
+    def tab_to(attribute: str) -> None:
+        for _ in range(40):
+            press("Tab")
+            if page.evaluate(f"document.activeElement.hasAttribute('{attribute}')"):
+                return
+        raise AssertionError(f"Tab leads to nothing with {attribute}")
+
     press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    expect(focused).to_have_text("Skip to the content")
     press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
-    for _ in range(40):  # to the first value of the table
-        press("Tab")
-        if page.evaluate("document.activeElement.hasAttribute('data-cell')"):
-            break
+    expect(focused).to_have_id("main")
+    tab_to("data-cell")
     start = page.evaluate("document.activeElement.getAttribute('aria-label')")
     press("ArrowDown")
     press("ArrowRight")
@@ -122,19 +133,14 @@ def test_everything_works_without_a_mouse(site: Path, open_page: Open) -> None:
     press("Enter")
     page.get_by_role("heading", name=moved.split(":")[0]).wait_for()
     page.wait_for_selector("table.confusion")
-    assert page.evaluate("document.activeElement.id") == "main"
-    for _ in range(30):
-        press("Tab")
-        if page.evaluate("document.activeElement.hasAttribute('data-true')"):
-            break
+    expect(focused).to_have_id("main")
+    drawn(page)
+    tab_to("data-true")
     press("ArrowDown")
     press("Enter")
-    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-    assert page.evaluate("document.activeElement.dataset.true") != "0"
-    for _ in range(20):
-        press("Tab")
-        if page.evaluate("document.activeElement.hasAttribute('data-image')"):
-            break
+    expect(focused).to_have_attribute("aria-pressed", "true")
+    expect(focused).not_to_have_attribute("data-true", "0")
+    tab_to("data-image")
     press("Enter")
     page.get_by_role("dialog").wait_for()
     press("Escape")
@@ -154,8 +160,10 @@ def test_everything_works_without_a_mouse(site: Path, open_page: Open) -> None:
         "#/agents",
     ],
 )
-def test_no_page_is_wider_than_the_screen(site: Path, open_page: Open, place: str, width: int) -> None:
+def test_no_page_is_wider_than_the_screen(
+    site: Path, open_page: Open, drawn: Drawn, place: str, width: int
+) -> None:
     page = open_page(site, place, viewport={"width": width, "height": 800})
     page.wait_for_selector("main h1")
-    page.wait_for_load_state("networkidle")
+    drawn(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -161,20 +161,24 @@ def test_the_worst_images_are_those_of_a_slow_loop(results: Path) -> None:
         assert {kind: each[kind]["image"] for kind in near} == near
 
 
-def test_a_reader_sees_sites_stress_and_the_worst_images(page_site: Path, open_page: Any) -> None:
+def test_a_reader_sees_sites_stress_and_the_worst_images(
+    page_site: Path, open_page: Any, drawn: Callable[[Any], None], expect: Any
+) -> None:
     page = open_page(page_site, "#/robustness")
     page.get_by_role("heading", name="Accuracy against robustness").wait_for()
     page.get_by_role("heading", name="At a scanner that was not trained on").wait_for()
     page.get_by_role("heading", name="Under stress: blur").wait_for()
     page.get_by_role("heading", name="Where the scanner outweighs the tissue").wait_for()
-    assert page.locator(".triples li").count() == 8
+    expect(page.locator(".triples li")).to_have_count(8)
+    expect(page.locator("body")).to_contain_text("onerror", use_inner_text=True)  # a name stays text
+    drawn(page)
     assert page.evaluate("window.hacked") is None
-    assert "onerror" in page.inner_text("body")  # an encoder's name stays text
     page.goto(page_site.as_uri())
     page.get_by_role("columnheader", name="Robustness").get_by_role("button").click()
-    assert page.locator("table.leaderboard tbody th .encoder").first.inner_text() == "steady"
+    expect(page.locator("table.leaderboard tbody th .encoder").first).to_have_text("steady")
     phone = open_page(page_site, "#/robustness", viewport={"width": 390, "height": 844})
     phone.locator(".triples li").first.wait_for()
+    drawn(phone)
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
 
 
