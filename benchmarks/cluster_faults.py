@@ -60,7 +60,7 @@ class Edge(Colour):
 """
 DATE = re.compile(rb'"\d{4}-\d\d-\d\dT[\d:+.Z-]+"')
 #: No command may take longer; a hang is a failure.
-LIMIT = 240.0
+LIMIT = 600.0
 #: Seconds that a fault waits for something to happen to.
 PATIENCE = 30.0
 
@@ -288,7 +288,7 @@ class SlurmCluster:
         for node in ("n1", "n2"):
             self._daemon(f"slurmd.{node}", "slurmd", "-N", node)
         wait_for(
-            lambda: self._run("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 2, 90, "no idle nodes"
+            lambda: self._run("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 2, LIMIT, "no idle nodes"
         )
 
     def stop(self) -> None:
@@ -345,7 +345,9 @@ class SlurmCluster:
         self._run(*command)
         file = self._folder / "run" / f"{name}.pid"
         wait_for(
-            lambda: file.is_file() and file.read_text().strip().isdigit(), 30, f"{command[0]} does not start"
+            lambda: file.is_file() and file.read_text().strip().isdigit(),
+            LIMIT,
+            f"{command[0]} does not start",
         )
         self._daemons.append(int(file.read_text()))
 

@@ -92,4 +92,4 @@ def test_hiding_takes_no_more_than_linear_time() -> None:
     """Texts on which a careless pattern needs hours; the process is ended if one does."""
     units = ["bearer ", "bearer", "://", "api_key", 'api_key"', "sk-", "?key=", "://a@", "password: ", "\\"]
     script = f"from histobench.core.redaction import redact\nfor unit in {units}: redact(unit * 100_000)"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=600)

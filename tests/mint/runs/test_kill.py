@@ -33,35 +33,38 @@ def test_a_killed_run_goes_on_where_it_was(
     expected = script.totals(tmp_path / "whole")
     assert len(expected[0]) == EPISODES
     killed = tmp_path / "killed"
-    for moment in sorted(random.Random(20).sample(range(1, EPISODES - 10), KILLS)):
-        kill_after(moment, command(recording, data, killed), killed)
+    moments = sorted(random.Random(20).sample(range(1, EPISODES // 2), KILLS))
+    kills = [kill_after(moment, command(recording, data, killed), killed) for moment in moments]
+    assert any(kills)
     with next(killed.rglob("results.jsonl")).open("ab") as file:  # what a kill inside a write would leave
         file.write(b'{"state": {"history": [{"role"')
     subprocess.run(command(recording, data, killed), check=True, capture_output=True)
     assert script.totals(killed) == expected
 
 
-def kill_after(episodes: int, arguments: list[str], output: Path) -> None:
-    """Start a run and kill it, and nothing else, shortly after so many episodes are on disk."""
+def kill_after(episodes: int, arguments: list[str], output: Path) -> bool:
+    """Start a run and kill it, and nothing else, shortly after so many episodes are on disk.
+
+    False where a busy machine let it come to its end before this process had a turn.
+    """
     process = subprocess.Popen(
         arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while process.poll() is None and lines_in(output) < episodes:
         assert time.monotonic() < deadline
         time.sleep(0.002)
     time.sleep(random.uniform(0, 0.02))  # anywhere inside an episode, a write, a sync
-    assert process.poll() is None, process.communicate()[1].decode()
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert process.stderr is not None
-    process.stderr.close()
+    process.kill()
+    said = process.communicate()[1].decode()
+    assert process.returncode in (-signal.SIGKILL, 0), said
     assert_ends(process.pid)
+    return process.returncode != 0
 
 
 def assert_ends(session: int) -> None:
     """The sandbox's processes do not outlive the run that was killed."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while living := [pid for pid in os.listdir("/proc") if pid.isdigit() and session_of(int(pid)) == session]:
         assert time.monotonic() < deadline, living
         time.sleep(0.05)

@@ -20,9 +20,11 @@ BEHAVIOURS = {entry["does"]: entry for entry in tomllib.loads(_LIST)["behaviour"
 def test_is_contained(bare_pool: SandboxPool, what: str) -> None:
     behaviour = BEHAVIOURS[what]
     with bare_pool.episode() as bystander, bare_pool.episode({"echo": lambda text: text}) as episode:
+        if "killed" in behaviour["ends"]:  # need not be waited for
+            episode._limits = replace(bare_pool.limits, grace=0.5)
         bystander.run_cell("kept = 1")
         assert episode.run_cell("before = 1").kind == "ok"
-        result = episode.run_cell(behaviour["code"], timeout=behaviour.get("seconds", 10))
+        result = episode.run_cell(behaviour["code"], timeout=behaviour.get("seconds", 60))
         assert result.kind in behaviour["ends"], result
         assert behaviour.get("words", "") in result.text
         assert len(result.text) <= bare_pool.limits.output_chars
@@ -37,20 +39,21 @@ def test_is_contained(bare_pool: SandboxPool, what: str) -> None:
 def test_memory_taken_by_many_processes_counts_together(bare_pool: SandboxPool) -> None:
     code = (
         "import os, time\nfor i in range(6):\n    if os.fork() == 0:\n        x = b'1' * (150 << 20)\n"
-        "        time.sleep(60)\n        os._exit(0)\ntime.sleep(60)"
+        "        time.sleep(600)\n        os._exit(0)\ntime.sleep(600)"
     )
     with bare_pool.episode() as episode:
-        result = episode.run_cell(code, timeout=30)
+        result = episode.run_cell(code, timeout=120)
         assert result.text.startswith("MemoryError: the session held more than 400 MB"), result
         assert episode.run_cell("print(1)").text == "1\n"
 
 
 def test_many_files_count_together(bare_pool: SandboxPool) -> None:
     code = (
-        "for i in range(40):\n    open(f'part{i}', 'wb').write(b'x' * (2 << 20))\nimport time\ntime.sleep(60)"
+        "import time\nfor i in range(40):\n    open(f'part{i}', 'wb').write(b'x' * (2 << 20))\n"
+        "time.sleep(600)"
     )
     with bare_pool.episode() as episode:
-        text = episode.run_cell(code, timeout=30).text
+        text = episode.run_cell(code, timeout=120).text
         assert "No space left on device" in text or "files took more than 16 MB" in text
         assert episode.run_cell("print(1)").text == "1\n"
 
@@ -129,7 +132,8 @@ def test_the_time_a_tool_takes_is_not_the_cells(bare_pool: SandboxPool) -> None:
         return "done"
 
     with bare_pool.episode({"slow": slow}) as episode:
-        assert episode.run_cell("slow(1.2)", timeout=0.3).text == "Out[1]: 'done'\n"
+        episode._limits = replace(bare_pool.limits, patience=20)
+        assert episode.run_cell("slow(2)", timeout=0.8).text == "Out[1]: 'done'\n"
         assert episode.run_cell("slow(0.4)\nwhile True: x = 1", timeout=0.3).kind == "timeout"
         assert episode.run_cell("x").text == "Out[3]: 1\n"
 
@@ -153,8 +157,7 @@ def _running(mark: str) -> list[str]:
 
 
 def _wait_until(condition) -> None:
-    for _ in range(500):
-        if condition():
-            return
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
-    raise AssertionError("it did not happen within ten seconds")

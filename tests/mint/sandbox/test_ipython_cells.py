@@ -108,14 +108,14 @@ def test_the_prompt_of_input_is_part_of_the_output(repl: PythonREPL) -> None:
 
 
 def test_a_time_out_is_an_ordinary_traceback_and_keeps_the_state(ipython_pool: SandboxPool) -> None:
-    tool = PythonREPL(pool=ipython_pool, timeout=1)
+    tool = PythonREPL(pool=ipython_pool, timeout=2)
     tool("kept = 1")
     text = tool("while True:\n    kept = 2")
     assert text.startswith(f"{DASHES}\nTimeoutError")
     assert (
         "File <hidden_filepath>:32, in PythonREPL.time_limit.<locals>.signal_handler(signum, frame)" in text
     )
-    assert text.endswith("TimeoutError: Timed out after 1 seconds.\n")
+    assert text.endswith("TimeoutError: Timed out after 2 seconds.\n")
     assert tool("kept") == "Out[3]: 2\n"
     tool.close()
 

@@ -23,7 +23,7 @@ PRELUDE = "import ctypes, os, socket, sys, time\nlibc = ctypes.CDLL(None)\n"
 def test_more_than_allowed_is_not_had(bare_pool: SandboxPool, what: str) -> None:
     with bare_pool.episode() as bystander, bare_pool.episode() as episode:
         bystander.run_cell("kept = 1")
-        result = episode.run_cell(PRELUDE + GRABS[what]["code"], timeout=30)
+        result = episode.run_cell(PRELUDE + GRABS[what]["code"], timeout=120)
         assert result.kind in ("killed", "error"), result
         assert GRABS[what]["words"] in result.text
         assert bystander.run_cell("print(kept)").text == "1\n"
@@ -35,11 +35,11 @@ def test_files_in_memory_count_as_memory(bare_pool: SandboxPool) -> None:
         pytest.skip("without namespaces an episode's files lie on the host's disk")
     code = (
         "import os, time\nfor i in range(3):\n    if os.fork() == 0:\n        x = b'1' * (125 << 20)\n"
-        "        time.sleep(60)\ntime.sleep({rest})\n"
-        "for name in ('/dev/shm/x', 'x'):\n    open(name, 'wb').write(b'x' * (15 << 20))\ntime.sleep({rest})"
+        "        time.sleep(600)\ntime.sleep(2)\n"
+        "for name in ('/dev/shm/x', 'x'):\n    open(name, 'wb').write(b'x' * (15 << 20))\ntime.sleep(600)"
     )
     with bare_pool.episode() as episode:
-        result = episode.run_cell(code.replace("{rest}", "2"), timeout=60)
+        result = episode.run_cell(code, timeout=120)
         assert result.text.startswith("MemoryError: the session held more than 400 MB"), result
 
 
@@ -53,7 +53,7 @@ def test_processor_time_of_all_processes_counts_together(bare_pool: SandboxPool)
         open_sandbox(bare_pool.backend, preload=(), shell="plain", limits=limits, warm=0) as pool,
         pool.episode() as episode,
     ):
-        result = episode.run_cell(code, timeout=60)
+        result = episode.run_cell(code, timeout=120)
     assert result.text.startswith("TimeoutError: the session used more than 2 seconds of processor time"), (
         result
     )
@@ -76,7 +76,7 @@ def test_an_episode_that_keeps_many_processors_busy_gets_the_lowest_priority(bar
         "print(got, os.getpriority(os.PRIO_PROCESS, 0) < 19)"
     )
     with bare_pool.episode() as episode:
-        assert episode.run_cell(code, timeout=30).text == "b'xxxxxxxx' True\n"
+        assert episode.run_cell(code, timeout=120).text == "b'xxxxxxxx' True\n"
 
 
 def test_what_processes_share_by_files_works_where_it_has_a_limit(bare_pool: SandboxPool) -> None:
@@ -92,7 +92,7 @@ def test_what_processes_share_by_files_works_where_it_has_a_limit(bare_pool: San
         "print(value.value, block.buf[0], m.get_context('fork').Pool(2).map(abs, [-1, -2]))"
     )
     with bare_pool.episode() as episode:
-        assert episode.run_cell(code, timeout=30).text == "4 4 [1, 2]\n"
+        assert episode.run_cell(code, timeout=120).text == "4 4 [1, 2]\n"
 
 
 def test_an_episode_without_namespaces_learns_nothing_of_network_and_mounts(bare_pool: SandboxPool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 from histobench.mint.sandbox import SandboxPool, open_sandbox
 
@@ -15,7 +16,7 @@ def test_many_threads_call_tools_and_each_gets_its_own_answer(bare_pool: Sandbox
         "    print(list(threads.map(search, range(300))) == [f'about {n}' for n in range(300)])"
     )
     with bare_pool.episode({"search": lambda what: f"about {what}"}) as episode:
-        assert episode.run_cell(code, timeout=20).text == "True\n"
+        assert episode.run_cell(code, timeout=120).text == "True\n"
         assert episode.run_cell("print(search('it'))").text == "about it\n"
 
 
@@ -28,7 +29,7 @@ def test_the_default_limits_leave_room_for_many_threads_that_call_tools(bare_poo
         open_sandbox(bare_pool.backend, preload=(), shell="plain", warm=0) as pool,
         pool.episode({"double": lambda number: 2 * number}) as episode,
     ):
-        assert episode.run_cell(code, timeout=60).text == "999000\n"
+        assert episode.run_cell(code, timeout=120).text == "999000\n"
 
 
 def test_the_host_runs_calls_of_threads_one_after_the_other(bare_pool: SandboxPool) -> None:
@@ -47,7 +48,7 @@ def test_the_host_runs_calls_of_threads_one_after_the_other(bare_pool: SandboxPo
         "from concurrent.futures import ThreadPoolExecutor\nlist(ThreadPoolExecutor(6).map(tool, range(40)))"
     )
     with bare_pool.episode({"tool": tool}) as episode:
-        assert episode.run_cell(code, timeout=20).kind == "ok"
+        assert episode.run_cell(code, timeout=120).kind == "ok"
     assert (most, used) == (1, {threading.get_ident()})
 
 
@@ -57,7 +58,7 @@ def test_large_answers_to_many_threads_do_not_block_the_channel(bare_pool: Sandb
         "print(sum(map(len, ThreadPoolExecutor(6).map(echo, ['x' * 700_000] * 24))))"
     )
     with bare_pool.episode({"echo": lambda text: text}) as episode:
-        assert episode.run_cell(code, timeout=30).text == f"{24 * 700_000}\n"
+        assert episode.run_cell(code, timeout=120).text == f"{24 * 700_000}\n"
 
 
 def test_an_exception_reaches_the_thread_that_called(bare_pool: SandboxPool) -> None:
@@ -74,7 +75,7 @@ def test_an_exception_reaches_the_thread_that_called(bare_pool: SandboxPool) -> 
         "list(ThreadPoolExecutor(4).map(odd, range(3)))"
     )
     with bare_pool.episode({"odd": odd}) as episode:
-        result = episode.run_cell(code, timeout=20)
+        result = episode.run_cell(code, timeout=120)
         assert result.text.startswith("[0, 'no 1', 2, 'no 3', 4, 'no 5']\n"), result
         assert result.text.endswith("ValueError: no 1\n")
         assert result.kind == "error"
@@ -89,12 +90,12 @@ def test_a_call_that_outlives_its_cell_is_answered_in_the_next(bare_pool: Sandbo
 
     begin = (
         "import threading, time\ngot = []\ngo = threading.Event()\n"
-        "def work():\n    go.wait()\n    time.sleep(0.3)\n    for n in range(3): got.append(note(n))\n"
+        "def work():\n    go.wait()\n    time.sleep(1.5)\n    for n in range(3): got.append(note(n))\n"
         "thread = threading.Thread(target=work)\nthread.start()\ngo.set()"
     )
     with bare_pool.episode({"note": note}) as episode:
         assert episode.run_cell(begin).kind == "ok"
-        time.sleep(0.6)
+        time.sleep(2)
         assert calls == []  # nobody attends between cells
         assert episode.run_cell("thread.join()\nprint(got)").text == "[0, 10, 20]\n"
         assert calls == [0, 1, 2]
@@ -144,8 +145,9 @@ def test_the_time_of_tools_is_excused_for_threads_too(bare_pool: SandboxPool) ->
         "from concurrent.futures import ThreadPoolExecutor\n"
         "print(list(ThreadPoolExecutor(3).map(slow, range(3))))"
     )
-    with bare_pool.episode({"slow": lambda n: time.sleep(0.4) or n}) as episode:
-        assert episode.run_cell(code, timeout=0.5).text == "[0, 1, 2]\n"
+    with bare_pool.episode({"slow": lambda n: time.sleep(0.6) or n}) as episode:
+        episode._limits = replace(bare_pool.limits, patience=20)
+        assert episode.run_cell(code, timeout=0.8).text == "[0, 1, 2]\n"
         assert episode.run_cell("while True: pass", timeout=0.3).kind == "timeout"
 
 

@@ -19,7 +19,9 @@ NAMES = st.text(
     st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"], exclude_characters="\ufeff"), min_size=1
 ).filter(lambda name: name == name.strip())
 CLASS_LISTS = st.lists(NAMES, min_size=1, max_size=8, unique=True)
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def write(folder: Path, text: str) -> Path:

@@ -19,7 +19,9 @@ from histobench.roi.data.load import load_dataset
 
 CLASSES = ("NORM", "STR", "TUM")
 WIDE = "train_path,train_label,val_path,val_label,test_path,test_label\n"
-quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def read(path: Path, classes: tuple[str, ...] | None = None, *name: str, **options: Any) -> RoiDataset:

@@ -16,7 +16,9 @@ from histobench.roi.data.prompts import Prompts, read_prompts
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "example_dataset"
 CLASSES = ("ADI", "TUM")
-quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def write(folder: Path, name: str, text: str) -> Path:

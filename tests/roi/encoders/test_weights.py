@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -423,11 +424,26 @@ def test_a_hub_that_is_silent_is_given_up_soon_and_without_noise(
 def test_a_slow_download_from_a_server_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     from histobench.roi.encoders import patience
 
-    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.1")
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # answers 501 to anything
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        assert patience.call_while_reachable(lambda: time.sleep(0.6) or "the file", url) == "the file"
+        now, answered, real = [0.0], threading.Event(), patience.answers
+        monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+        def answers(url: str, seconds: float) -> bool:
+            said = real(url, seconds)
+            now[0] = 1000.0  # far beyond the time in which something must answer
+            answered.set()
+            return said
+
+        def download() -> str:
+            assert answered.wait(300)
+            time.sleep(0.5)
+            return "the file"
+
+        monkeypatch.setattr(patience, "answers", answers)
+        assert patience.call_while_reachable(download, url) == "the file"
         with pytest.raises(ZeroDivisionError):
             patience.call_while_reachable(lambda: 1 / 0, url)
         server.shutdown()

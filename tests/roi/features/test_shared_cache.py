@@ -85,7 +85,7 @@ def test_two_runs_at_once_compute_each_image_once_and_write_the_same_rows(tmp_pa
         for _ in range(2)
     ]
     for run in runs:
-        said, _ = run.communicate(timeout=300)
+        said, _ = run.communicate(timeout=600)
         assert run.returncode == 0, said
     from histobench.core.tidy_store import COLUMNS, read_rows
     from histobench.roi.features.cache.listing import cached_encoders

@@ -26,7 +26,7 @@ def clusters() -> ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("engine", "faults"), [("ray", ["worker", "node", "driver"]), ("slurm", ["worker", "requeue"])]
 )
@@ -46,8 +46,9 @@ def test_two_nodes_that_are_killed_at_random_give_the_bytes_of_one_process(
         except (TimeoutError, RuntimeError) as error:
             pytest.skip(f"{engine} does not start on this machine: {error}")
         clusters.suffer(made, plan, random.Random(7), faults)
-        if clusters.differences(local, tmp_path / "results"):  # what was lost is done when asked again
-            clusters.run_through(made, plan)
+        for _ in range(3):  # what was lost is done when asked again; a busy cluster may lose a job once more
+            if clusters.differences(local, tmp_path / "results"):
+                clusters.run_through(made, plan)
     finally:
         made.stop()
     assert clusters.differences(local, tmp_path / "results") == []
