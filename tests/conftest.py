@@ -30,6 +30,22 @@ def shared_dir() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", params=["slice", "whole"])
+def reference_dir(request: pytest.FixtureRequest) -> Path:
+    """Reference data: the slice that comes with the tests, and the whole where it is on this machine."""
+    if request.param == "slice":
+        return ROOT / "tests" / "data" / "reference"
+    whole: Path = request.getfixturevalue("shared_dir")
+    return whole
+
+
+@pytest.fixture(scope="session")
+def best_reference_dir() -> Path:
+    """The whole reference data where it is on this machine, else the slice: for checks that take long."""
+    whole = ROOT.parent / "shared"
+    return whole if whole.is_dir() else ROOT / "tests" / "data" / "reference"
+
+
 class FaultyDisk:
     """A file layer with faults: opening and listing below a folder fail, or listings lag behind."""
 

@@ -27,18 +27,19 @@ CLASSES: dict[str, type[Task]] = {
 
 
 @pytest.fixture(scope="module")
-def tasks(shared_dir: Path) -> dict[tuple[str, Any], Task]:
+def tasks(reference_dir: Path) -> dict[tuple[str, Any], Task]:
     return {
         (name, task.task_id): task
         for name, kind in CLASSES.items()
-        for task in kind.load_tasks(str(shared_dir / "mint" / "processed" / name / "test_prompts.json"))[0]
+        if (path := reference_dir / "mint" / "processed" / name / "test_prompts.json").exists()
+        for task in kind.load_tasks(str(path))[0]
     }
 
 
 @pytest.fixture(scope="module")
-def answers(shared_dir: Path) -> list[dict[str, Any]]:
+def answers(reference_dir: Path) -> list[dict[str, Any]]:
     with gzip.open(
-        shared_dir / "mint" / "replay" / "reasoning_answers.jsonl.gz", "rt", encoding="utf-8"
+        reference_dir / "mint" / "replay" / "reasoning_answers.jsonl.gz", "rt", encoding="utf-8"
     ) as lines:
         return [json.loads(line) for line in lines]
 
