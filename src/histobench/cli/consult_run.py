@@ -13,7 +13,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,10 +74,7 @@ def play(args: argparse.Namespace) -> tuple[Path, list[PlannedCell], Outcome]:
     from histobench.consult.run import check_arms, plan_cells, player_opener
     from histobench.consult.study import RUNS, open_study
     from histobench.mint.prompts.first_message import OwnWording
-    from histobench.mint.runs.episode_run import Stage
-    from histobench.mint.runs.play import RunOptions, open_terms
-    from histobench.mint.runs.run import Run
-    from histobench.mint.sandbox import open_sandbox
+    from histobench.mint.runs.play import RunOptions, open_terms, play_cells
 
     options = RunOptions.of(args)
     study = open_study(args.study)
@@ -86,24 +83,17 @@ def play(args: argparse.Namespace) -> tuple[Path, list[PlannedCell], Outcome]:
     cells = [cell for cell, _ in planned]
     output = Path(args.output) if args.output else study.folder / RUNS
     terms = open_terms(options, output, cells)
-    with Run(
+    outcome = play_cells(
         planned,
+        options,
         output,
+        terms,
         open_player=player_opener(study, terms),
-        repeats=args.repeat,
-        costs=terms.costs,
-    ) as work:
-        if not work.jobs:
-            outcome = work.nothing_to_do()
-        else:
-            with (
-                open_sandbox(args.sandbox, withhold=[output, study.folder]) as pool,
-                progress_display(open_terminal(error=True), work.tally) as watch,
-            ):
-                stage = Stage(pool, OwnWording(), None, threading.Event())
-                outcome = work.carry_out(stage, concurrency=args.concurrency, watch=watch)
-    if terms.cache is not None:
-        terms.cache.close()
+        wording=OwnWording(),
+        encyclopedia=None,
+        withhold=[output, study.folder],
+        display=partial(progress_display, open_terminal(error=True)),
+    )
     return output, cells, outcome
 
 

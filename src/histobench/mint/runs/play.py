@@ -23,16 +23,18 @@ from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.envs.grammar import ACTION_GRAMMAR, SOLUTION_GRAMMAR
 from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.choice import choose_wording
+from histobench.mint.prompts.first_message import Wording
 from histobench.mint.results.details import spent_below
 from histobench.mint.runs.config_file import read_configs
 from histobench.mint.runs.episode_run import Stage
 from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell
 from histobench.mint.runs.request import RunRequest, parse_budgets, plan_expert
-from histobench.mint.runs.run import Outcome, Run
+from histobench.mint.runs.run import OpenPlayer, Outcome, Run
 from histobench.mint.runs.tally import Standing, Tally
 from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches
+from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.rule import as_rule
-from histobench.mint.tools.wikipedia.source import open_encyclopedia
+from histobench.mint.tools.wikipedia.source import Encyclopedia, open_encyclopedia
 
 OUTPUT = "mint-results"
 ANSWERS = "answers.sqlite"
@@ -135,29 +137,48 @@ def play(options: RunOptions, display: Display) -> Played:
     cells = [replace(cell, wikipedia=options.wikipedia) if searches(cell.dataset) else cell for cell in cells]
     loaded = [(cell, load_tasks(cell.dataset, options.data or cell.data, options.limit)) for cell in cells]
     terms = open_terms(options, output, cells)
-    encyclopedia = open_encyclopedia(options.wikipedia)
-    with Run(
+    outcome = play_cells(
         loaded,
+        options,
         output,
+        terms,
         open_player=lambda spec, sampling, as_expert: open_player(
             spec, terms, sampling=sampling, as_expert=as_expert
         ),
-        repeats=options.repeat,
-        costs=terms.costs,
-    ) as work:
+        wording=wording,
+        encyclopedia=open_encyclopedia(options.wikipedia),
+        withhold=[output, *(Path(place) for cell in cells if (place := options.data or cell.data))],
+        display=display,
+    )
+    return Played(output, tuple(cells), outcome)
+
+
+def play_cells(
+    planned: Sequence[tuple[PlannedCell, Sequence[Task]]],
+    options: RunOptions,
+    output: Path,
+    terms: Terms,
+    *,
+    open_player: OpenPlayer,
+    wording: Wording,
+    encyclopedia: Encyclopedia | None,
+    withhold: Sequence[Path],
+    display: Display,
+) -> Outcome:
+    """Play what is missing of cells and their tasks; `withhold` is what no agent's code may read."""
+    with Run(planned, output, open_player=open_player, repeats=options.repeat, costs=terms.costs) as work:
         if not work.jobs:
             outcome = work.nothing_to_do()
         else:
-            data = {Path(place) for cell in cells if (place := options.data or cell.data)}
             with (
-                sandbox.open_sandbox(options.sandbox, withhold=[output, *data]) as pool,
+                sandbox.open_sandbox(options.sandbox, withhold=sorted(set(withhold))) as pool,
                 display(work.tally) as watch,
             ):
                 stage = Stage(pool, wording, encyclopedia, threading.Event())
                 outcome = work.carry_out(stage, concurrency=options.concurrency, watch=watch)
     if terms.cache is not None:
         terms.cache.close()
-    return Played(output, tuple(cells), outcome)
+    return outcome
 
 
 @contextmanager
