@@ -185,8 +185,8 @@ def _episodes(path: Path) -> Iterator[_Stored]:
 
 
 def _run_name(outcome: EpisodeOutcome) -> str:
-    from histobench.mint.results.leaderboard import FEEDBACK_TYPE
     from histobench.mint.results.outcome import NO_FEEDBACK
+    from histobench.mint.results.tables.leaderboard import FEEDBACK_TYPE
 
     expert = "" if outcome.feedback_model == NO_FEEDBACK else f" + {outcome.feedback_model}"
     if expert and outcome.feedback_type != FEEDBACK_TYPE:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from histobench.core.statistics.intervals import Interval
-    from histobench.mint.results.dialect_table import DialectRow
-    from histobench.mint.results.leaderboard import Standing
     from histobench.mint.results.outcome import EpisodeOutcome
     from histobench.mint.results.reliability import TriesRow
+    from histobench.mint.results.tables.dialects import DialectRow
+    from histobench.mint.results.tables.leaderboard import Standing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> None:
     """Print the table, best first."""
     from histobench.core.atomic import write_json
     from histobench.mint.exchange.reading import read_outcomes
-    from histobench.mint.results.dialect_table import dialect_rows
-    from histobench.mint.results.leaderboard import leaderboard
     from histobench.mint.results.outcome import NO_FEEDBACK
     from histobench.mint.results.reliability import tries_rows
+    from histobench.mint.results.tables.dialects import dialect_rows
+    from histobench.mint.results.tables.leaderboard import leaderboard
 
     outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
     standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _leaderboard(standings: Sequence[Standing]) -> Table:
-    from histobench.mint.results.leaderboard import AVERAGE, display_name
+    from histobench.mint.results.tables.leaderboard import AVERAGE, display_name
 
     budgets = sorted({k for standing in standings for k in standing.rates})
     titles = [*(f"SR{k}" for k in budgets), "slope", "R²", "SR5+expert", "gain", "episodes"]
@@ -84,8 +84,8 @@ def _leaderboard(standings: Sequence[Standing]) -> Table:
 
 
 def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
-    from histobench.mint.results.group_table import group_rows
-    from histobench.mint.results.leaderboard import display_name
+    from histobench.mint.results.tables.groups import group_rows
+    from histobench.mint.results.tables.leaderboard import display_name
 
     rows = group_rows(outcomes, by)
     budgets = sorted({k for row in rows for k in row.rates})
@@ -113,8 +113,8 @@ def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
 
 
 def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
-    from histobench.mint.results.feedback_table import feedback_rows
-    from histobench.mint.results.leaderboard import display_name
+    from histobench.mint.results.tables.feedback import feedback_rows
+    from histobench.mint.results.tables.leaderboard import display_name
 
     rows = feedback_rows(outcomes)
     judged = any(row.leaks is not None for row in rows)
@@ -133,7 +133,7 @@ def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
 
 
 def _tries(rows: Sequence[TriesRow]) -> Table:
-    from histobench.mint.results.leaderboard import display_name
+    from histobench.mint.results.tables.leaderboard import display_name
 
     most = max(len(row.pass_at) for row in rows)
     titles = [
@@ -153,7 +153,7 @@ def _tries(rows: Sequence[TriesRow]) -> Table:
 
 
 def _dialects(rows: Sequence[DialectRow]) -> Table:
-    from histobench.mint.results.leaderboard import display_name
+    from histobench.mint.results.tables.leaderboard import display_name
 
     titles = ["k", "tasks", "success: text", "native", "difference", "95 % interval", "p"]
     titles += ["invalid: text", "native", "tokens: text", "native"]

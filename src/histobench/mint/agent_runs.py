@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.mint.exchange.reading import read_outcomes
-from histobench.mint.results.group_table import group_rows
-from histobench.mint.results.leaderboard import leaderboard
 from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.tables.groups import group_rows
+from histobench.mint.results.tables.leaderboard import leaderboard
 from histobench.mint.results.uncertainty import rate_interval
 from histobench.mint.runs.play import RunOptions, no_display, play
 

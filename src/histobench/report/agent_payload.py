@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from histobench.mint.results.leaderboard import leaderboard
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
+from histobench.mint.results.tables.leaderboard import leaderboard
 from histobench.mint.results.uncertainty import gain, rate_interval
 from histobench.report.agent_runs import AgentRun, Episode
 from histobench.report.payload import rounded, write_payload

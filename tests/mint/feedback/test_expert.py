@@ -10,8 +10,7 @@ from histobench.mint.agents.completion import ProviderError, Usage
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.feedback.expert import EpisodeExpert
 from histobench.mint.feedback.expert_prompt import expert_prompt
-from histobench.mint.feedback.kind import FORMS, FeedbackKind, parse_kind
-from histobench.mint.feedback.placebo import SENTENCES, placebo
+from histobench.mint.feedback.kind import FORMS, SENTENCES, FeedbackKind, parse_kind, placebo
 from histobench.mint.messages.parts import Message
 from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.tasks.reasoning import ReasoningTask, TheoremqaTask
@@ -104,9 +103,9 @@ def test_the_placebo_knows_nothing_and_asks_nobody() -> None:
     assert asked(HISTORY, OBSERVATION) == SENTENCES[0]
     assert asked.usage == Usage()
     other = (Message("user", "another task"), Message("assistant", "another answer"))
-    assert placebo(other, "another observation") == SENTENCES[0]
+    assert placebo(other) == SENTENCES[0]
     turns = [(Message("user", "x"),) * number for number in range(1, 6)]
-    assert [placebo(history, "") for history in turns] == [*SENTENCES, SENTENCES[0]]
+    assert [placebo(history) for history in turns] == [*SENTENCES, SENTENCES[0]]
 
 
 def test_kinds_are_named_as_the_published_folders() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from histobench.cli.main import main
-from histobench.mint.feedback.placebo import SENTENCES
+from histobench.mint.feedback.kind import SENTENCES
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 EPISODES = 10

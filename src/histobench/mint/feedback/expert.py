@@ -9,11 +9,9 @@ from typing import Any
 from histobench.mint.agents.agent import EpisodeAgent
 from histobench.mint.agents.completion import ProviderError, Usage
 from histobench.mint.envs.episode import RequestRefusedError
-from histobench.mint.feedback.binary import one_bit
 from histobench.mint.feedback.expert_prompt import expert_prompt
-from histobench.mint.feedback.kind import FeedbackKind
+from histobench.mint.feedback.kind import FeedbackKind, one_bit, placebo
 from histobench.mint.feedback.leak import leaks_answer
-from histobench.mint.feedback.placebo import placebo
 from histobench.mint.messages.parts import Message
 from histobench.mint.prompts.first_message import Wording
 from histobench.mint.tasks.base import Task
@@ -61,7 +59,7 @@ class EpisodeExpert:
 
     def _feedback(self, history: tuple[Message, ...], observation: str) -> str:
         if self.kind.form == "placebo" or self.writer is None:
-            return placebo(history, observation)
+            return placebo(history)
         prompt = expert_prompt(
             self.task,
             self.tools,

@@ -14,8 +14,8 @@ from histobench.mint.replay.gate import Gate
 from histobench.mint.replay.journal import Journal
 from histobench.mint.replay.recording import Recording
 from histobench.mint.replay.scoring import ScoredCase
-from histobench.mint.results.leaderboard import leaderboard
 from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.tables.leaderboard import leaderboard
 
 REASONING_VERDICTS = 1.0
 CODE_VERDICTS = 0.999

@@ -1,0 +1,1 @@
+"""The tables of finished episodes: the published one, by group, by expert, by dialect."""
