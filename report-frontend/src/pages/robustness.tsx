@@ -276,7 +276,7 @@ const STRESSED = [
   { value: "flip_rate", label: "changed predictions" },
   { value: "cosine", label: "cosine" },
 ] as const;
-const FAMILIES: Record<string, string> = { hed: "stain strength", macenko: "stain colours (Macenko)", jpeg: "JPEG compression", blur: "blur", brightness: "brightness", larger: "larger magnification", smaller: "smaller magnification" };
+const FAMILIES: Record<string, string> = { hed: "stain strength", macenko: "stain colours (Macenko)", jpeg: "JPEG compression", blur: "blur", brightness: "brightness", larger: "larger magnification", smaller: "smaller magnification", attack: "attack on the linear probe" };
 const THUNDER = "thunder";
 
 function StressCurves({ stress }: { stress: Stress[] }) {

@@ -54,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--data", help="folder of class folders, CSV, TAR shards or name of a public set")
     images.add_argument("--models", help="encoders, separated by commas")
     images.add_argument("--stress-images", type=positive, default=200, help="test images (default: 200)")
+    images.add_argument(
+        "--attack",
+        action="store_true",
+        help="with --stress: move the images against the linear probe, too (PGD; slow without a GPU)",
+    )
     images.add_argument("--weights", help="checkpoint, folder of checkpoints, or table")
     images.add_argument("--class2id_txt", help="class mapping file")
     images.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
@@ -64,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure every encoder, write the files, print the table."""
     if args.stress:
         return _stress(args)
+    if args.attack:
+        raise HistobenchError("--attack reads images: give it together with --stress, --data and --models")
     if not args.features:
         raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
     from histobench.core.device import resolve_device
@@ -140,6 +147,7 @@ def _stress(args: argparse.Namespace) -> int:
         seed=args.seed,
         device=args.device,
         weights=args.weights,
+        attack=args.attack,
         progress=display(),
     )
     for report in reports:

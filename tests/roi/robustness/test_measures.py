@@ -188,16 +188,22 @@ def test_apd_and_nipd_in_a_draw_are_those_of_repeated_test_images() -> None:
     found = confounding_schedule(x, label, site, group, repeats=3)
     times = draw_groups(group, draws=12, seed=2)
     area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
-    redrawn = {value: of_schedule(found, label, group, value)(times) for value in (apd, area)}
+    redrawn = {value: of_schedule(found, label, site, group, value)(times) for value in (apd, area)}
     for k, row in enumerate(times):
         columns = []
         for each in found.tested:
             drawn = np.repeat(np.arange(len(each.rows)), row[group[each.rows]])
-            truth = label[each.rows][drawn]
-            if len(set(truth)) < 2:
+            truth, place = label[each.rows], site[each.rows]
+            if len(set(zip(truth[drawn], place[drawn], strict=True))) < 4:
                 continue
-            guesses = [np.where(right[drawn], truth, 1 - truth) for right in each.right]
-            columns.append([balanced_accuracy_score(truth, guess) for guess in guesses])
+            # Every drawn image weighs so much that its class and site keep their share of the test images.
+            weights = [
+                ((truth == truth[k]) & (place == place[k])).sum()
+                / ((truth[drawn] == truth[k]) & (place[drawn] == place[k])).sum()
+                for k in drawn
+            ]
+            guesses = [np.where(right, truth, 1 - truth)[drawn] for right in each.right]
+            columns.append([balanced_accuracy_score(truth[drawn], g, sample_weight=weights) for g in guesses])
         for value, values in redrawn.items():
             assert values[k] == pytest.approx(value(np.array(columns).T), abs=1e-12)
 

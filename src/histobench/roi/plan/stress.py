@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,16 @@ from histobench.core.progress import Progress
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
+from histobench.roi.robustness.attack import ATTACKS
 from histobench.roi.robustness.intervals import Interval
 from histobench.roi.robustness.perturbations import STRESS, THUNDER, Perturbation, Pixels
-from histobench.roi.robustness.stress import Encode, Stressed, stress_measures, stressed_features
+from histobench.roi.robustness.stress import Change, Encode, Stressed, stress_measures, stressed_features
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from histobench.roi.encoders.base import BasePatchEncoder
+    from histobench.roi.features.feature_set import FeatureSet
 
 CHANGES = (*STRESS, *THUNDER)
 FILE = "stress.json"
@@ -53,12 +60,14 @@ def run_stress(
     seed: int = 0,
     device: str | None = None,
     weights: str | None = None,
+    attack: bool = False,
     progress: Progress,
 ) -> list[StressReport]:
     """Stress every encoder on up to `images` test images; training features come from the usual cache.
 
     A linear probe (preset `uni`) is trained once on unchanged training images. Features are computed in
     float32 without the fast paths of the extraction, so that no other difference is between two features.
+    With `attack` the images are also moved against the probe; what cannot be attacked says so in its notes.
     """
     from histobench.roi.features.extract import extract
     from histobench.roi.features.feature_file import load
@@ -77,11 +86,19 @@ def run_stress(
     reports = []
     for name in encoders:
         train = load(next(file.path for file in files if file.asked == name))
-        features = stressed_features(_decoded(chosen), changes, _encoder(name, weights, device), seed=seed)
+        encoder = _loaded(name, weights, device)
+        features = stressed_features(_decoded(chosen), changes, _encode(encoder, device), seed=seed)
+        made: tuple[Change, ...] = tuple(changes)
+        told: tuple[str, ...] = ()
+        if attack:
+            try:
+                moved = _attacked(train, chosen, encoder, device, seed)
+                features, made = np.concatenate([features, moved]), (*made, *ATTACKS)
+            except HistobenchError as error:
+                told = (f"no attack: {error}",)
         predicted, notes = _predicted(train, features, len(dataset.classes), device)
-        reports.append(
-            _report(dataset, name, chosen, changes, features, predicted, notes, results, draws, seed)
-        )
+        notes = (*notes, *told)
+        reports.append(_report(dataset, name, chosen, made, features, predicted, notes, results, draws, seed))
     return reports
 
 
@@ -120,16 +137,23 @@ def _decoded(images: Sequence[RoiImage]) -> Iterator[tuple[str, Pixels]]:
         yield image.name, np.asarray(open_rgb(data, name=str(image.path)))
 
 
-def _encoder(name: str, weights: str | None, device: str) -> Encode:
-    import torch
-    from PIL import Image
-
+def _loaded(name: str, weights: str | None, device: str) -> BasePatchEncoder:
     from histobench.roi.encoders.registry import create_encoder
 
-    encoder = create_encoder(name, weights=weights).to(device).float().eval()
+    return create_encoder(name, weights=weights).to(device).float().eval()
+
+
+def _prepared(encoder: BasePatchEncoder, pixels: Pixels) -> Tensor:
+    from PIL import Image
+
+    return encoder.eval_transforms(Image.fromarray(pixels))
+
+
+def _encode(encoder: BasePatchEncoder, device: str) -> Encode:
+    import torch
 
     def encode(images: Sequence[Pixels]) -> NDArray[np.float32]:
-        batch = torch.stack([encoder.eval_transforms(Image.fromarray(pixels)) for pixels in images])
+        batch = torch.stack([_prepared(encoder, pixels) for pixels in images])
         with torch.inference_mode():
             features: NDArray[np.float32] = encoder(batch.to(device)).float().cpu().numpy()
         return features
@@ -137,8 +161,32 @@ def _encoder(name: str, weights: str | None, device: str) -> Encode:
     return encode
 
 
+def _attacked(
+    train: FeatureSet, images: Sequence[RoiImage], encoder: BasePatchEncoder, device: str, seed: int
+) -> NDArray[np.float32]:
+    """Features [attacks, n, d] of images moved against a linear probe of the training features."""
+    from histobench.roi.protocols.linear_probe import fitted_linear_probe
+    from histobench.roi.robustness.attack import attacked_features
+
+    present, probe = fitted_linear_probe(train.embeddings, train.labels, device=device)
+    column = {label: place for place, label in enumerate(present.tolist())}
+    labels = [column.get(image.label) for image in images]
+    if len(column) < 2 or None in labels:
+        raise HistobenchError("the probe has not seen every class of the test images in training")
+    return attacked_features(
+        list(_decoded(images)),
+        np.array(labels),
+        ATTACKS,
+        encoder,
+        probe.logits,
+        transform=lambda pixels: _prepared(encoder, pixels),
+        device=device,
+        seed=seed,
+    )
+
+
 def _predicted(
-    train: Any, features: NDArray[np.float32], n_classes: int, device: str
+    train: FeatureSet, features: NDArray[np.float32], n_classes: int, device: str
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     import torch
 
@@ -153,7 +201,7 @@ def _report(
     dataset: RoiDataset,
     encoder: str,
     images: Sequence[RoiImage],
-    changes: Sequence[Perturbation],
+    changes: Sequence[Change],
     features: NDArray[np.float32],
     predicted: NDArray[np.int64],
     notes: tuple[str, ...],

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from histobench.roi.protocols.outcome import Outcome
-from histobench.roi.protocols.softmax_regression import Penalty, fit_softmax
+from histobench.roi.protocols.softmax_regression import Penalty, Solution, fit_softmax
+
+_TOLERANCE = 3e-7
 
 
 def linear_probe(
@@ -31,12 +33,11 @@ def linear_probe(
     scikit-learn's LogisticRegression(C=cost), whose penalty is squared and whose loss is a sum.
     A class without training images gets probability 0.
     """
-    cost = train.shape[1] * len(torch.unique(train_labels)) / 100
+    cost, penalty = _uni_penalty(train, train_labels)
     if use_sklearn:
         return _with_sklearn(
             train, train_labels, test, n_classes=n_classes, cost=cost, max_iteration=max_iteration
         )
-    penalty = Penalty("norm", 0.5 / cost)
     return regularised_probe(
         train,
         train_labels,
@@ -49,6 +50,28 @@ def linear_probe(
     )
 
 
+def fitted_linear_probe(
+    train: Tensor, train_labels: Tensor, *, max_iteration: int = 1000, device: str = "cpu"
+) -> tuple[Tensor, Solution]:
+    """The classes of the training images [c], and the classifier that `linear_probe` applies."""
+    _, penalty = _uni_penalty(train, train_labels)
+    train, train_labels = train.to(device), train_labels.to(device)
+    present, local = torch.unique(train_labels, return_inverse=True)
+    return present, fit_softmax(
+        train,
+        local,
+        n_classes=len(present),
+        penalty=penalty,
+        max_iterations=max_iteration,
+        tolerance=_TOLERANCE,
+    )
+
+
+def _uni_penalty(train: Tensor, train_labels: Tensor) -> tuple[float, Penalty]:
+    cost = train.shape[1] * len(torch.unique(train_labels)) / 100
+    return cost, Penalty("norm", 0.5 / cost)
+
+
 def regularised_probe(
     train: Tensor,
     train_labels: Tensor,
@@ -57,7 +80,7 @@ def regularised_probe(
     n_classes: int,
     penalty: Penalty,
     max_iteration: int = 1000,
-    tolerance: float = 3e-7,
+    tolerance: float = _TOLERANCE,
     device: str = "cpu",
     info: dict[str, Any] | None = None,
 ) -> Outcome:

@@ -297,7 +297,7 @@ class _Work:
             self.attempt(("nipd",), lambda: drop("nipd", found, area))
 
         def drop(name: str, found: Schedule, value: Callable[[Floats], float]) -> None:
-            self.add(name, value(found.accuracies), of_schedule(found, t.labels, t.groups, value))
+            self.add(name, value(found.accuracies), of_schedule(found, t.labels, t.sites, t.groups, value))
 
         self.attempt(("apd", "nipd"), measured)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,10 +127,13 @@ def _choose_two(counts: Floats) -> Floats:
     return counts * (counts - 1) / 2
 
 
-def of_schedule(found: Schedule, labels: Ints, groups: Ints, value: Callable[[Floats], float]) -> Redrawn:
+def of_schedule(
+    found: Schedule, labels: Ints, sites: Ints, groups: Ints, value: Callable[[Floats], float]
+) -> Redrawn:
     """`value` of the accuracies [steps, repeats] in every draw; NaN where it is not defined.
 
-    The probes are kept, their test images count as often as drawn. A repeat of which a class was not drawn is
+    The probes are kept, their test images count as often as drawn. Each class at each site keeps its share of
+    the test images, which is balanced by design and not by chance; a repeat without such a cell in a draw is
     left out of that draw.
     """
     _, place = np.unique(groups, return_inverse=True)
@@ -137,15 +141,17 @@ def of_schedule(found: Schedule, labels: Ints, groups: Ints, value: Callable[[Fl
     def accuracies(times: NDArray[np.int64], each: Tested) -> Floats:
         owner, inside = np.unique(place[each.rows], return_inverse=True)
         shares = []
-        for label in found.labels:
-            here = labels[each.rows] == label
+        for label, site in product(found.labels, found.sites):
+            class_, here = labels[each.rows] == label, sites[each.rows] == site
+            here &= class_
             count = np.bincount(inside[here], minlength=len(owner))
             right = np.stack(
                 [np.bincount(inside[here], weights=row[here], minlength=len(owner)) for row in each.right]
             )
             with np.errstate(invalid="ignore"):
-                shares.append((times[:, owner] @ right.T) / (times[:, owner] @ count)[:, None])
-        result: Floats = np.mean(shares, axis=0)
+                cell = (times[:, owner] @ right.T) / (times[:, owner] @ count)[:, None]
+            shares.append(cell * here.sum() / class_.sum())
+        result: Floats = np.sum(shares, axis=0) / len(found.labels)
         return result  # [draws, steps]
 
     def redrawn(times: NDArray[np.int64]) -> Floats:

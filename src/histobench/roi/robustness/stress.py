@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,17 @@ from histobench.roi.robustness.perturbations import Perturbation, Pixels
 
 #: Features [b, d] of b decoded images.
 Encode = Callable[[Sequence[Pixels]], NDArray[np.float32]]
+
+
+class Change(Protocol):
+    """What a change is called, whoever makes it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def family(self) -> str: ...
+    @property
+    def strength(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -38,14 +50,14 @@ def stressed_features(
     """
     rows = []
     for name, pixels in images:
-        changed = [change.apply(pixels, _generator(seed, change.name, name)) for change in changes]
+        changed = [change.apply(pixels, generator_of(seed, change.name, name)) for change in changes]
         rows.append(encode([pixels, *changed]))
     return np.stack(rows, axis=1)
 
 
 def stress_measures(
     features: NDArray[np.float32],
-    changes: Sequence[Perturbation],
+    changes: Sequence[Change],
     labels: Ints,
     groups: Ints,
     predicted: Ints,
@@ -81,6 +93,7 @@ def _cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
     return cosine
 
 
-def _generator(seed: int, change: str, name: str) -> np.random.Generator:
+def generator_of(seed: int, change: str, name: str) -> np.random.Generator:
+    """The random numbers of one change of one image."""
     digest = hashlib.sha256(f"{seed}\0{change}\0{name}".encode("utf-8", "surrogatepass")).digest()
     return np.random.default_rng(int.from_bytes(digest[:8], "little"))
