@@ -71,8 +71,10 @@ def test_a_claim_of_a_killed_process_is_free_at_once_and_that_of_a_lost_machine_
     assert try_claim(path) is None
     assert (holder_of(path) or {})["unit"] == "u"
     child.kill()
-    child.communicate(timeout=600)
+    # Ended is ended, also while its parent has not asked for it.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     mine = try_claim(path)
+    child.communicate(timeout=600)
     assert mine is not None
     mine.release()
     assert not path.exists()

@@ -130,10 +130,14 @@ def _lives(pid: int, started: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When a process began, which tells it from a later one of the same number."""
+    """When a process began, which tells it from a later one of the same number; "dead" if it has ended.
+
+    A process that has ended and was not waited for is still listed: its state is Z (or X).
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "dead" if state in "ZX" else rest[18]
+    except (OSError, IndexError, ValueError):
         return ""
 
 
