@@ -123,7 +123,7 @@ def _label_metrics_left_out(
         each = each.reshape(size, n_blocks, way, way)
         total = each.sum(axis=1, keepdims=True)
         tables = np.concatenate([total, total - each], axis=1).astype(np.float64)
-        scores = label_metrics_of_confusions(tables.reshape(-1, way, way))
+        scores = label_metrics_of_confusions(tables.reshape(-1, way, way), metrics)
         for metric in metrics:
             parts[metric].append(scores[metric].reshape(size, n_blocks + 1))
     return {metric: np.concatenate(values) for metric, values in parts.items()}

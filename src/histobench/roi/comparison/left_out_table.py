@@ -76,7 +76,7 @@ def _label_metrics(
     step = max(1, _MEMORY // (8 * 8 * matrices * c * c))
     for start in range(0, len(runs) if metrics else 0, step):
         parts = [_left_behind(run, units) for run in runs[start : start + step]]
-        found = label_metrics_of_confusions(np.concatenate([matrices for matrices, _ in parts]))
+        found = label_metrics_of_confusions(np.concatenate([matrices for matrices, _ in parts]), metrics)
         first = 0
         for matrices_of_run, place in parts:
             for metric in metrics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,9 +104,11 @@ def label_metrics(
     return evaluate
 
 
-def label_metrics_of_confusions(confusions: Floats) -> dict[str, Floats]:
-    """The label metrics of confusion matrices [b, c, c], [b] each."""
-    return label_metrics_of(_confusion_only(confusions))
+def label_metrics_of_confusions(
+    confusions: Floats, wanted: Collection[str] | None = None
+) -> dict[str, Floats]:
+    """The label metrics of confusion matrices [b, c, c], [b] each; those `wanted`, and maybe more."""
+    return label_metrics_of(_confusion_only(confusions), wanted)
 
 
 def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
@@ -114,7 +116,8 @@ def _from_confusion(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
 
     def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
         return {
-            name: label_metrics_of_confusions(confusion)[metric] for name, confusion in tally(counts).items()
+            name: label_metrics_of_confusions(confusion, [metric])[metric]
+            for name, confusion in tally(counts).items()
         }
 
     return evaluate

@@ -16,6 +16,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from histobench.roi.metrics.tally import Floats, Tally
@@ -67,14 +69,17 @@ def metrics_of(tally: Tally) -> dict[str, Floats]:
     return {name: scores[name] for name in METRICS}
 
 
-def label_metrics_of(tally: Tally) -> dict[str, Floats]:
-    """The metrics that follow from the confusion matrix alone, [B] each."""
+#: Short names of macro averages.
+_SHORT = {"precision": "macro_precision", "recall": "macro_recall", "f1_score": "macro_f1"}
+
+
+def label_metrics_of(tally: Tally, wanted: Collection[str] | None = None) -> dict[str, Floats]:
+    """The metrics that follow from the confusion matrix alone, [B] each; those `wanted`, and maybe more."""
+    if wanted is not None:
+        wanted = {_SHORT.get(name, name) for name in wanted}
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores = _label_metrics(tally)
-    scores["precision"] = scores["macro_precision"]
-    scores["recall"] = scores["macro_recall"]
-    scores["f1_score"] = scores["macro_f1"]
-    return scores
+        scores = _label_metrics(tally, wanted)
+    return scores | {short: scores[name] for short, name in _SHORT.items() if name in scores}
 
 
 def class_metrics_of(tally: Tally) -> dict[str, Floats]:
@@ -101,34 +106,44 @@ def _zero_for_nothing(ratio: Floats) -> Floats:
     return np.where(np.isnan(ratio), 0.0, ratio)
 
 
-def _label_metrics(tally: Tally) -> dict[str, Floats]:
+def _label_metrics(tally: Tally, wanted: Collection[str] | None) -> dict[str, Floats]:
+    """Resamples are evaluated by the million: what nobody wants is not computed."""
+
+    def needs(*names: str) -> bool:
+        return wanted is None or any(name in wanted for name in names)
+
     support, predicted, hits = _margins(tally)
     n = support.sum(1)
-    present = support > 0
-    seen = (support + predicted) > 0
-    recall = _zero_for_nothing(hits / support)
-    parts = {
-        "precision": _zero_for_nothing(hits / predicted),
-        "recall": recall,
-        "f1": _zero_for_nothing(2 * hits / (support + predicted)),
+    scores = {"accuracy": hits.sum(1) / n}
+    if needs("balanced_accuracy"):
+        recall = _zero_for_nothing(hits / support)
+        scores["balanced_accuracy"] = recall.sum(1) / (support > 0).sum(1)
+    ratios = {
+        "precision": (hits, predicted),
+        "recall": (hits, support),
+        "f1": (2 * hits, support + predicted),
     }
-    accuracy = hits.sum(1) / n
-    scores = {"accuracy": accuracy, "balanced_accuracy": recall.sum(1) / present.sum(1)}
-    for name, values in parts.items():
+    for name, (over, among) in ratios.items():
+        if not needs(f"macro_{name}", f"weighted_{name}", f"micro_{name}"):
+            continue
+        values = _zero_for_nothing(over / among)
+        seen = (support + predicted) > 0
         scores[f"macro_{name}"] = (values * seen).sum(1) / seen.sum(1)
         scores[f"weighted_{name}"] = (values * support).sum(1) / n
         # Every image has one label and one prediction, so the micro average is the accuracy.
-        scores[f"micro_{name}"] = accuracy
+        scores[f"micro_{name}"] = scores["accuracy"]
     ids = np.arange(support.shape[1], dtype=np.float64)
     distance = np.abs(ids[:, None] - ids[None, :])
     for name, weight in (("linear_kappa", distance), ("quadratic_kappa", distance**2)):
-        observed = np.einsum("bac,ac->b", tally.confusion, weight)
-        expected = ((support @ weight) * predicted).sum(1) / n
-        scores[name] = 1 - observed / expected
-    covariance = hits.sum(1) * n - (support * predicted).sum(1)
-    spread = (n**2 - (support**2).sum(1)) * (n**2 - (predicted**2).sum(1))
-    mcc = np.where(spread > 0, covariance / np.sqrt(spread), 0.0)
-    scores["mcc"] = np.where(n > 0, mcc, np.nan)
+        if needs(name):
+            observed = np.einsum("bac,ac->b", tally.confusion, weight)
+            expected = ((support @ weight) * predicted).sum(1) / n
+            scores[name] = 1 - observed / expected
+    if needs("mcc"):
+        covariance = hits.sum(1) * n - (support * predicted).sum(1)
+        spread = (n**2 - (support**2).sum(1)) * (n**2 - (predicted**2).sum(1))
+        mcc = np.where(spread > 0, covariance / np.sqrt(spread), 0.0)
+        scores["mcc"] = np.where(n > 0, mcc, np.nan)
     return scores
 
 
