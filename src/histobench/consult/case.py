@@ -11,6 +11,7 @@ from pathlib import Path
 
 from histobench.core.atomic import write_text
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain_text
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def read_cases(path: Path) -> list[Case]:
     """The cases of a file that `write_cases` wrote."""
     cases = []
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_plain_text(path).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise HistobenchError(
             f"cannot read the cases {path}: {error}; run histobench consult prepare"

@@ -11,6 +11,7 @@ from typing import Any
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain
 
 FILE = "cassette.parquet"
 COLUMNS = ("key", "image", "encoder", "arm", "tool", "arguments", "answer")
@@ -90,7 +91,7 @@ def read_cassette(path: Path) -> Cassette:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(check_plain(path))
     except (OSError, pa.ArrowException) as error:
         raise HistobenchError(
             f"cannot read the cassette {path}: {error}; run histobench consult prepare"

@@ -17,6 +17,7 @@ from histobench.consult.case import Case, read_cases
 from histobench.consult.cassette import FILE, Cassette, read_cassette
 from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain, read_plain_text
 
 STUDY = "study.json"
 CASES = "cases.jsonl"
@@ -99,26 +100,31 @@ class Study:
         """What runs on this study depend on."""
         digest = hashlib.sha256()
         for name in (CASES, FILE):
-            digest.update((self.folder / name).read_bytes())
+            digest.update(read_plain(self.folder / name))
         return digest.hexdigest()[:16]
 
     def pictures(self) -> dict[str, Path]:
         """Where the pictures of cases and neighbours were when the study was prepared, by content hash."""
         path = self.folder / PICTURES
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_plain_text(path))
             return {str(image): Path(place) for image, place in found.items()}
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise HistobenchError(f"cannot read {path}: {error}; prepare the study again") from error
 
     def lessons(self, part: str) -> Lessons:
         """The `train` or `val` regions that reference agents are fitted on."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         path = self.folder / LESSONS
-        if not path.is_file():
-            raise HistobenchError(f"{self.folder} has no {LESSONS}; run histobench consult prepare")
-        rows = [row for row in pq.read_table(path).to_pylist() if row["part"] == part]
+        try:
+            table = pq.read_table(check_plain(path))
+        except (OSError, pa.ArrowException) as error:
+            raise HistobenchError(
+                f"cannot read the lessons {path}: {error}; run histobench consult prepare"
+            ) from error
+        rows = [row for row in table.to_pylist() if row["part"] == part]
         roles = [encoder.role for encoder in self.facts.encoders] if part == "val" else []
         return Lessons(
             np.array([row["label"] for row in rows], dtype=np.int64),
@@ -132,7 +138,7 @@ def open_study(folder: str | Path) -> Study:
     folder = Path(folder)
     path = folder / STUDY
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(read_plain_text(path, limit=HAND_WRITTEN))
         if record["version"] != VERSION:
             raise HistobenchError(f"{path} is of version {record['version']}, this one reads {VERSION}")
         encoders = tuple(EncoderFacts(**encoder) for encoder in record.pop("encoders"))
@@ -143,7 +149,9 @@ def open_study(folder: str | Path) -> Study:
         }
         facts = StudyFacts(encoders=encoders, **plain)
     except OSError as error:
-        raise HistobenchError(f"{folder} holds no study ({error}); run histobench consult prepare") from error
+        raise HistobenchError(
+            f"{folder} holds no study ({error.strerror or error}); run histobench consult prepare"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise HistobenchError(f"{path} is no study ({error!r}); prepare it again") from error
     return Study(folder, facts, tuple(read_cases(folder / CASES)))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain
 
 #: Errors that say nothing about the file itself.
 PASSING = frozenset(
@@ -45,7 +46,7 @@ def patiently(read: Callable[[], T]) -> T:
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file; an OSError that is left is not one that passed by itself."""
-    return patiently(path.read_bytes)
+    return patiently(lambda: read_plain(path))
 
 
 def read_note(path: Path) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain
 
 #: Column -> kind; the order is the order in the file.
 COLUMNS: dict[str, str] = {
@@ -49,7 +50,7 @@ def read_table(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path, schema=_schema(), partitioning=None)
+        return pq.read_table(check_plain(path), schema=_schema(), partitioning=None)
     except (pa.ArrowInvalid, OSError) as error:
         raise HistobenchError(
             f"{path}: {error}; remove it and run again: it is made from the JSON files"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from histobench.core.plain_file import read_plain_text
 from histobench.report.image_source import ImageSource
 from histobench.report.payload import rounded, write_payload
 from histobench.report.robustness_payload import robustness_payload
@@ -54,7 +55,7 @@ def stress_payload(results_dir: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted(results_dir.rglob(f"Robustness/{STRESS}")):
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_plain_text(path))
             changes = [
                 {
                     "name": str(name),

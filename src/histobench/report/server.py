@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain
 from histobench.report.page import POLICY
 from histobench.report.site_folder import site_folder
 
@@ -149,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path = file_of(self.server.site, self.path)
         try:
-            content = None if path is None else path.read_bytes()
+            content = None if path is None else read_plain(path)
         except OSError:  # the site was replaced meanwhile
             content = None
         if path is None or content is None:

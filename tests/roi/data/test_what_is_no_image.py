@@ -36,12 +36,12 @@ def test_devices_pipes_sockets_and_folders_are_named_and_never_read(tmp_path: Pa
         found = check_dataset(scan_dataset(tmp_path / "t.csv"))
         told = [finding.message for finding in found.of("unreadable image")]
         assert len(told) == 5
-        assert sum("not a plain file" in text for text in told) == 4
-        assert sum("this is a folder" in text for text in told) == 1
+        assert all("not a plain file" in text for text in told)
+        assert sum("it is a folder" in text for text in told) == 1
         for path in rows:
-            with pytest.raises(HistobenchError, match=r"not a plain file|this is a folder"):
+            with pytest.raises(HistobenchError, match="not a plain file"):
                 open_rgb(path)
-            with pytest.raises(OSError, match=r"not a plain file|this is a folder"):
+            with pytest.raises(OSError, match="not a plain file"):
                 locate(path).read()
 
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain, read_plain_text
 from histobench.core.redaction import redact
 from histobench.mint.agents.client import Endpoint, Question, clean_completion
 from histobench.mint.agents.completion import Completion, MalformedAnswerError, ProviderError
@@ -85,13 +86,13 @@ class HostedCarrier(BatchCarrier):
         """Upload, start, wait, fetch."""
         import httpx
 
-        first = json.loads(requests.read_text(encoding="utf-8").partition("\n")[0])
+        first = json.loads(read_plain_text(requests).partition("\n")[0])
         try:
             with httpx.Client(headers=self._headers, timeout=120.0) as client:
                 file = self._json(
                     client.post(
                         f"{self._base}/files",
-                        files={"file": (requests.name, requests.read_bytes(), "application/jsonl")},
+                        files={"file": (requests.name, read_plain(requests), "application/jsonl")},
                         data={"purpose": "batch"},
                     )
                 )
@@ -217,7 +218,7 @@ class BatchEndpoint(Endpoint):
             temporary.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
         self._carrier.carry(requests, answers)
         found: dict[str, Any] = {}
-        for text in answers.read_text(encoding="utf-8").splitlines():
+        for text in read_plain_text(answers).splitlines():
             if text.strip():
                 record = json.loads(text)
                 found[record["custom_id"]] = record.get("response") or {"error": record.get("error")}

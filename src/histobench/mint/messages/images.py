@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain
 from histobench.mint.messages.parts import Image
 
 #: Longest side in pixels and size of the file; the narrowest of the documented limits of the providers.
@@ -30,7 +31,7 @@ def load_image(source: bytes | str | Path, *, max_side: int = MAX_SIDE, max_byte
 
     name = "the picture" if isinstance(source, bytes) else str(source)
     try:
-        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        data = source if isinstance(source, bytes) else read_plain(source)
         with Pillow.open(io.BytesIO(data)) as picture:
             media_type = MEDIA_TYPES.get(picture.format or "")
             if media_type and len(data) <= max_bytes and max(picture.size) <= max_side:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from histobench.core.plain_file import read_plain
 from histobench.mint.messages.parts import (
     Image,
     Message,
@@ -58,7 +59,7 @@ def picture_files(record: Mapping[str, Any]) -> list[str]:
 
 def load_from(folder: Path) -> Callable[[str], bytes]:
     """Reads pictures that lie beside the results in `folder`."""
-    return lambda name: (folder / IMAGES / Path(name).name).read_bytes()
+    return lambda name: read_plain(folder / IMAGES / Path(name).name)
 
 
 def part_record(part: Part, *, inline: bool = False) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain_text
 from histobench.mint.prompts.literal_source import LiteralSource
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import Tool
@@ -76,7 +77,7 @@ class PublishedWording:
 
     def _read(self, path: Path) -> str:
         try:
-            return (self._folder / path).read_text(encoding="utf-8")
+            return read_plain_text(self._folder / path)
         except (OSError, UnicodeDecodeError) as error:
             raise HistobenchError(
                 f"cannot read the published prompts {self._folder / path}: {error}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain
 from histobench.mint.replay.execution import Replayed
 from histobench.mint.replay.recording import Recording
 
@@ -22,7 +23,7 @@ class Journal:
         self._known: dict[str, dict[str, Any]] = {}
         if self._path and self._path.exists():
             try:
-                lines = self._path.read_bytes().split(b"\n")
+                lines = read_plain(self._path).split(b"\n")
             except OSError as error:
                 raise HistobenchError(f"cannot read the journal {self._path}: {error}") from error
             for line in lines:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import is_no_folder, open_plain
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.tasks.rule import Rule
 
@@ -88,12 +89,12 @@ class Recording:
 def read_recordings(folder: str | Path) -> Iterator[Recording]:
     """Every episode of the `*.k5.jsonl.gz` files of a folder, or of one such file."""
     folder = Path(folder)
-    files = [folder] if folder.is_file() else sorted(folder.glob(f"*.k*{SUFFIX}"))
+    files = [folder] if is_no_folder(folder) else sorted(folder.glob(f"*.k*{SUFFIX}"))
     if not files:
         raise HistobenchError(f"no recorded episodes in {folder} (files ending with .k5{SUFFIX})")
     for path in files:
         try:
-            with gzip.open(path, "rt", encoding="utf-8") as lines:
+            with open_plain(path) as file, gzip.open(file, "rt", encoding="utf-8") as lines:
                 for number, line in enumerate(lines, start=1):
                     if not line.strip():
                         continue

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import CodeGenTask
@@ -85,7 +86,7 @@ def _case(record: Mapping[str, Any], solution: str, recorded: bool, now: bool) -
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
+        with open_plain(path) as file, gzip.open(file, "rt", encoding="utf-8") as lines:
             for line in lines:
                 yield json.loads(line)
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from histobench.core.plain_file import read_plain
+
 DETAILS = "details.jsonl"
 
 
@@ -15,7 +17,7 @@ def read_details(results: Path) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         return {}
     details: dict[str, dict[str, Any]] = {}
-    for line in path.read_bytes().split(b"\n"):
+    for line in read_plain(path).split(b"\n"):
         try:
             record = json.loads(line)
             details[str(record["task_id"])] = record  # of two, the later belongs to the result

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -12,6 +14,7 @@ from typing import Any
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain
 
 NO_FEEDBACK = "None"
 #: The families of the published datasets, for tables and recordings that do not name them.
@@ -84,13 +87,16 @@ def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
     """The rows of a table of outcomes (`.csv` or `.csv.gz`)."""
     path = Path(path)
     try:
-        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as lines:
+        with open_plain(path) as file:
+            lines = io.TextIOWrapper(
+                gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file, newline=""
+            )
             for number, row in enumerate(csv.DictReader(lines), start=2):
                 try:
                     yield _outcome(row)
                 except (KeyError, ValueError, TypeError) as error:
                     raise HistobenchError(f"{path}:{number}: not an outcome ({error!r})") from error
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
         raise HistobenchError(f"cannot read the outcomes {path}: {error}") from error
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import is_no_folder, read_plain_text
 from histobench.mint.configs.cell import Cell, parse_cell
 from histobench.mint.envs.turn_loop import ASSISTANT
 from histobench.mint.messages.parts import Message
@@ -97,7 +98,7 @@ class StoredEpisode:
 def find_result_files(path: str | Path) -> list[Path]:
     """A results file, or all of them below a folder."""
     path = Path(path)
-    files = [path] if path.is_file() else sorted(path.rglob(FILE))
+    files = [path] if is_no_folder(path) else sorted(path.rglob(FILE))
     if not files:
         raise HistobenchError(f"no {FILE} in {path}")
     return files
@@ -106,11 +107,11 @@ def find_result_files(path: str | Path) -> list[Path]:
 def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
     """Every whole line of a results file; a torn last line is an episode that was not finished."""
     path = Path(path)
-    cell = parse_cell(path.resolve().parent.as_posix())
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise HistobenchError(f"cannot read the results {path}: {error}") from error
+    cell = parse_cell(path.resolve().parent.as_posix())
     details = read_details(path)
     lines = text.split("\n")
     for number, line in enumerate(lines, start=1):

@@ -10,6 +10,7 @@ from typing import Any
 
 from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain_text
 from histobench.mint.messages.parts import Image
 from histobench.mint.messages.record import IMAGES
 from histobench.mint.results.details import DETAILS
@@ -92,7 +93,7 @@ class CellStore:
             write_json(path, record)
             return
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
+            before = json.loads(read_plain_text(path))
         except (OSError, ValueError) as error:
             raise HistobenchError(f"cannot read {path}: {error}") from error
         changed = [name for name in settings if before.get(name) != settings[name]]

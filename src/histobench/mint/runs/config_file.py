@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_data import read_json
+from histobench.core.plain_file import HAND_WRITTEN, is_no_folder, read_plain_text
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.factory import player_name
 from histobench.mint.agents.spec import AgentSpec, parse_agent
@@ -45,7 +46,7 @@ def read_configs(
 ) -> list[ConfiguredCell]:
     """The cells of a file or of all `.json` files below a folder; `agent` plays in place of theirs."""
     path = Path(path)
-    files = [path] if path.is_file() else sorted(path.rglob("*.json"))
+    files = [path] if is_no_folder(path) else sorted(path.rglob("*.json"))
     if not files:
         raise HistobenchError(
             f"no configuration (.json) at {path}; `histobench mint configs FOLDER` writes some"
@@ -55,7 +56,11 @@ def read_configs(
 
 def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> ConfiguredCell:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        text = read_plain_text(path, limit=HAND_WRITTEN)
+    except (OSError, UnicodeDecodeError) as error:
+        raise HistobenchError(f"cannot read the configuration {path}: {error}") from error
+    config = read_json(text, where=str(path))
+    try:
         cell = parse_cell(config["output_dir"])
         output = Path(str(config["output_dir"]).removesuffix(cell.path) or ".")
         cell = replace(cell, **{key: config["env_config"][key] for key in cell.env_config})
@@ -73,7 +78,7 @@ def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> 
             rule=rule,
             data=_data_place(config["task"]["filepath"], dataset),
         )
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HistobenchError(f"{path} is not a configuration of a run ({error!r})") from error
     except HistobenchError as error:
         raise HistobenchError(f"{path}: {error}") from error
@@ -126,7 +131,7 @@ def _dataset(cell: Cell, config: Mapping[str, Any]) -> Dataset:
 def _data_place(filepath: str, dataset: Dataset) -> Path:
     """The file of the tasks; where there is none by that name, the folder of all datasets."""
     path = Path(filepath)
-    if path.is_file():
+    if is_no_folder(path):
         return path
     return path.parent if dataset.is_games else path.parent.parent
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain, read_plain
 
 
 class LineJournal:
@@ -23,6 +24,8 @@ class LineJournal:
         self._lock = threading.Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                check_plain(self.path)
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
             raise HistobenchError(f"cannot write {self.path}: {error.strerror}") from error
@@ -47,7 +50,7 @@ class LineJournal:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """All lines, from the first."""
-        for number, line in enumerate(self.path.read_bytes().split(b"\n"), start=1):
+        for number, line in enumerate(read_plain(self.path).split(b"\n"), start=1):
             if line.strip():
                 yield _record(self.path, number, line)
 
@@ -69,7 +72,7 @@ class LineJournal:
 
     def _repair(self) -> bool:
         """Cut a torn last line off, or end a whole one; returns whether something was cut."""
-        content = self.path.read_bytes()
+        content = read_plain(self.path)
         if not content or content.endswith(b"\n"):
             return False
         start = content.rfind(b"\n") + 1

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import is_no_folder
 from histobench.mint.configs.config_variables import DATASET_DIR
 from histobench.mint.configs.dataset import Dataset, select_datasets
 from histobench.mint.runs.quickstart import BUILT_IN, built_in_dataset
@@ -32,7 +33,7 @@ def choose_datasets(names: Iterable[str]) -> list[Dataset]:
 def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = None) -> list[Task]:
     """The first `limit` tasks of a dataset in the folder `data`, or in that very file."""
     place = Path(data) if data else Path(DATASET_DIR)
-    if place.is_file():
+    if is_no_folder(place):
         path = place
     elif dataset.is_games:
         from histobench.mint.alfworld.games import find_games

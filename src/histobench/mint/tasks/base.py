@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain_text
 from histobench.mint.tasks.rule import Rule
 
 EXAMPLES = Path(__file__).parent / "in_context_examples"
@@ -70,7 +71,7 @@ class Task:
         file = "with_tool_and_feedback.txt" if with_feedback else "with_tool.txt"
         path = Path(self.in_context_example_dir) / self.task_name / file
         try:
-            return path.read_text(encoding="utf-8")
+            return read_plain_text(path)
         except OSError as error:
             raise HistobenchError(f"{type(self).__name__}: no worked example at {path}") from error
 
@@ -123,7 +124,9 @@ def read_records(path: str | Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     try:
         # Not splitlines: a prompt may hold one of the rarer line ends of Unicode.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # some editors begin a file with a mark
+        lines = read_plain_text(path, encoding="utf-8-sig").split(
+            "\n"
+        )  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise HistobenchError(f"cannot read the tasks {path}: {error}") from error
     for number, line in enumerate(lines, start=1):

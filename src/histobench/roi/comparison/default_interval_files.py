@@ -11,6 +11,7 @@ from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain_text
 from histobench.core.statistics.intervals import Interval
 from histobench.roi.comparison.metric_intervals import METHOD, run_metric_intervals
 from histobench.roi.comparison.run_intervals import RESAMPLED, by_class_of
@@ -38,7 +39,7 @@ def write_default_intervals(run: StoredRun, digest: str, *, force: bool = False)
 def default_intervals(run: StoredRun, digest: str) -> dict[str, Any] | None:
     """The content of a run's file; None where it is not there, broken, of other predictions or old rules."""
     try:
-        content = json.loads(TaskFiles.beside(run.path).intervals.read_text(encoding="utf-8"))
+        content = json.loads(read_plain_text(TaskFiles.beside(run.path).intervals))
         current = content["predictions_sha256"] == digest and content.get("rules") == RULES
         return content if current and content["metrics"] else None
     except (OSError, ValueError, KeyError, TypeError):

@@ -11,6 +11,7 @@ from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain, read_plain_text
 from histobench.roi.comparison.default_interval_files import default_intervals, write_default_intervals
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
 from histobench.roi.results.layout import TaskFiles
@@ -107,7 +108,7 @@ def _digest(files: TaskFiles) -> str:
     digest = hashlib.sha256()
     for path in (files.detailed, files.per_episode):
         if path.exists():
-            digest.update(path.read_bytes())
+            digest.update(read_plain(path))
     if files.per_episode.exists() and files.episode_predictions.exists():
         digest.update(b"predictions of every episode")
     return digest.hexdigest()
@@ -116,7 +117,7 @@ def _digest(files: TaskFiles) -> str:
 def _existing(path: Path, digest: str) -> dict[str, Any] | None:
     """The stored intervals, unless they are broken or belong to other predictions."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_plain_text(path))
         return content if content["predictions_sha256"] == digest and content["metrics"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import HAND_WRITTEN
 from histobench.roi.data.text_file import read_text
 
 #: How a line may pair a name with an id, the documented forms first.
@@ -26,7 +27,7 @@ def read_class_map(path: str | Path) -> tuple[str, ...]:
     A name may contain commas and colons: in `Name,ID` the last comma counts, in `ID:Name` the first colon.
     """
     path = Path(path)
-    lines = _content(read_text(path, what="class map"))
+    lines = _content(read_text(path, what="class map", limit=HAND_WRITTEN))
     form = _form_of(lines)
     named = _parse(path, lines, form) if form else [(line, i, name) for i, (line, name) in enumerate(lines)]
     _check_names(path, [(line, name) for line, _, name in named])

@@ -11,7 +11,6 @@ import errno
 import functools
 import hashlib
 import os
-import stat
 import struct
 import tarfile
 import zipfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain, open_plain, plain_descriptor
 
 #: What a container file ends with, followed by a slash and the name of an image in it.
 CONTAINERS = (".tar", ".zip", ".npy", ".h5", ".hdf5")
@@ -43,7 +43,7 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
 
     def read(self) -> bytes:
         """The bytes of an image file, in one read."""
-        with open(self.file, "rb", buffering=0, opener=_opened_regular) as handle:
+        with open(self.file, "rb", buffering=0, opener=plain_descriptor) as handle:
             if self.size < 0:
                 size = os.fstat(handle.fileno()).st_size
                 if size > _MOST_BYTES:
@@ -58,20 +58,6 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
             width, _, height = detail.partition("x")
             return f"P6\n{width} {height}\n255\n".encode() + data
         return _inflated(data, int(detail), self.name)
-
-
-def _opened_regular(path: str, flags: int) -> int:
-    """A descriptor of a plain file; pipes, devices and sockets have no end, or nobody at the other one."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        if os.path.isdir(path):
-            raise IsADirectoryError(errno.EISDIR, "this is a folder, not an image", path)
-        raise OSError(errno.EINVAL, "not a plain file (a pipe, a device or a socket)", path)
-    # Should a pipe take its place meanwhile, opening it does not wait for a writer.
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a plain file (a pipe, a device or a socket)", path)
-    return descriptor
 
 
 def _read_whole(descriptor: int, size: int) -> bytes:
@@ -158,7 +144,7 @@ def hdf5_rows(file: str, dataset: str) -> Rows:
 
 def _state(file: str, kind: str) -> tuple[int, int]:
     try:
-        found = os.stat(file)
+        found = os.stat(check_plain(file))
     except OSError as error:
         raise HistobenchError(f"cannot read the {kind} file {file}: {error.strerror}") from error
     return found.st_size, found.st_mtime_ns
@@ -190,7 +176,7 @@ def _zip_member(archive: str, name: str, entry: zipfile.ZipInfo) -> ImageRef:
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise HistobenchError(f"{name} is compressed in a way that is not read in place; unpack the archive")
     # The data begin after the local header, whose name and extra field may differ from the directory's.
-    with open(archive, "rb") as handle:
+    with open_plain(archive) as handle:
         handle.seek(entry.header_offset)
         header = handle.read(_ZIP_LOCAL_HEADER.size)
     if len(header) < _ZIP_LOCAL_HEADER.size or header[:4] != b"PK\x03\x04":
@@ -212,7 +198,7 @@ def _npy_header(file: str, size: int, changed: int) -> Rows:
     import numpy as np
 
     try:
-        with open(file, "rb") as handle:
+        with open_plain(file) as handle:
             version = np.lib.format.read_magic(handle)
             read = (
                 np.lib.format.read_array_header_1_0

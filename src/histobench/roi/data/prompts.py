@@ -10,6 +10,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_data import read_json, read_yaml
+from histobench.core.plain_file import HAND_WRITTEN
 from histobench.roi.data.text_file import read_text
 
 #: Where the class name goes in a template.
@@ -54,7 +55,7 @@ def read_prompts(path: str | Path, classes: Sequence[str]) -> Prompts:
     sets of `classnames` and `templates`, are read too.
     """
     path = Path(path)
-    text = read_text(path, what="prompt file")
+    text = read_text(path, what="prompt file", limit=HAND_WRITTEN)
     if path.suffix.lower() == ".json":
         return _from_mapping(path, _json_of(path, text), tuple(classes))
     if path.suffix.lower() in (".yaml", ".yml"):

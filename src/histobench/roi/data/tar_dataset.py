@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.folder_dataset import IMAGE_SUFFIXES
 from histobench.roi.data.image_names import image_names
@@ -116,7 +117,7 @@ def _samples(shard: Path, problems: list[Problem], site_columns: Sequence[str]) 
         if match and not match[1].rpartition("/")[2].startswith("."):
             by_key[match[1]][f".{match[2].lower()}"] = member
     samples = []
-    with shard.open("rb") as handle:
+    with open_plain(shard) as handle:
 
         def text_of(member: str) -> str:
             offset, size = members[member]

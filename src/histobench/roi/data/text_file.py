@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_file import LISTED, read_plain
 
 
-def read_text(path: str | Path, *, what: str) -> str:
+def read_text(path: str | Path, *, what: str, limit: int = LISTED) -> str:
     """The content of a UTF-8 text file without its byte-order mark; `what` names the file in errors."""
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = read_plain(path, limit=limit)
     except FileNotFoundError:
         raise HistobenchError(f"{what} {path} does not exist{_nearest_file(path)}") from None
-    except IsADirectoryError:
-        raise HistobenchError(f"{what} {path} is a folder, not a file") from None
     except OSError as error:
         raise HistobenchError(f"cannot read {what} {path}: {error.strerror or error}") from error
     try:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain
 from histobench.roi.encoders.checkpoint_files import INDEX, shards_of
 from histobench.roi.encoders.file_kind import kind_of
 
@@ -154,7 +155,7 @@ def _read_pickle(path: Path) -> Any:
     # Training scripts often leave their parsed arguments in the file; a Namespace only holds values.
     try:
         # By its handle: given a name, torch would judge the file by how that ends.
-        with path.open("rb") as handle, torch.serialization.safe_globals([argparse.Namespace]):
+        with open_plain(path) as handle, torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(handle, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise HistobenchError(

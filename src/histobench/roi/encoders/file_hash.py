@@ -10,6 +10,7 @@ from pathlib import Path
 from histobench.core.atomic import write_json
 from histobench.core.cache_folder import cache_dir as cache_dir
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain, read_plain_text
 
 #: Bytes of a file that is read again rather than trusted to be unchanged.
 SMALL = 2**24
@@ -51,12 +52,12 @@ def _memory() -> Path:
 
 def _read_known() -> dict[str, str]:
     try:
-        content = json.loads(_memory().read_text(encoding="utf-8"))
+        content = json.loads(read_plain_text(_memory()))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as handle:
+    with open_plain(path) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

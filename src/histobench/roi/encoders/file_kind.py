@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain
 
 HEAD_BYTES = 512
 #: The largest header that the safetensors format allows.
@@ -30,8 +31,8 @@ STRANGERS = (
 def kind_of(path: Path) -> str:
     """`safetensors`, `zip`, `truncated zip` or `pickle`; anything that cannot be weights is an error."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as handle:
+        with open_plain(path) as handle:
+            size = path.stat().st_size
             head = handle.read(HEAD_BYTES)
     except OSError as error:
         raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_file import check_plain
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import sha256_now
 from histobench.roi.encoders.own_files import files_opened, loose_arrays, own_files
@@ -31,8 +32,12 @@ def from_file(name: str, *, resize_size: int | None = None) -> BasePatchEncoder:
         raise HistobenchError(f"{name}: the zoo has an encoder {alias!r} already; choose another name")
     file, _, attribute = target.rpartition(":")
     path = Path(file).expanduser().resolve()
-    if not path.is_file():
-        raise HistobenchError(f"the encoder file {path} does not exist")
+    try:
+        check_plain(path)
+    except FileNotFoundError:
+        raise HistobenchError(f"the encoder file {path} does not exist") from None
+    except OSError as error:
+        raise HistobenchError(f"cannot read the encoder file {path}: {error.strerror}") from None
     with files_opened() as opened:
         module = load_own_module(path)
         factory = getattr(module, attribute, None)

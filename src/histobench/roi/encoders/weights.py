@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_data import read_json
+from histobench.core.plain_file import HAND_WRITTEN, is_no_folder, read_plain_text
 from histobench.roi.encoders.checkpoint_files import INDEX, checkpoint_sha256
 from histobench.roi.encoders.download import fetch_from_hub, fetch_from_url, find_in_cache
 from histobench.roi.encoders.spec import EncoderSpec
@@ -192,13 +192,10 @@ def _check_spelling(table: Path, names: Sequence[str], filled: Sequence[str]) ->
 def read_table(table: Path) -> dict[str, str]:
     """A table of checkpoint paths by encoder name, as in `model_utils/model_weights.json`."""
     try:
-        content: Any = json.loads(table.read_text(encoding="utf-8"))
+        text = read_plain_text(table, limit=HAND_WRITTEN)
     except (OSError, UnicodeDecodeError) as error:
         raise HistobenchError(f"cannot read {table}: {error}") from error
-    except json.JSONDecodeError as error:
-        raise HistobenchError(f"{table} is not valid JSON: line {error.lineno}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise HistobenchError(f"{table} is not a table of checkpoints: {error}") from error
+    content = read_json(text, where=str(table))
     if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
         raise HistobenchError(f'{table}: expected {{"encoder": "path or empty", ...}}')
     return content
@@ -247,7 +244,7 @@ def _nothing_in(folder: Path, spec: EncoderSpec) -> HistobenchError:
 
 
 def _checkpoint_in(path: Path, spec: EncoderSpec, *, given_by: str) -> Path:
-    if path.is_file():
+    if is_no_folder(path):
         if path.suffix not in SUFFIXES and not path.name.endswith(INDEX):
             raise HistobenchError(
                 f"{given_by}: {path} is not a checkpoint ({', '.join(SUFFIXES)} or a hub-style folder)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import yaml
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import read_yaml
+from histobench.core.plain_file import HAND_WRITTEN, read_plain_text
 from histobench.roi.encoders.spec import EncoderSpec, parse_spec
 
 BUILT_IN = Path(__file__).with_name("zoo.yaml")
@@ -50,11 +53,10 @@ def _stamp(path: Path) -> int:
 def _read_file(path: Path, stamp: int) -> dict[str, EncoderSpec]:
     """The entries of one file; `stamp` makes an edited file be read again."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = read_plain_text(path, limit=HAND_WRITTEN)
     except (OSError, UnicodeDecodeError) as error:
         raise HistobenchError(f"cannot read the encoder file {path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise HistobenchError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(text, where=str(path), loader=_Loader)
     if not isinstance(content, dict):
         raise HistobenchError(f"{path}: expected one entry per encoder (name: fields)")
     return {str(name): parse_spec(str(name), entry, where=path.name) for name, entry in content.items()}
@@ -64,9 +66,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """The safe YAML loader, with two traps removed: `1e-5` is a number, a repeated name is an error."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value]
-        for name in names:
-            if names.count(name) > 1 and name != "<<":
+        names = Counter(str(key.value) for key, _ in node.value)
+        for name, count in names.items():
+            if count > 1 and name != "<<":
                 raise yaml.YAMLError(f"{name!r} occurs twice, line {node.start_mark.line + 1}")
         result: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return result

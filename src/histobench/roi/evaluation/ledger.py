@@ -10,6 +10,7 @@ from typing import Any
 
 from histobench import __version__
 from histobench.core.atomic import write_json
+from histobench.core.plain_file import HAND_WRITTEN, read_plain_text
 from histobench.core.reading import read_note
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
@@ -47,7 +48,7 @@ def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
         "preset": request.preset,
         "seed": request.seed,
         "options": {name: str(value) for name, value in asdict(request.options).items()},
-        "prompts": prompts.read_text(encoding="utf-8") if prompts and prompts.is_file() else "",
+        "prompts": read_plain_text(prompts, limit=HAND_WRITTEN) if prompts and prompts.is_file() else "",
         "version": __version__,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_file import check_plain
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.features.feature_set import FeatureSet
@@ -166,12 +167,12 @@ class _WatchedFile:
 
 
 def _plain_content(path: Path) -> Any:
-    if not path.is_file():
+    if not path.exists():
         raise HistobenchError(f"there is no feature file {path}")
     try:
         with torch.serialization.safe_globals(_numpy_globals()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, of no use to a reader
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(check_plain(path), map_location="cpu", weights_only=True)
     except OSError as error:
         raise _bad(path, f"cannot be read: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_data import LARGEST, read_yaml
+from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain_text
 from histobench.core.plain_name import check_plain_name
 from histobench.roi.data.cross_validation import Scheme, scheme_of
 from histobench.roi.data.source import DatasetSource
@@ -122,7 +123,7 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
     """The plain values of a plan file, not yet checked."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_plain_text(path, limit=HAND_WRITTEN, encoding="utf-8-sig")
     except OSError as error:
         raise HistobenchError(f"cannot read the plan {path}: {error.strerror}") from error
     except UnicodeDecodeError:
@@ -228,8 +229,14 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
     for name in ("class2id", "prompts"):
         if values.get(name):
             given[name] = base / Path(str(values[name])).expanduser()
-            if not given[name].is_file():
-                raise HistobenchError(f"{where}: {name} {given[name]} does not exist")
+            try:
+                check_plain(given[name])
+            except FileNotFoundError:
+                raise HistobenchError(f"{where}: {name} {given[name]} does not exist") from None
+            except OSError as error:
+                raise HistobenchError(
+                    f"{where}: cannot read {name} {given[name]}: {error.strerror}"
+                ) from None
     if public is not None:
         given.setdefault("class2id", public.classes_file)
     for name in ("split", "group_regex", "group_column", "site_regex"):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain, open_plain, read_plain_text
 from histobench.roi.registry.entry import RemoteFile
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _discard(path: Path, *, keep: bool) -> None:
 
 def _hashes(path: Path) -> tuple[str, str]:
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with path.open("rb") as handle:
+    with open_plain(path) as handle:
         while chunk := handle.read(_CHUNK):
             md5.update(chunk)
             sha256.update(chunk)
@@ -149,7 +150,7 @@ def _source(file: RemoteFile, dataset: str) -> str | Path:
 def _copy(source: Path, part: Path, file: RemoteFile, progress: Progress | None) -> None:
     if not source.is_file():
         raise HistobenchError(f"the mirror has no {source}; unset {MIRROR_VARIABLE}, or put the file there")
-    shutil.copyfile(source, part)
+    shutil.copyfile(check_plain(source), part)
     if progress:
         progress(file.name, part.stat().st_size, file.bytes)
 
@@ -269,7 +270,7 @@ def _expects_page(file: RemoteFile) -> bool:
 
 
 def _looks_like(path: Path) -> str:
-    with path.open("rb") as handle:
+    with open_plain(path) as handle:
         return " (it is a web page)" if _is_page(handle.read(256)) else ""
 
 
@@ -292,7 +293,7 @@ def _note_of(part: Path) -> Path:
 def _resume_point(part: Path, url: str) -> tuple[int, dict[str, Any]]:
     """Bytes that can be kept, and what is known of them; a part of another address is thrown away."""
     try:
-        note = json.loads(_note_of(part).read_text(encoding="utf-8"))
+        note = json.loads(read_plain_text(_note_of(part)))
         if note["url"] == url:
             return part.stat().st_size, note
     except (OSError, ValueError, KeyError, TypeError):

@@ -21,6 +21,7 @@ from typing import Any
 from histobench.core.atomic import write_json, write_text
 from histobench.core.cache_folder import cache_dir
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain_text
 from histobench.roi.registry.catalogue import find
 from histobench.roi.registry.download import Fetched, Progress, check_file, fetch_all
 from histobench.roi.registry.entry import PublicDataset
@@ -143,7 +144,7 @@ def _folder_of(entry: PublicDataset, to: str | Path | None) -> Path:
     if to is not None:
         return Path(to).expanduser() / entry.name
     try:
-        where = json.loads((data_folder() / f"{entry.name}.json").read_text(encoding="utf-8"))
+        where = json.loads(read_plain_text(data_folder() / f"{entry.name}.json"))
         return Path(where["folder"])
     except (OSError, ValueError, KeyError, TypeError):
         return data_folder() / entry.name
@@ -229,7 +230,7 @@ def _record(
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+        value = json.loads(read_plain_text(folder / "dataset.json"))
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain, read_plain, read_plain_text
 from histobench.roi.registry.entry import PublicDataset
 from histobench.roi.registry.unpack import Tree, gunzip, open_tree
 
@@ -183,7 +184,7 @@ def _text(folder: Path, name: str, trees: Sequence[Tree]) -> str:
     """A table that was fetched by itself, or that lies in one of the archives."""
     alone = folder / "downloads" / name
     if alone.is_file():
-        return alone.read_text(encoding="utf-8-sig")
+        return read_plain_text(alone, encoding="utf-8-sig")
     for tree in trees:
         match = next((item for item in tree.names if item == name or item.endswith(f"/{name}")), None)
         if match is not None:
@@ -195,7 +196,7 @@ def _read_member(place: Path, name: str) -> bytes:
     import zipfile
 
     if place.is_dir():
-        return (place / name).read_bytes()
+        return read_plain(place / name)
     if place.suffix.lower() == ".zip":
         with zipfile.ZipFile(place) as box:
             return box.read(name)
@@ -284,7 +285,7 @@ def _from_npz(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> li
 
     source = _archives(folder, rule["archive"])[0]
     rows = []
-    with np.load(source, allow_pickle=False) as box:
+    with np.load(check_plain(source), allow_pickle=False) as box:
         for split in ("train", "val", "test"):
             numbers = box[f"{split}_labels"].reshape(-1)
             target = folder / "images" / f"{source.stem}_{split}.npy"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain
 
 #: Images do not compress: an archive that unpacks to more than this many times its size is a bomb.
 MOST_GROWTH = 50
@@ -273,7 +274,7 @@ class _Chain(io.RawIOBase):
             if self._open is None:
                 if not self._paths:
                     break
-                self._open = self._paths.pop(0).open("rb")
+                self._open = open_plain(self._paths.pop(0))
             part = self._open.read(size if size > 0 else -1)
             if not part:
                 self._open.close()

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -139,7 +140,7 @@ def read_episode_predictions(path: Path, setting: str) -> EpisodePredictions | N
         return None
     prefix = setting or _ALL
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(check_plain(path), allow_pickle=False) as arrays:
             if f"{prefix}/votes" not in arrays:
                 return None
             votes, classes = arrays[f"{prefix}/votes"], arrays[f"{prefix}/classes"].astype(np.int64)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain_text
 from histobench.core.reading import files_below
 from histobench.roi.results.layout import COMPLETE, SPLITS
 from histobench.roi.results.run_identity import RunIdentity
@@ -54,7 +55,7 @@ def _all_results(folder: Path) -> list[Path]:
 
 def read_content(path: Path) -> dict[str, Any]:
     """The content of a `*_complete_results.json`; NaN and infinities, which are no JSON, become null."""
-    content = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=lambda name: None)
+    content = json.loads(read_plain_text(path, encoding="utf-8-sig"), parse_constant=lambda name: None)
     if not isinstance(content, dict):
         raise TypeError("not an object")
     return content

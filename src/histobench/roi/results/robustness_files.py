@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from histobench import __version__
 from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain, read_plain_text
 from histobench.core.plain_name import check_plain_name
 from histobench.core.reading import files_below
 from histobench.roi.results.layout import ROBUSTNESS
@@ -61,7 +62,7 @@ class StoredRobustness:
         if not path.is_file():
             return {}
         try:
-            with np.load(path, allow_pickle=False) as box:
+            with np.load(check_plain(path), allow_pickle=False) as box:
                 return {name: box[name] for name in box.files}
         except (OSError, ValueError, KeyError) as error:
             raise HistobenchError(f"{path} is damaged; measure robustness again") from error
@@ -123,7 +124,7 @@ def load_robustness(results_dir: str | Path) -> list[StoredRobustness]:
         if path.name.startswith("."):
             continue
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_plain_text(path))
             stored = StoredRobustness(path, content)
             if not isinstance(content["measures"], dict) or not stored.images:
                 raise TypeError("measures are missing")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain, read_plain_text
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
 from histobench.roi.results.layout import TaskFiles
@@ -97,7 +98,7 @@ def read_episodes(path: Path) -> dict[str, NDArray[np.float64]] | None:
     if not path.exists():
         return None
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["episodes"]
+        rows = json.loads(read_plain_text(path))["episodes"]
         names = [name for name in rows[0] if name != "episode" and all(is_number(row[name]) for row in rows)]
         return {
             name: np.array([np.nan if row[name] is None else float(row[name]) for row in rows])
@@ -111,7 +112,7 @@ def _table(path: Path) -> tuple[str, list[list[str]], dict[str, int]]:
     """The text of a file of predictions, its rows, and the place of each column."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_plain(path).decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""))
         column = {name: k for k, name in enumerate(next(reader, []))}
         rows = [row for row in reader if row]
@@ -160,7 +161,8 @@ def _column(rows: list[list[str]], column: dict[str, int], name: str) -> list[st
 
 def _first_problem(path: Path, column: dict[str, int]) -> HistobenchError:
     """What is wrong with the first row that cannot be read."""
-    with path.open(newline="", encoding="utf-8-sig") as handle:
+    text = read_plain(path).decode("utf-8-sig")
+    with io.StringIO(text, newline="") as handle:
         reader = csv.reader(handle)
         next(reader, None)
         for row in reader:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain
 from histobench.core.reading import patiently, read_bytes, unreadable
 from histobench.roi.data.dataset import SPLITS, RoiDataset
 from histobench.roi.data.image_ref import ImageRef
@@ -33,7 +34,7 @@ def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]
     """The images between two such places."""
 
     def read() -> bytes:
-        with path.open("rb") as handle:
+        with open_plain(path) as handle:
             handle.seek(begin)
             return handle.read(end - begin)
 

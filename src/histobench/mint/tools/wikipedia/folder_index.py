@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain
 from histobench.mint.tools.wikipedia.article import MAX_PAGES, MAX_QUERY, Article, rendered
 
 SUFFIXES = (".txt", ".md")
@@ -49,6 +50,6 @@ class FolderIndex:
 def _articles(folder: Path) -> Iterator[tuple[str, str, str]]:
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in SUFFIXES and path.is_file():
-            body = path.read_text(encoding="utf-8", errors="replace").strip()
+            body = read_plain(path).decode("utf-8", "replace").strip()
             title = path.stem.replace("_", " ")
             yield title, body, re.split(r"\n\s*\n", re.sub(r"^#\s.*\n+", "", body), maxsplit=1)[0].strip()

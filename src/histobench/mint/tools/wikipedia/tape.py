@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain
 from histobench.mint.tools.wikipedia.article import MAX_QUERY
 
 
@@ -21,7 +22,7 @@ class Tape:
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
         try:
-            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            raw = gzip.decompress(read_plain(path)) if path.suffix == ".gz" else read_plain(path)
             answers = json.loads(raw)
         except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise HistobenchError(f"cannot read the Wikipedia tape {path}: {error}") from error

@@ -12,6 +12,7 @@ from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain_text
 from histobench.roi.features.cache.rows import is_intact, read_keys, shard_files
 
 
@@ -111,7 +112,7 @@ def _cached_encoder(folder: Path, sets: Sequence[str]) -> CachedEncoder:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_plain_text(path))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

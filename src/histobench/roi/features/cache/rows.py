@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from histobench.core.atomic import atomic_path, create_json, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import open_plain
 from histobench.core.reading import patiently, read_bytes, read_note, unreadable
 from histobench.roi.features.fingerprint import fingerprint
 
@@ -121,7 +122,7 @@ def is_intact(path: Path) -> bool:
     """Whether the content still is what the name says; a file that cannot be read now is an error."""
 
     def digest() -> str:
-        with path.open("rb") as handle:
+        with open_plain(path) as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
 
     try:
@@ -161,7 +162,7 @@ def shard_files(folder: Path) -> list[Path]:
 
 def _head(path: Path) -> RowShard:
     """Keys and notes by plain reads of the format's header: libraries tell no error of the disk apart."""
-    with path.open("rb") as handle:
+    with open_plain(path) as handle:
         size = _header_size(handle.read(8))
         header = _header(handle.read(size))
         first, end = header["keys"]["data_offsets"]

@@ -1,0 +1,252 @@
+"""Whatever file a user names, it is a plain one of a bounded size, or one line says what it is."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import histobench
+from histobench.cli.main import main
+from histobench.consult.case import read_cases
+from histobench.consult.cassette import read_cassette
+from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import check_plain, open_plain, read_plain, read_plain_text
+from histobench.core.reading import read_note
+from histobench.core.tidy_store import read_rows
+from histobench.mint.messages.images import load_image
+from histobench.mint.replay.journal import Journal
+from histobench.mint.runs.journal import LineJournal
+from histobench.mint.tasks.base import read_records
+from histobench.mint.tools.wikipedia.tape import Tape
+from histobench.roi.encoders.file_hash import sha256_of
+from histobench.roi.results.reader import read_run
+
+SOURCE = Path(histobench.__file__).parent
+#: Reads of the package's own files, of the system's, and what the door itself is made of.
+OWN_READS = {
+    "cli/mint_replay.py: Path('/proc/meminfo').read_text",
+    "consult/prompt.py: (TEMPLATES / f'{name}.txt').read_text",
+    "core/claim.py: Path('/proc/sys/kernel/random/boot_id').read_text",
+    "core/claim.py: Path(f'/proc/{pid}/stat').read_text",
+    "core/local_folder.py: Path(mounts).read_text",
+    "core/plain_file.py: open",
+    "mint/feedback/expert_prompt.py: TEMPLATE.read_text",
+    "mint/prompts/first_message.py: (TEMPLATES / 'native_calls.txt').read_text",
+    "mint/prompts/first_message.py: (TEMPLATES / 'with_tool.txt').read_text",
+    "mint/sandbox/control_groups.py: path.read_text",
+    "roi/data/image_ref.py: open",  # with the door's descriptor
+    "roi/encoders/checkup.py: Path('/proc/meminfo').read_text",
+    "roi/plan/schema.py: files(__package__).joinpath('plan.schema.json').read_text",
+    "roi/protocols/neighbours.py: info.read_text",  # /proc/cpuinfo
+    "roi/published/table.py: files(__package__).joinpath('results.yaml').read_text",
+    "roi/registry/catalogue.py: "
+    "resources.files('histobench.roi.registry').joinpath('datasets.yaml').read_text",
+}
+LIBRARIES = ("np.load", "torch.load", "pq.read_table", "gzip.open")
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits_for_ever() -> Iterator[None]:
+    """Opening a pipe that nobody writes to would never end; an alarm interrupts even that."""
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError("this waited for somebody at the other end of a pipe")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def odd_things(folder: Path) -> Iterator[dict[str, Path]]:
+    """A pipe, a device, a socket, a folder and a file without end, by what they are called."""
+    folder.mkdir(exist_ok=True)
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("/dev/zero")
+    (folder / "folder").mkdir()
+    with (folder / "vast").open("wb") as handle:
+        handle.truncate(5 << 30)
+    with socket.socket(socket.AF_UNIX) as server:
+        os.chdir(folder)  # the names of sockets are short
+        server.bind("socket")
+        yield {
+            "it is a pipe": folder / "pipe",
+            "it is a device": folder / "link",
+            "it is a socket": folder / "socket",
+            "it is a folder": folder / "folder",
+            "bytes": folder / "vast",
+        }
+
+
+@pytest.mark.parametrize("read", [read_plain, read_plain_text, lambda path: check_plain(path, limit=1 << 20)])
+def test_only_plain_files_of_a_bounded_size_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with odd_things(tmp_path / "odd") as things:
+        for what, path in things.items():
+            with pytest.raises(OSError, match=what) as caught:
+                read(path)
+            assert caught.value.strerror == str(caught.value)
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "nothing")
+
+
+def test_a_plain_file_is_read_as_it_is_and_through_a_link(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"a\r\nb\rc\n\xc3\xa9")
+    (tmp_path / "link").symlink_to(path)
+    assert read_plain(tmp_path / "link") == path.read_bytes()
+    assert read_plain_text(path) == path.read_text(encoding="utf-8") == "a\nb\nc\n\u00e9"
+    assert check_plain(path, limit=10) == path
+    with open_plain(path) as handle:
+        assert handle.read(1) == b"a"
+    with pytest.raises(OSError, match="it has 9 bytes, and such a file may have 8 at most"):
+        read_plain(path, limit=8)
+
+
+def test_a_file_that_grows_while_it_is_read_is_no_way_round_the_limit() -> None:
+    # Files of the kernel say that they are empty.
+    with pytest.raises(OSError, match="such a file may have 3 at most"):
+        read_plain("/proc/self/status", limit=3)
+
+
+#: Every flag and argument that names a file: `{}` is the odd thing, `{table}` a dataset of two images.
+READING = [
+    "run {}",
+    "run --data {} --models random-vit",
+    "run --data {table} --models random-vit --class2id_txt {}",
+    "run --data {table} --models random-vit --prompts {}",
+    "data check {}",
+    "data check {}.tar",
+    "data check {table} --class2id_txt {}",
+    "extract --dataset_split_csv {} --model_name random-vit --save_dir out",
+    "extract --dataset_split_csv {table} --class2id_txt {} --model_name random-vit --save_dir out",
+    "extract --dataset_split_csv {table} --model_name uni_v1 --weights {}.pth --save_dir out",
+    "extract --dataset_split_csv {table} --model_name uni_v1 --weights {}.json --save_dir out",
+    "extract --dataset_split_csv {table} --model_name {}.py:Own --save_dir out",
+    "evaluate --TASK KNN --train_feature_file {} --test_feature_file {}",
+    "robustness {}",
+    "mint run --agent replay:{} --tasks quickstart --output out",
+    "mint run --agent replay:{}.jsonl.gz --tasks quickstart --output out",
+    "mint run --agent human --tasks gsm8k --data {} --output out",
+    "mint run --agent human --tasks quickstart --prices {} --output out",
+    "mint run --agent local:{} --tasks quickstart --output out",
+    "mint run --config {}",
+    "mint table {}",
+    "mint table {}.csv",
+    "mint table {}.csv.gz",
+    "mint table {}.jsonl.gz",
+    "mint compare {} --first a --second b",
+    "mint rescore {}",
+    "mint replay {}",
+]
+#: Those that name a folder.
+LISTING = [
+    "report {} -o site",
+    "compare {}",
+    "bootstrap --results_dir {}",
+    "status {}",
+    "serve {}",
+    "consult table {}",
+    "consult run {} --agent human --output out",
+]
+
+
+def refused(command: str, odd: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a verb says about the odd thing when it ends with code 2."""
+    assert main(command.format(odd, odd, table="table.csv").split()) == 2
+    told = capsys.readouterr().err
+    for code in ("Traceback", "Error(", "Errno"):
+        assert code not in told
+    assert len(told.strip().splitlines()) == 1
+    return told
+
+
+@pytest.mark.parametrize("command", READING)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_every_verb_says_that_a_pipe_or_a_device_is_no_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    kind: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Image.new("RGB", (32, 32)).save(tmp_path / f"{name}.png")
+    (tmp_path / "table.csv").write_text("image_path,label,split\na.png,0,train\nb.png,0,test\n")
+    for ending in ("", ".tar", ".pth", ".json", ".py", ".csv", ".csv.gz", ".jsonl.gz"):
+        odd = tmp_path / f"odd{ending}"
+        os.mkfifo(odd) if kind == "pipe" else odd.symlink_to("/dev/zero")
+    told = refused(command, tmp_path / "odd", capsys)
+    assert f"it is a {kind}, not a plain file; save what it gives to a file, and name that" in told
+
+
+@pytest.mark.parametrize("command", LISTING)
+def test_no_verb_takes_a_pipe_for_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(tmp_path / "odd")
+    assert str(tmp_path / "odd") in refused(command, tmp_path / "odd", capsys)
+
+
+def test_pipes_among_the_files_of_a_results_folder_are_told_by_name(tmp_path: Path) -> None:
+    for read, name in RESULT_FILES:
+        path = tmp_path / name
+        os.mkfifo(path)
+        with pytest.raises(HistobenchError, match="it is a pipe, not a plain file") as caught:
+            read(path)
+        assert name in str(caught.value)
+
+
+RESULT_FILES: list[tuple[Callable[[Path], Any], str]] = [
+    (read_run, "x_complete_results.json"),
+    (read_note, "note.json"),
+    (read_rows, "results.parquet"),
+    (LineJournal, "results.jsonl"),
+    (Journal, "journal.jsonl"),
+    (lambda path: list(read_records(path)), "tasks.jsonl"),
+    (read_cases, "cases.jsonl"),
+    (read_cassette, "cassette.parquet"),
+    (Tape, "tape.json"),
+    (load_image, "picture.png"),
+    (sha256_of, "weights.bin"),
+]
+
+
+def test_every_file_is_read_through_the_door() -> None:
+    """A new `read_text` or `open` on a path that a user may name would wait for pipes again."""
+    found = set()
+    for path in sorted(SOURCE.rglob("*.py")):
+        if "guest" in path.parts:  # within the sandbox
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and _reads(node):
+                found.add(f"{path.relative_to(SOURCE).as_posix()}: {ast.unparse(node.func)}")
+    assert found == OWN_READS
+
+
+def _reads(call: ast.Call) -> bool:
+    """Whether a call reads a file by its name, past the door."""
+    name, arguments = ast.unparse(call.func), [ast.unparse(argument) for argument in call.args]
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("read_text", "read_bytes"):
+        return True
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "open":
+        return not arguments or arguments[0] in ("'rb'", "'r'", "'rt'")
+    if name in LIBRARIES:
+        return not re.match(r"check_plain\(|io\.BytesIO\(|handle|file$", arguments[0])
+    return name == "open"
