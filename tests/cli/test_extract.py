@@ -182,3 +182,17 @@ def test_listing_the_cache_does_not_import_torch(data: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) is False
+
+
+def test_a_class_that_is_only_in_the_test_set_is_an_error_before_anything_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "a.png,0,train\nb.png,0,test\nc.png,1,test\n"
+    (tmp_path / "t.csv").write_text(f"image_path,label,split\n{rows}")
+    order = ["extract", "--dataset_split_csv", str(tmp_path / "t.csv"), "--model_name", "random-vit"]
+    assert main([*order, "--save_dir", str(tmp_path / "out")]) == 2
+    assert "class 1 has test images but no training images" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "t.csv").write_text("image_path,label,split\nb.png,0,test\nc.png,1,test\n")
+    assert main([*order, "--save_dir", str(tmp_path / "out")]) == 2  # of a test set alone nothing is learnt
+    assert "no training images" not in capsys.readouterr().err

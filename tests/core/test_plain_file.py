@@ -246,7 +246,8 @@ def _reads(call: ast.Call) -> bool:
     if isinstance(call.func, ast.Attribute) and call.func.attr in ("read_text", "read_bytes"):
         return True
     if isinstance(call.func, ast.Attribute) and call.func.attr == "open":
-        return not arguments or arguments[0] in ("'rb'", "'r'", "'rt'")
+        as_text = {keyword.arg for keyword in call.keywords} & {"encoding", "newline", "errors"}
+        return arguments[0] in ("'rb'", "'r'", "'rt'") if arguments else bool(as_text)
     if name in LIBRARIES:
         return not re.match(r"check_plain\(|io\.BytesIO\(|handle|file$", arguments[0])
     return name == "open"

@@ -129,7 +129,7 @@ def test_intervals_are_named_for_what_they_are(results: Path, tmp_path: Path, da
 
 
 def test_a_damaged_run_is_listed_and_does_not_stop_the_others(
-    results: Path, tmp_path: Path, data_of: DataOf
+    results: Path, tmp_path: Path, data_of: DataOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "r"
     shutil.copytree(results / "clinic", folder)
@@ -138,6 +138,8 @@ def test_a_damaged_run_is_listed_and_does_not_stop_the_others(
     overview = data_of(build_site(folder, tmp_path / "site"), "site")
     assert any("column" in text for text in overview["failures"].values())
     assert str(tmp_path) not in str(overview)
+    told = [record.getMessage() for record in caplog.records]
+    assert [text for text in told if text.startswith("shown without its predictions: plip/KNN/KNN_detailed")]
     assert ["phikon" in text for text in overview["unreadable"]] == [True]
     assert len(overview["runs"]["encoder"]) == len(load_runs(results / "clinic")) - 1
 

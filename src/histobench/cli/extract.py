@@ -92,10 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the dataset, build the encoders, extract, print the files."""
     from histobench.cli.extraction_display import display, print_extractions
+    from histobench.roi.data.split import check_learnt
     from histobench.roi.features.extract import extract
     from histobench.roi.features.settings import EncoderRecipe
 
     dataset = source_from(args, args.dataset_split_csv).load()
+    check_learnt(dataset)
     recipes = [
         EncoderRecipe(name, args.resize_size, args.weights, args.allow_revision)
         for name in _names(args.model_name)

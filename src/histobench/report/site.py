@@ -80,6 +80,8 @@ def build_site(
     title = title or results_dir.name
     with site_folder(out) as site:
         results = list(_tables(inventory, site, workers, on_progress))
+        for text in _told(results, results_dir):
+            log.warning("%s", text)
         _write_boards(inventory, results, site)
         sources = sources.relevant(
             {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
@@ -235,6 +237,16 @@ def _tables(inventory: Inventory, site: Path, workers: int, on_progress: Progres
     for done, result in enumerate(_mapped(jobs, workers if _is_large(inventory) else 1), start=1):
         on_progress("runs", done, len(jobs))
         yield result
+
+
+def _told(results: list[TableResult], results_dir: Path) -> Iterator[str]:
+    """What of the results the pages do not show, or do not compare, once each."""
+    failures = [
+        f"shown without its predictions: {text}" for result in results for text in result.failures.values()
+    ]
+    problems = [f"not compared: {result.problem}" for result in results if result.problem]
+    for text in dict.fromkeys([*failures, *problems]):
+        yield without_folder(text, results_dir)
 
 
 def _is_large(inventory: Inventory) -> bool:

@@ -178,9 +178,7 @@ def test_a_line_that_the_task_class_cannot_take_is_the_users_to_mend(
     assert "MultipleChoiceTask cannot read it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"), [("{}", "not a configuration"), ("[1", "not a configuration")]
-)
+@pytest.mark.parametrize(("content", "complaint"), [("{}", "not a configuration"), ("[1", "not valid JSON")])
 def test_a_file_that_is_no_configuration_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, complaint: str
 ) -> None:

@@ -172,3 +172,13 @@ def test_names_that_would_meet_in_one_file_are_refused_with_the_way_out() -> Non
     ):
         with pytest.raises(HistobenchError, match=r"give one a name of its own: \w+2=\w\.py:"):
             check_labels(names)
+
+
+@pytest.mark.parametrize("alias", ["..", "", " x", "-n", "a b", "\x1b[31m"])
+def test_a_name_that_no_encoder_can_have_is_refused_as_such(alias: str) -> None:
+    with pytest.raises(HistobenchError, match="cannot be the name of an encoder"):
+        split_alias(f"{alias}=e1/my.py:Hist")
+
+
+def test_a_folder_with_an_equals_sign_is_no_name() -> None:
+    assert split_alias("runs/lr=0.1/my.py:Hist") == ("", "runs/lr=0.1/my.py:Hist")

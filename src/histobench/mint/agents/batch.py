@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from histobench.core.address import joined
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_file import read_plain, read_plain_text
@@ -76,7 +77,7 @@ class HostedCarrier(BatchCarrier):
         poll_s: float = 30.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._base = api.base_url.rstrip("/")
+        self._base = api.base_url
         self._headers = {"Authorization": f"Bearer {api.api_key}"} if api.api_key else {}
         self._window = window
         self._poll_s = poll_s
@@ -91,7 +92,7 @@ class HostedCarrier(BatchCarrier):
             with httpx.Client(headers=self._headers, timeout=120.0) as client:
                 file = self._json(
                     client.post(
-                        f"{self._base}/files",
+                        joined(self._base, "files"),
                         files={"file": (requests.name, read_plain(requests), "application/jsonl")},
                         data={"purpose": "batch"},
                     )
@@ -101,14 +102,14 @@ class HostedCarrier(BatchCarrier):
                     "endpoint": first["url"],
                     "completion_window": self._window,
                 }
-                batch = self._json(client.post(f"{self._base}/batches", json=order))
+                batch = self._json(client.post(joined(self._base, "batches"), json=order))
                 while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
                     self._sleep(self._poll_s)
-                    batch = self._json(client.get(f"{self._base}/batches/{batch['id']}"))
+                    batch = self._json(client.get(joined(self._base, f"batches/{batch['id']}")))
                 text = b""
                 for name in ("output_file_id", "error_file_id"):
                     if batch.get(name):
-                        response = client.get(f"{self._base}/files/{batch[name]}/content")
+                        response = client.get(joined(self._base, f"files/{batch[name]}/content"))
                         response.raise_for_status()
                         text += response.content.rstrip(b"\n") + b"\n"
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from histobench.core.redaction import redact, redact_speech, without_credentials
+from histobench.core.address import address_identity
+from histobench.core.redaction import redact, redact_speech
 from histobench.mint.agents.cache import AnswerCache, request_key
 from histobench.mint.agents.completion import (
     Completion,
@@ -69,7 +69,7 @@ class Endpoint:
         self.price = price
         self.costs = costs or CostTracker()
         self._hosts = Hosts([api, *others], balance=balance, limits=limits)
-        self._identity = identity or without_credentials(api.base_url)  # in the cache
+        self._identity = identity or address_identity(api.base_url)  # in the cache
         self._concurrency = concurrency
         self._retry = retry
         self._cache = cache
@@ -287,8 +287,15 @@ def clean_completion(api: ProviderAPI, payload: Mapping[str, Any], sampling: Sam
 
 def _clean_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Without keys of this process, and without halves of characters that no file can carry."""
-    records = [json.dumps(part_record(part, inline=True), ensure_ascii=False) for part in parts]
-    return tuple(part_from_record(json.loads(redact_speech(whole_characters(text)))) for text in records)
+    return tuple(part_from_record(_clean_value(part_record(part, inline=True))) for part in parts)
+
+
+def _clean_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact_speech(whole_characters(value))
+    if isinstance(value, Mapping):
+        return {_clean_value(name): _clean_value(item) for name, item in value.items()}
+    return [_clean_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _payload(response: httpx.Response) -> dict[str, Any] | None:

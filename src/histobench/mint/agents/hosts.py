@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from histobench.core.redaction import without_credentials
+from histobench.core.address import without_credentials
 from histobench.mint.agents.providers.base import Capabilities, ProviderAPI
 from histobench.mint.agents.rate_limit import RateLimiter, RateLimits
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from histobench.core.address import has_credentials, split_address, without_credentials
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.redaction import redact, remember_credentials, remember_secret, without_credentials
+from histobench.core.redaction import redact, remember_credentials, remember_secret
 
 #: kind -> (default address, environment variables of its key)
 PROVIDERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
@@ -25,6 +26,8 @@ OWN_KEY = "HISTOBENCH_API_KEY"
 PLAIN_HTTP = "HISTOBENCH_KEY_OVER_HTTP"
 OTHERS = ("local", "replay", "human")
 KINDS = (*PROVIDERS, *OTHERS)
+#: A user and a password behind the @: an address without a scheme, and no part of a model's name.
+_PASSWORD = re.compile(r"@[^@\s]*:[^@\s]*@|@[\w.-]+:\d+(?:/|$)")
 EXAMPLES = (
     "openai:gpt-4o-mini, openai:MODEL@http://localhost:8000/v1, anthropic:MODEL, local:, replay:FILE, human"
 )
@@ -68,7 +71,7 @@ class AgentSpec:
                 return key
         if not foreign:
             raise HistobenchError(f"{self.kind}:{self.target} needs a key: set {' or '.join(variables)}")
-        if without_credentials(self.base_url or "") != self.base_url:
+        if has_credentials(self.base_url or ""):
             self._check_encryption("the password or key in its address")
         return None
 
@@ -102,7 +105,9 @@ def parse_agent(text: str) -> AgentSpec:
     """
     kind, colon, rest = text.strip().partition(":")
     if kind not in KINDS:
-        raise HistobenchError(f"unknown agent {text!r}; {did_you_mean(kind, KINDS)} (such as {EXAMPLES})")
+        raise HistobenchError(
+            f"unknown agent {redact(text)!r}; {did_you_mean(kind, KINDS)} (such as {EXAMPLES})"
+        )
     if kind not in PROVIDERS:
         if kind == "replay" and not rest:
             raise HistobenchError(
@@ -112,14 +117,27 @@ def parse_agent(text: str) -> AgentSpec:
     model, address = _split_address(rest)
     base_url = address or PROVIDERS[kind][0]
     if not colon or not model:
-        raise HistobenchError(f"{text!r} names no model; write {kind}:MODEL or {kind}:MODEL@http://host/v1")
+        raise HistobenchError(
+            f"{redact(text)!r} names no model; write {kind}:MODEL or {kind}:MODEL@http://host/v1"
+        )
+    if _PASSWORD.search(model):
+        raise HistobenchError(
+            f"the address behind the @ of {redact(kind)}:MODEL@ADDRESS has no scheme; write http:// or https://"
+        )
     if base_url is None:
-        raise HistobenchError(f"{text!r} names no address; write {kind}:MODEL@http://host/v1")
+        raise HistobenchError(f"{redact(text)!r} names no address; write {kind}:MODEL@http://host/v1")
     base_url, *others = re.split(r",(?=https?://)", base_url)
     for url in (base_url, *others):
         if not _is_address(url):
-            raise HistobenchError(f"{redact(url)!r} is no address; write {kind}:MODEL@http://host/v1")
+            raise HistobenchError(
+                f"{without_credentials(url)!r} is no address; write {kind}:MODEL@http://host/v1"
+            )
         remember_credentials(url)
+        if re.search(r"[/?#]", split_address(url).user):
+            raise HistobenchError(
+                f"the password in {without_credentials(url)} holds a sign of addresses; write %2F for /, "
+                "%3F for ?, %23 for #, %40 for @"
+            )
     return AgentSpec(kind, model, base_url, tuple(others))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench import __version__
-from histobench.core.redaction import without_credentials
+from histobench.core.address import without_credentials
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import Cell

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import SPLITS, RoiImage
+from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 
 #: Other words for the splits, in a `split` column and as folder names.
 SPLIT_WORDS = {
@@ -65,6 +65,18 @@ def group_of(path: str, regex: str) -> str | None:
     if "group" in match.groupdict():
         return match["group"]
     return match[1] if match.re.groups else match[0]
+
+
+def check_learnt(dataset: RoiDataset) -> None:
+    """Raise when a class has test images and no training images, where there are training images at all."""
+    learnt, asked = ({image.label for image in dataset.splits.get(split, ())} for split in ("train", "test"))
+    unlearnt = [dataset.classes[label] for label in sorted(asked - learnt)]
+    if learnt and unlearnt:
+        raise HistobenchError(
+            f"{dataset.name}: {'class' if len(unlearnt) == 1 else 'classes'} {', '.join(unlearnt)} "
+            f"{'has' if len(unlearnt) == 1 else 'have'} test images but no training images: every class of "
+            "the test set needs some; move images in the table, or leave the class out"
+        )
 
 
 def arrange(

@@ -27,10 +27,17 @@ def split_alias(name: str) -> tuple[str, str]:
     (('hist', 'my_file.py:ColourHist'), ('', 'my_file.py:ColourHist'))
     """
     alias, equals, target = name.partition("=")
-    if not equals or not names_a_file(target) or not ALIAS.fullmatch(alias):
+    if not equals or not names_a_file(target):
         return "", name
     # A folder may be called `lr=0.1`.
-    return ("", name) if Path(name.rpartition(":")[0]).expanduser().is_file() else (alias, target)
+    if "/" in alias or Path(name.rpartition(":")[0]).expanduser().is_file():
+        return "", name
+    if not ALIAS.fullmatch(alias):
+        raise HistobenchError(
+            f"{name}: {alias!r} cannot be the name of an encoder: it begins with a letter or digit and holds "
+            f"no other signs than . _ + -; write for instance own={target}"
+        )
+    return alias, target
 
 
 def label_of(name: str) -> str:

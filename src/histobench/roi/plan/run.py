@@ -10,6 +10,7 @@ from pathlib import Path
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.split import check_learnt
 from histobench.roi.encoders.own_name import check_labels, label_of
 from histobench.roi.encoders.registry import check_distinct_weights, get_spec
 from histobench.roi.encoders.weights import resolve_weights
@@ -62,15 +63,7 @@ def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
                 f"{entry.name} has no {split} images: mark some as {split} in {entry.source}, or give split "
                 "(e.g. 0.7/0.1/0.2) where nothing is marked"
             )
-    learnt = {image.label for image in dataset.splits["train"]}
-    asked = {image.label for image in dataset.splits["test"]}
-    unlearnt = [dataset.classes[label] for label in sorted(asked - learnt)]
-    if unlearnt:
-        raise HistobenchError(
-            f"{entry.name}: {'class' if len(unlearnt) == 1 else 'classes'} {', '.join(unlearnt)} "
-            f"{'has' if len(unlearnt) == 1 else 'have'} test images but no training images: every class of "
-            "the test set needs some; move images in the table, or leave the class out"
-        )
+    check_learnt(dataset)
     return dataset
 
 

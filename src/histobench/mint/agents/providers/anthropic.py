@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from histobench.core.address import joined
 from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,
@@ -68,7 +69,7 @@ class AnthropicAPI(ProviderAPI):
         headers = {"anthropic-version": VERSION}
         if self.api_key:
             headers["x-api-key"] = self.api_key
-        return Request(f"{self.base_url.rstrip('/')}/messages", body, headers)
+        return Request(joined(self.base_url, "messages"), body, headers)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
         """All blocks."""

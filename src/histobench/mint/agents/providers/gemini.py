@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from histobench.core.address import joined
 from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,
@@ -74,7 +75,7 @@ class GeminiAPI(ProviderAPI):
         if functions:
             body["tools"] = [{"functionDeclarations": [_function(spec) for spec in functions]}]
         headers = {"x-goog-api-key": self.api_key} if self.api_key else {}
-        url = f"{self.base_url.rstrip('/')}/models/{self.model}:generateContent"
+        url = joined(self.base_url, f"models/{self.model}:generateContent")
         return Request(url, body, headers)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:

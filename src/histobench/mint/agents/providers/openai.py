@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from histobench.core.address import joined
 from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,
@@ -71,7 +72,7 @@ class ChatCompletionsAPI(ProviderAPI):
         if functions:
             body["tools"] = [_function(spec) for spec in functions]
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return Request(f"{self.base_url.rstrip('/')}/chat/completions", body, headers)
+        return Request(joined(self.base_url, "chat/completions"), body, headers)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
         """The first choice."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from histobench.core.address import joined
 from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,
@@ -58,7 +59,7 @@ class ResponsesAPI(ProviderAPI):
         if functions:
             body["tools"] = [_function(spec) for spec in functions]
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return Request(f"{self.base_url.rstrip('/')}/responses", body, headers)
+        return Request(joined(self.base_url, "responses"), body, headers)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
         """All items of the output."""
