@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 import histobench as hb
+from histobench.api.features import TemporaryResults
 from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
 
@@ -172,6 +174,15 @@ def test_features_are_arrays_and_are_evaluated_without_a_trace(
         features.train.X, features.test.X, features.train.y, features.test.y, tasks=["KNN"], n_neighbors=3
     )
     assert arrays.table().query("metric == 'balanced_accuracy'")["value"].item() == stored
+
+
+def test_results_that_nobody_keeps_go_with_the_last_who_holds_them() -> None:
+    held = TemporaryResults()
+    folder = held.folder
+    (folder / "file").write_text("x")
+    del held
+    gc.collect()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

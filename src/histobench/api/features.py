@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +127,14 @@ def extract(
     )
 
 
+class TemporaryResults:
+    """A folder of results that nobody asked to keep: it goes with the last who holds this."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="histobench-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+
 def evaluate(
     train: Features | ArrayLike,
     test: Features | ArrayLike,
@@ -162,17 +172,15 @@ def evaluate(
     if unknown:
         known = ", ".join(Options.__dataclass_fields__)
         raise HistobenchError(f"unknown option {sorted(unknown)[0]!r}; known: {known}")
-    keeper = None
-    if results is None:
-        keeper = tempfile.TemporaryDirectory(prefix="histobench-")
-        results = keeper.name
+    keeper = TemporaryResults() if results is None else None
+    results = keeper.folder if keeper else Path(str(results))
     done = evaluate_features(
         EvaluationRequest(
             tasks=tuple(tasks),
             train=_set(train, train_labels, "train", dataset, encoder),
             test=_set(test, test_labels, "test", dataset, encoder, groups),
             val=None if val is None else val.features,
-            results_dir=Path(results),
+            results_dir=results,
             dataset=dataset if not isinstance(test, Features) else None,
             encoder=encoder if not isinstance(test, Features) else None,
             preset=preset,
