@@ -20,6 +20,7 @@ from histobench.cli.main import main
 from histobench.consult.case import read_cases
 from histobench.consult.cassette import read_cassette
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import check_plain, open_plain, read_plain, read_plain_text
 from histobench.core.reading import read_note
 from histobench.core.tidy_store import read_rows
@@ -251,3 +252,30 @@ def _reads(call: ast.Call) -> bool:
     if name in LIBRARIES:
         return not re.match(r"check_plain\(|io\.BytesIO\(|handle|file$", arguments[0])
     return name == "open"
+
+
+def test_json_that_is_nested_too_deep_is_no_json_wherever_it_is_read() -> None:
+    """`json.loads` raises a RecursionError, which nobody expects; `parse_json` does not."""
+    with pytest.raises(ValueError, match="nested too deep"):
+        parse_json("[" * 100_000)
+    # What these read was written by this very process, or by a child of it.
+    own = {"core/plain_data.py", "roi/features/fingerprint.py", "roi/features/inference/multi_device.py"}
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).as_posix()
+        if name not in own and not name.startswith(("mint/sandbox/", "mint/alfworld/")):
+            assert "json.loads(" not in path.read_text(encoding="utf-8"), name
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "9" * 100_000])
+def test_a_study_that_is_nested_too_deep_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (tmp_path / "study.json").write_text(text)
+    assert main(["consult", "table", str(tmp_path)]) == 2
+    assert "study.json is no study" in capsys.readouterr().err
+
+
+def test_a_table_of_no_episode_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "outcomes.csv").write_text("x\n")
+    assert main(["mint", "table", str(tmp_path / "outcomes.csv")]) == 2
+    assert "no finished episode in" in capsys.readouterr().err

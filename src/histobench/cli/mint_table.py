@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from histobench.cli.whole_lines import whole_lines
+from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,6 +47,8 @@ def run(args: argparse.Namespace) -> None:
     from histobench.mint.results.tables.leaderboard import leaderboard
 
     outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
+    if not outcomes:
+        raise HistobenchError(f"no finished episode in {', '.join(args.results)}")
     standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
     standings.sort(key=lambda standing: -standing.rates.get(5, max(standing.rates.values(), default=0.0)))
     whole_lines().print(_leaderboard(standings))

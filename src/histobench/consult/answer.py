@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from histobench.core.plain_data import parse_json
 
 DEFER = "defer"
 _FENCE = re.compile(r"^```[a-zA-Z]*\s*|\s*```$")
@@ -62,7 +63,7 @@ def _as_json(text: str) -> Any:
     start, end = text.find("{"), text.rfind("}")
     for part in (text, text[start : end + 1] if 0 <= start < end else ""):
         try:
-            return json.loads(part)
+            return parse_json(part)
         except (ValueError, RecursionError):
             continue
     return text

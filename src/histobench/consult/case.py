@@ -11,6 +11,7 @@ from pathlib import Path
 
 from histobench.core.atomic import write_text
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 
 
@@ -73,7 +74,7 @@ def read_cases(path: Path) -> list[Case]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             arms = {arm: ToolView(**view) for arm, view in record.pop("arms").items()}
             cases.append(Case(**{**record, "options": tuple(record["options"])}, arms=arms))
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from histobench.consult.case import Case, read_cases
 from histobench.consult.cassette import FILE, Cassette, read_cassette
 from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain, read_plain_text
 
 STUDY = "study.json"
@@ -107,7 +107,7 @@ class Study:
         """Where the pictures of cases and neighbours were when the study was prepared, by content hash."""
         path = self.folder / PICTURES
         try:
-            found = json.loads(read_plain_text(path))
+            found = parse_json(read_plain_text(path))
             return {str(image): Path(place) for image, place in found.items()}
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise HistobenchError(f"cannot read {path}: {error}; prepare the study again") from error
@@ -138,7 +138,7 @@ def open_study(folder: str | Path) -> Study:
     folder = Path(folder)
     path = folder / STUDY
     try:
-        record: dict[str, Any] = json.loads(read_plain_text(path, limit=HAND_WRITTEN))
+        record: dict[str, Any] = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
         if record["version"] != VERSION:
             raise HistobenchError(f"{path} is of version {record['version']}, this one reads {VERSION}")
         encoders = tuple(EncoderFacts(**encoder) for encoder in record.pop("encoders"))

@@ -35,6 +35,14 @@ def read_yaml(text: str, *, where: str, loader: Any = None) -> Any:
     return _bounded(value, where)
 
 
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """As `json.loads`, but what is nested too deep to be read is a ValueError like all that is no JSON."""
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
 def read_json(text: str, *, where: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """The plain values of a JSON text; `where` begins every error, `pairs` is json's `object_pairs_hook`."""
     try:

@@ -7,7 +7,6 @@ None of that says anything about the file. Only its content does, and only once 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain
 
 #: Errors that say nothing about the file itself.
@@ -55,7 +55,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
     A file that is there and cannot be read is an error: to go on as if it were not would undo what it says.
     """
     try:
-        content = json.loads(read_bytes(path).decode("utf-8"))
+        content = parse_json(read_bytes(path).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

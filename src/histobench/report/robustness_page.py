@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.report.image_source import ImageSource
 from histobench.report.payload import rounded, write_payload
@@ -55,7 +55,7 @@ def stress_payload(results_dir: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted(results_dir.rglob(f"Robustness/{STRESS}")):
         try:
-            content = json.loads(read_plain_text(path))
+            content = parse_json(read_plain_text(path))
             changes = [
                 {
                     "name": str(name),

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from histobench.core.address import joined
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain, read_plain_text
 from histobench.core.redaction import redact
 from histobench.mint.agents.client import Endpoint, Question, clean_completion
@@ -87,7 +88,7 @@ class HostedCarrier(BatchCarrier):
         """Upload, start, wait, fetch."""
         import httpx
 
-        first = json.loads(read_plain_text(requests).partition("\n")[0])
+        first = parse_json(read_plain_text(requests).partition("\n")[0])
         try:
             with httpx.Client(headers=self._headers, timeout=120.0) as client:
                 file = self._json(
@@ -221,7 +222,7 @@ class BatchEndpoint(Endpoint):
         found: dict[str, Any] = {}
         for text in read_plain_text(answers).splitlines():
             if text.strip():
-                record = json.loads(text)
+                record = parse_json(text)
                 found[record["custom_id"]] = record.get("response") or {"error": record.get("error")}
         return found
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.local_folder import is_shared
+from histobench.core.plain_data import parse_json
 from histobench.mint.agents.completion import Completion, Sampling, Usage
 from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.messages.record import part_from_record, part_record
@@ -46,7 +47,7 @@ class AnswerCache:
         except sqlite3.Error as error:
             raise HistobenchError(f"cannot read the cache of answers {self._path}: {error}") from error
         try:
-            answer = json.loads(row[0]) if row is not None else None
+            answer = parse_json(row[0]) if row is not None else None
             if answer is None:
                 return None
             parts = tuple(part_from_record(part) for part in answer.get("parts") or ())

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+from histobench.core.plain_data import parse_json
+
 Role = Literal["system", "user", "assistant"]
 
 
@@ -72,7 +74,7 @@ class ToolCall:
         ({}, None)
         """
         try:
-            arguments = json.loads(written) if written.strip() else {}
+            arguments = parse_json(written) if written.strip() else {}
         except (ValueError, RecursionError):
             arguments = None
         return cls(id, name, arguments if isinstance(arguments, dict) else None, written, origin)

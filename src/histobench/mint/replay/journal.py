@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain
 from histobench.mint.replay.execution import Replayed
 from histobench.mint.replay.recording import Recording
@@ -28,7 +29,7 @@ class Journal:
                 raise HistobenchError(f"cannot read the journal {self._path}: {error}") from error
             for line in lines:
                 try:
-                    record = json.loads(line)
+                    record = parse_json(line)
                     self._known[record["episode"]] = record
                 except (ValueError, KeyError, TypeError, RecursionError):
                     continue  # the last line of a killed run

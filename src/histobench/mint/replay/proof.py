@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.mint.replay.bookkeeping import book_differences
 from histobench.mint.replay.execution import OpenEnv, Replayed, replay
@@ -89,7 +89,7 @@ def metrics_gate(folder: Path) -> Gate:
     """The published leaderboard from the recorded outcomes, every number of a model."""
     path = folder / "expected_metrics.json"
     try:
-        expected = json.loads(read_plain_text(path))
+        expected = parse_json(read_plain_text(path))
     except (OSError, ValueError) as error:
         raise HistobenchError(f"cannot read the published metrics {path}: {error}") from error
     outcomes = read_outcome_table(folder / "episode_outcomes.csv.gz")

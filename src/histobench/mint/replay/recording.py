@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import is_no_folder, open_plain
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.tasks.rule import Rule
@@ -99,7 +99,7 @@ def read_recordings(folder: str | Path) -> Iterator[Recording]:
                     if not line.strip():
                         continue
                     try:
-                        yield _recording(_RUN.sub("", path.name), json.loads(line))
+                        yield _recording(_RUN.sub("", path.name), parse_json(line))
                     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                         raise HistobenchError(
                             f"{path}:{number}: not a recorded episode ({error!r})"

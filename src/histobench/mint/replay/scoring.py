@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gzip
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import open_plain
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
@@ -88,6 +88,6 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with open_plain(path) as file, gzip.open(file, "rt", encoding="utf-8") as lines:
             for line in lines:
-                yield json.loads(line)
+                yield parse_json(line)
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise HistobenchError(f"cannot read the recorded answers {path}: {error}") from error

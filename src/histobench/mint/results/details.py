@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain
 
 DETAILS = "details.jsonl"
@@ -19,7 +19,7 @@ def read_details(results: Path) -> dict[str, dict[str, Any]]:
     details: dict[str, dict[str, Any]] = {}
     for line in read_plain(path).split(b"\n"):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             details[str(record["task_id"])] = record  # of two, the later belongs to the result
         except (ValueError, KeyError, TypeError):
             continue  # the last line of a killed run

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import is_no_folder, read_plain_text
 from histobench.mint.configs.cell import Cell, parse_cell
 from histobench.mint.envs.turn_loop import ASSISTANT
@@ -118,7 +118,7 @@ def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             beside = details.get(str(record["task"]["task_id"]), {})
             episode = StoredEpisode(cell, record["state"], record["task"], beside, path.parent)
             _ = episode.outcome, episode.exchanges  # whoever reads these later finds them whole

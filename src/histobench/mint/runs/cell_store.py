@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.mint.messages.parts import Image
 from histobench.mint.messages.record import IMAGES
@@ -93,7 +93,7 @@ class CellStore:
             write_json(path, record)
             return
         try:
-            before = json.loads(read_plain_text(path))
+            before = parse_json(read_plain_text(path))
         except (OSError, ValueError) as error:
             raise HistobenchError(f"cannot read {path}: {error}") from error
         changed = [name for name in settings if before.get(name) != settings[name]]

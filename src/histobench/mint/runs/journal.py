@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import check_plain, read_plain
 
 
@@ -77,7 +78,7 @@ class LineJournal:
             return False
         start = content.rfind(b"\n") + 1
         try:
-            json.loads(content[start:])
+            parse_json(content[start:])
         except ValueError:
             os.ftruncate(self._descriptor, start)
             os.fsync(self._descriptor)
@@ -94,7 +95,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError as error:
         raise HistobenchError(f"{path}:{number}: not a JSON object ({error}); move the line away") from error
     if not isinstance(record, dict):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.mint.tasks.rule import Rule
 
@@ -133,7 +133,7 @@ def read_records(path: str | Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except (ValueError, RecursionError) as error:
             raise HistobenchError(f"{path}:{number}: not a JSON object ({error})") from error
         missing = [

@@ -6,11 +6,11 @@ test images alone.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.core.statistics.intervals import Interval
 from histobench.roi.comparison.metric_intervals import METHOD, run_metric_intervals
@@ -39,7 +39,7 @@ def write_default_intervals(run: StoredRun, digest: str, *, force: bool = False)
 def default_intervals(run: StoredRun, digest: str) -> dict[str, Any] | None:
     """The content of a run's file; None where it is not there, broken, of other predictions or old rules."""
     try:
-        content = json.loads(read_plain_text(TaskFiles.beside(run.path).intervals))
+        content = parse_json(read_plain_text(TaskFiles.beside(run.path).intervals))
         current = content["predictions_sha256"] == digest and content.get("rules") == RULES
         return content if current and content["metrics"] else None
     except (OSError, ValueError, KeyError, TypeError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain, read_plain_text
 from histobench.roi.comparison.default_interval_files import default_intervals, write_default_intervals
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
@@ -117,7 +117,7 @@ def _digest(files: TaskFiles) -> str:
 def _existing(path: Path, digest: str) -> dict[str, Any] | None:
     """The stored intervals, unless they are broken or belong to other predictions."""
     try:
-        content = json.loads(read_plain_text(path))
+        content = parse_json(read_plain_text(path))
         return content if content["predictions_sha256"] == digest and content["metrics"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import open_plain
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.folder_dataset import IMAGE_SUFFIXES
@@ -145,7 +145,7 @@ def _samples(shard: Path, problems: list[Problem], site_columns: Sequence[str]) 
 
 def _about(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

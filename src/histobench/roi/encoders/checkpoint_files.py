@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import HAND_WRITTEN, read_plain_text
 from histobench.roi.encoders.file_hash import sha256_of
 
@@ -26,7 +26,7 @@ def checkpoint_sha256(checkpoint: Path) -> str:
 def shards_of(index: Path) -> list[Path]:
     """The files that the index of a sharded checkpoint names, all of which are there."""
     try:
-        weight_map = json.loads(read_plain_text(index, limit=HAND_WRITTEN))["weight_map"]
+        weight_map = parse_json(read_plain_text(index, limit=HAND_WRITTEN))["weight_map"]
         names = sorted({Path(part).name for part in weight_map.values()})
     except OSError as error:
         raise HistobenchError(f"cannot read {index}: {error.strerror or error}") from error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from pathlib import Path
 
 from histobench.core.atomic import write_json
 from histobench.core.cache_folder import cache_dir as cache_dir
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import open_plain, read_plain_text
 
 #: Bytes of a file that is read again rather than trusted to be unchanged.
@@ -52,7 +52,7 @@ def _memory() -> Path:
 
 def _read_known() -> dict[str, str]:
     try:
-        content = json.loads(read_plain_text(_memory()))
+        content = parse_json(read_plain_text(_memory()))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

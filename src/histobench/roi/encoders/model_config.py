@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import HAND_WRITTEN, read_plain_text
 from histobench.roi.encoders.spec import EncoderSpec
 
@@ -47,7 +47,7 @@ def _differences(spec: EncoderSpec, path: Path) -> dict[str, str]:
     """What a configuration file states otherwise than the entry; a file that is none is an error."""
     advice = "fetch it again, or take it away if it does not belong to the checkpoint beside it"
     try:
-        config = json.loads(read_plain_text(path, limit=HAND_WRITTEN))
+        config = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
     except (OSError, ValueError, RecursionError) as error:
         raise HistobenchError(f"{path} is not valid JSON; {advice}") from error
     if not isinstance(config, dict):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import check_plain, open_plain, read_plain_text
 from histobench.roi.registry.entry import RemoteFile
 
@@ -293,7 +294,7 @@ def _note_of(part: Path) -> Path:
 def _resume_point(part: Path, url: str) -> tuple[int, dict[str, Any]]:
     """Bytes that can be kept, and what is known of them; a part of another address is thrown away."""
     try:
-        note = json.loads(read_plain_text(_note_of(part)))
+        note = parse_json(read_plain_text(_note_of(part)))
         if note["url"] == url:
             return part.stat().st_size, note
     except (OSError, ValueError, KeyError, TypeError):

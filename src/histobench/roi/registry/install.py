@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import shutil
 from collections import Counter
@@ -21,6 +20,7 @@ from typing import Any
 from histobench.core.atomic import write_json, write_text
 from histobench.core.cache_folder import cache_dir
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.roi.registry.catalogue import find
 from histobench.roi.registry.download import Fetched, Progress, check_file, fetch_all
@@ -144,7 +144,7 @@ def _folder_of(entry: PublicDataset, to: str | Path | None) -> Path:
     if to is not None:
         return Path(to).expanduser() / entry.name
     try:
-        where = json.loads(read_plain_text(data_folder() / f"{entry.name}.json"))
+        where = parse_json(read_plain_text(data_folder() / f"{entry.name}.json"))
         return Path(where["folder"])
     except (OSError, ValueError, KeyError, TypeError):
         return data_folder() / entry.name
@@ -230,7 +230,7 @@ def _record(
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(read_plain_text(folder / "dataset.json"))
+        value = parse_json(read_plain_text(folder / "dataset.json"))
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import fnmatch
 import io
-import json
 import os
 import re
 import tarfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import check_plain, read_plain, read_plain_text
 from histobench.roi.registry.entry import PublicDataset
 from histobench.roi.registry.unpack import Tree, gunzip, open_tree
@@ -172,7 +172,7 @@ def _row_of(rule: Mapping[str, Any], record: Mapping[str, str], path: str, membe
 def _records(folder: Path, rule: Mapping[str, Any], trees: Sequence[Tree]) -> list[dict[str, str]]:
     text = _text(folder, rule["table"], trees)
     if rule["table"].lower().endswith(".json"):
-        return [{key: str(value) for key, value in record.items()} for record in json.loads(text)]
+        return [{key: str(value) for key, value in record.items()} for record in parse_json(text)]
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     return [
         {(key or "").strip(): value for key, value in record.items() if value is not None}

@@ -6,7 +6,6 @@ another run: it gets a folder of its own beside, named after what sets it apart,
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.atomic import create_json
+from histobench.core.plain_data import parse_json
 from histobench.core.reading import read_bytes, read_note, unreadable
 from histobench.roi.results.layout import stored_in
 
@@ -68,7 +68,7 @@ def _age(path: Path) -> float:
 def _identity_in(path: Path) -> Identity | None:
     """The identity that a results file tells, as far as it does."""
     try:
-        info: Any = json.loads(read_bytes(path).decode("utf-8"))["additional_info"]
+        info: Any = parse_json(read_bytes(path).decode("utf-8"))["additional_info"]
         size = re.search(r"_Size_\[([^\]]+)\]", str(info.get("test_features") or ""))
         found = {name: str(info.get(name, "") or "") for name in FIELDS}
         return found | {"seed": str(info.get("seed", "")), "size": found["size"] or (size[1] if size else "")}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.core.reading import files_below
 from histobench.roi.results.layout import COMPLETE, SPLITS
@@ -55,7 +55,7 @@ def _all_results(folder: Path) -> list[Path]:
 
 def read_content(path: Path) -> dict[str, Any]:
     """The content of a `*_complete_results.json`; NaN and infinities, which are no JSON, become null."""
-    content = json.loads(read_plain_text(path, encoding="utf-8-sig"), parse_constant=lambda name: None)
+    content = parse_json(read_plain_text(path, encoding="utf-8-sig"), parse_constant=lambda name: None)
     if not isinstance(content, dict):
         raise TypeError("not an object")
     return content

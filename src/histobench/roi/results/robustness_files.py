@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from histobench import __version__
 from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import check_plain, read_plain_text
 from histobench.core.plain_name import check_plain_name
 from histobench.core.reading import files_below
@@ -124,7 +124,7 @@ def load_robustness(results_dir: str | Path) -> list[StoredRobustness]:
         if path.name.startswith("."):
             continue
         try:
-            content = json.loads(read_plain_text(path))
+            content = parse_json(read_plain_text(path))
             stored = StoredRobustness(path, content)
             if not isinstance(content["measures"], dict) or not stored.images:
                 raise TypeError("measures are missing")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain, read_plain_text
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
@@ -38,7 +38,7 @@ def read_predictions(run: StoredRun) -> Predictions:
     rows = [row for row in table if row[column["probabilities"]]]
     try:
         # One parser call for the whole column: folders hold thousands of these files.
-        parsed = json.loads(f"[{','.join(row[column['probabilities']] for row in rows)}]")
+        parsed = parse_json(f"[{','.join(row[column['probabilities']] for row in rows)}]")
         if len(parsed) != len(rows):
             raise ValueError("a list of probabilities is broken")
         shape = (len(rows), -1) if rows else (0, len(run.classes))
@@ -98,7 +98,7 @@ def read_episodes(path: Path) -> dict[str, NDArray[np.float64]] | None:
     if not path.exists():
         return None
     try:
-        rows = json.loads(read_plain_text(path))["episodes"]
+        rows = parse_json(read_plain_text(path))["episodes"]
         names = [name for name in rows[0] if name != "episode" and all(is_number(row[name]) for row in rows)]
         return {
             name: np.array([np.nan if row[name] is None else float(row[name]) for row in rows])
@@ -171,7 +171,7 @@ def _first_problem(path: Path, column: dict[str, int]) -> HistobenchError:
             if not row or not row[column["probabilities"]]:
                 continue
             try:
-                for value in json.loads(row[column["probabilities"]]):
+                for value in parse_json(row[column["probabilities"]]):
                     float("nan" if value is None else value)
                 for name in ("true_label", "predicted_label"):
                     if int(float(row[column[name]])) < 0:

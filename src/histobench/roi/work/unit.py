@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from histobench.core.plain_data import parse_json
+
 #: `prepare` hashes the images of a dataset and decides how its features are computed; `shards` computes rows
 #: for the cache; `features` writes an encoder's feature files; `evaluate` and `splits` are tasks on them.
 KINDS = ("prepare", "shards", "features", "evaluate", "splits")
@@ -49,7 +51,7 @@ class Unit:
     @classmethod
     def from_line(cls, line: str) -> Unit:
         """What `as_line` gave."""
-        values = json.loads(line)
+        values = parse_json(line)
         return cls(**{**values, "needs": tuple(values["needs"])})
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain
 from histobench.mint.tools.wikipedia.article import MAX_QUERY
 
@@ -23,7 +23,7 @@ class Tape:
         path = Path(path)
         try:
             raw = gzip.decompress(read_plain(path)) if path.suffix == ".gz" else read_plain(path)
-            answers = json.loads(raw)
+            answers = parse_json(raw)
         except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise HistobenchError(f"cannot read the Wikipedia tape {path}: {error}") from error
         if not isinstance(answers, dict) or not all(isinstance(text, str) for text in answers.values()):

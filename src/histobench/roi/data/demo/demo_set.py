@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from histobench.core.atomic import write_json, write_text
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.roi.data.demo.tile import CLASSES, patient_of, slide_of, tile_jpeg
 
@@ -167,7 +167,7 @@ def _is_complete(out: Path, table: Path, note: Path, recipe: _Recipe, tiles: lis
     if not table.is_file() or not note.is_file():
         return False
     try:
-        found = json.loads(read_plain_text(note))
+        found = parse_json(read_plain_text(note))
     except (OSError, ValueError):
         return False
     return found == recipe.as_note() and all((out / t.path).is_file() for t in tiles)

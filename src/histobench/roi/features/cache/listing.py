@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.roi.features.cache.rows import is_intact, read_keys, shard_files
 
@@ -112,7 +112,7 @@ def _cached_encoder(folder: Path, sets: Sequence[str]) -> CachedEncoder:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_plain_text(path))
+        content = parse_json(read_plain_text(path))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

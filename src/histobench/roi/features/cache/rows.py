@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from histobench.core.atomic import atomic_path, create_json, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import open_plain
 from histobench.core.reading import patiently, read_bytes, read_note, unreadable
 from histobench.roi.features.fingerprint import fingerprint
@@ -181,12 +182,12 @@ def _header_size(data: bytes) -> int:
 
 
 def _header(data: bytes) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(data)
+    content: dict[str, Any] = parse_json(data)
     return content
 
 
 def _shard(data: bytes, header: Mapping[str, Any]) -> RowShard:
-    note = json.loads((header.get("__metadata__") or {}).get("note") or "{}")
+    note = parse_json((header.get("__metadata__") or {}).get("note") or "{}")
     bad = note.get("bad", {}) if note.get("decoder") == DECODER else {}
     return RowShard(
         keys=tuple(data[at : at + KEY_BYTES] for at in range(0, len(data), KEY_BYTES)),
