@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Many tests wait, for a cluster, a browser or a time-out: one worker more than cores. Each takes neighbouring tests,
+# which share what was set up for them, and then helps the others.
+PARALLEL := -n 3 --dist worksteal
 
 .PHONY: report-assets setup demo test test-fast check docs bench lock alfworld clean
 
@@ -28,11 +31,11 @@ demo: $(STAMP)
 test: check
 	@bash scripts/system-packages.sh
 	@if [ -n "$$CI" ]; then $(MAKE) --no-print-directory alfworld || echo "note: ALFWorld was not built; its tests are skipped" >&2; fi
-	@$(BIN)/python -m pytest -n 2 --durations=15
+	@$(BIN)/python -m pytest $(PARALLEL) --durations=15
 
 # What fits between two thoughts: everything but the tests that are marked slow.
 test-fast: $(STAMP)
-	@$(BIN)/python -m pytest -n 2 -m "not slow" -q
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow" -q
 
 # The documentation as a site, without network; a broken link fails.
 docs: $(STAMP)

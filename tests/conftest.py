@@ -21,6 +21,15 @@ settings.load_profile("patient")
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that begin with a slow test come first, so that no worker is left alone with them at the end."""
+    quick: dict[Path, bool] = {}
+    for item in items:
+        quick.setdefault(item.path, item.get_closest_marker("slow") is None)
+    items.sort(key=lambda item: quick[item.path])
+
+
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
     """The folder of reference data beside the repository; tests that need it skip where it is absent."""
