@@ -184,9 +184,9 @@ class RayCluster:
         self._start(
             "--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self._temporary}"
         )
-        wait_for(lambda: self._started() == 1, LIMIT, "the head of the Ray cluster does not start")
+        wait_for(lambda: self._started(1), LIMIT, "the head of the Ray cluster does not start")
         self._start(f"--address=127.0.0.1:{self._port}")
-        wait_for(lambda: self._started() == 2, LIMIT, "the second node of the Ray cluster does not start")
+        wait_for(lambda: self._started(2), LIMIT, "the second node of the Ray cluster does not start")
 
     def stop(self) -> None:
         """Everything that was started here."""
@@ -246,9 +246,12 @@ class RayCluster:
         log.close()
         self._nodes.append(node)
 
-    def _started(self) -> int:
-        """Nodes that have said that they are ready."""
-        return (self._folder / "nodes.log").read_text(errors="replace").count("Ray runtime started")
+    def _started(self, nodes: int) -> bool:
+        """Whether so many nodes have said that they are ready; RuntimeError where the last has given up."""
+        said = (self._folder / "nodes.log").read_text(errors="replace")
+        if self._nodes[-1].poll() is not None:
+            raise RuntimeError(f"a node ended while it started: {said.strip().splitlines()[-1:]}")
+        return said.count("Ray runtime started") == nodes
 
 
 class SlurmCluster:
@@ -308,13 +311,14 @@ class SlurmCluster:
             log.write(done.stdout + done.stderr)
 
     def is_done(self) -> bool:
-        """Whether the queue is empty."""
-        return not self._run("squeue", "-h").strip()
+        """Whether the queue is empty; a controller that is too busy to answer is asked again."""
+        done = subprocess.run(["squeue", "-h"], env=self.environment, capture_output=True, timeout=LIMIT)
+        return done.returncode == 0 and not done.stdout.strip()
 
     def inject(self, fault: str, plan: Path) -> bool:
         """Do harm; False where there was nothing to harm just now."""
         if fault == "requeue":
-            jobs = self._run("squeue", "-h", "-t", "R", "-o", "%i").split()
+            jobs = self._run("squeue", "-h", "-t", "R", "-o", "%i", check=False).split()
             for job in jobs[:1]:
                 self._run("scontrol", "requeue", job, check=False)
             return bool(jobs)
@@ -352,7 +356,7 @@ class SlurmCluster:
         self._daemons.append(int(file.read_text()))
 
     def _run(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=LIMIT)
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
         return done.stdout
