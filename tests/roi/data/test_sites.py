@@ -179,8 +179,7 @@ def test_confounded_classes_and_sites_are_warned_of() -> None:
     found = list(site_warnings(same))
     assert "confounded (Cramer's V 1.00)" in found[0]
     assert found[1:] == [
-        "all images of class 'x' with a known scanner come from 'a'",
-        "all images of class 'y' with a known scanner come from 'b'",
+        "2 classes come from one scanner each: 'x' from 'a', 'y' from 'b'",
     ]
     moved = sited([("train", 0, "a"), ("train", 1, "a"), ("test", 0, "b"), ("test", 1, "b"), ("test", 0, "")])
     text = "\n".join(site_warnings(moved))

@@ -48,10 +48,7 @@ def site_warnings(dataset: RoiDataset) -> Iterator[str]:
                 f"label and {column} are confounded (Cramer's V {value:.2f}): accuracy may come from the "
                 f"{column} instead of the tissue"
             )
-        for label, name in enumerate(dataset.classes):
-            found = {values[k] for k in known if labels[k] == label}
-            if len(found) == 1:
-                yield f"all images of class {name!r} with a known {column} come from {found.pop()!r}"
+        yield from _one_site_each(dataset.classes, [labels[k] for k in known], sites, column)
         test = {values[k] for k in known if splits[k] == "test"}
         train = {values[k] for k in known if splits[k] != "test"}
         if test and train:
@@ -61,3 +58,20 @@ def site_warnings(dataset: RoiDataset) -> Iterator[str]:
                 yield f"{column} {site!r} is never in test: nothing is measured there"
         if unknown := len(values) - len(known):
             yield f"{unknown:,} images have no {column}; they are left out of what is said about it"
+
+
+def _one_site_each(
+    classes: Sequence[str], labels: Sequence[int], sites: Sequence[str], column: str
+) -> Iterator[str]:
+    """The classes that come from one site, in one line however many they are."""
+    found: dict[str, str] = {}
+    for label, name in enumerate(classes):
+        own = {site for site, other in zip(sites, labels, strict=True) if other == label}
+        if len(own) == 1:
+            found[name] = own.pop()
+    if len(found) == 1:
+        ((name, site),) = found.items()
+        yield f"all images of class {name!r} with a known {column} come from {site!r}"
+    elif found:
+        listed = ", ".join(f"{name!r} from {site!r}" for name, site in found.items())
+        yield f"{len(found)} classes come from one {column} each: {listed}"

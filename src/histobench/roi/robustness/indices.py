@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.neighbours import Floats, Ints, Neighbours, distances
+from histobench.roi.robustness.neighbours import Floats, Ints, Neighbours, distances_from, norms_of
 
 #: The published neighbourhood sizes of PathoROB, for comparison with its tables.
 PUBLISHED_K = {"pathorob-camelyon": 11, "pathorob-tcga": 61, "pathorob-tolkach-esca": 46}
 #: What k is chosen from on other data: 1, 3, ..., 11, then steps of ten, as PathoROB does.
 CANDIDATES = (1, 3, 5, 7, 9, *range(11, 600, 10))
+_PAIRS_AT_ONCE = 1 << 19
 #: Share of images in the tail whose mean is reported.
 TAIL = 0.10
 
@@ -82,8 +83,11 @@ def choose_k(near: Neighbours, labels: Ints, candidates: Sequence[int]) -> tuple
 
 def robustness_index(near: Neighbours, labels: Ints, sites: Ints, *, k: int) -> Evidence:
     """RI: among the first k neighbours, how many share the biology and not the site, against the reverse."""
-    so, os = _typed(near, labels, sites, k)
-    return Evidence(so.sum(axis=1).astype(np.float64), os.sum(axis=1).astype(np.float64), k)
+    so, os = np.zeros(len(labels)), np.zeros(len(labels))
+    for rows in _blocks(near, k):
+        found = _typed(near, labels, sites, rows, k)
+        so[rows], os[rows] = (kind.sum(axis=1) for kind in found)
+    return Evidence(so, os, k)
 
 
 def margin_aware_index(
@@ -99,26 +103,42 @@ def margin_aware_index(
 
     Without `tau` it is the median distance to the SO and OS neighbours among the first k.
     """
-    so, os = _typed(near, labels, sites, k)
-    distance = distances(features, near.index[:, :k])
+    norms = norms_of(features)
+    blocks = _blocks(near, k)
+    parts: list[Floats] = []
+    for rows in blocks:
+        row, column = np.nonzero(np.logical_or(*_typed(near, labels, sites, rows, k)))
+        other = near.index[rows, :k][row, column].astype(np.int64)
+        parts.append(distances_from(features, norms, row + rows.start, other))
     if tau is None:
-        typed = distance[so | os]
-        if not len(typed):
+        if not sum(map(len, parts)):
             return Evidence(np.zeros(len(labels)), np.zeros(len(labels)), k, float("nan"))
-        tau = float(np.median(typed))
+        tau = float(np.median(np.concatenate(parts)))
     if tau <= 0:
         raise HistobenchError("half of the typed neighbours are exact copies; the features have collapsed")
-    weight = np.exp(-np.where(np.isfinite(distance), distance, 0.0) / tau)
-    return Evidence((weight * so).sum(axis=1), (weight * os).sum(axis=1), k, tau)
+    so_terms, os_terms = np.zeros(len(labels)), np.zeros(len(labels))
+    for rows, distance in zip(blocks, parts, strict=True):
+        so, os = _typed(near, labels, sites, rows, k)
+        weight = np.zeros(so.shape)
+        weight[so | os] = np.exp(-distance / tau)
+        so_terms[rows], os_terms[rows] = (weight * so).sum(axis=1), (weight * os).sum(axis=1)
+    return Evidence(so_terms, os_terms, k, tau)
+
+
+def _blocks(near: Neighbours, k: int) -> list[slice]:
+    """Images in blocks, so that nothing of the size of all neighbours is made on the way."""
+    count, step = len(near.index), max(1, _PAIRS_AT_ONCE // k)
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def _typed(
-    near: Neighbours, labels: Ints, sites: Ints, k: int
+    near: Neighbours, labels: Ints, sites: Ints, rows: slice, k: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    index = near.index[:, :k]
+    """Which of the first k neighbours of some images are SO, and which OS."""
+    index = near.index[rows, :k]
     there = index >= 0
-    same_label = labels[index] == labels[:, None]
-    same_site = sites[index] == sites[:, None]
+    same_label = labels[index] == labels[rows, None]
+    same_site = sites[index] == sites[rows, None]
     return there & same_label & ~same_site, there & ~same_label & same_site
 
 

@@ -1,13 +1,14 @@
 """Exact cosine neighbours outside of an image's own group, typed by label and site.
 
-Candidates are found with float32 products of blocks (each pair of images once: the distance is symmetric),
-and whatever float32 cannot decide is then decided in float64. No matrix of n x n is ever held.
+Blocks of images are compared with all others by float32 products of centred features, and whatever float32
+cannot decide is then decided in float64. No matrix of n x n is ever held.
 
 Types, for image i and neighbour j: SO same label and other site; OS other label and same site; SS and OO.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,16 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
-#: Images in one block; a product of two blocks is 16 MB.
-_BLOCK = 2048
+#: Numbers in a block of products: 32 MB.
+_PRODUCTS = 1 << 23
+#: Numbers of features that are compared in float64 at once.
+_AT_ONCE = 1 << 21
 #: Candidates beyond the ones asked for, so that rounding in float32 seldom leaves one out.
 _SPARE = 8
-#: More than float32 products of unit vectors are off; two distances closer than this are compared in float64.
+#: More than float32 products are off, for vectors of length 1; closer than this is compared in float64.
 _ROUNDING = 4e-6
+#: Nothing is closer than this in float64 either.
+_LEAST = 1e-12
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,228 +40,228 @@ class Neighbours:
     `so` and `os` [n, m] are the distances to the nearest of these types, inf where there are fewer.
     """
 
-    index: Ints
+    index: NDArray[np.int32]
     so: Floats
     os: Floats
 
 
 def find_neighbours(
-    features: NDArray[np.floating], labels: Ints, sites: Ints, groups: Ints, *, k: int, m: int
+    features: NDArray[np.floating],
+    labels: Ints,
+    sites: Ints,
+    groups: Ints,
+    *,
+    k: int,
+    m: int,
+    sizes: Sequence[int] | None = None,
 ) -> Neighbours:
     """Neighbours of every image among all others of another group.
 
     `features` [n, d]; `labels`, `sites`, `groups` [n] as whole numbers. Of two at the same distance the first
-    goes first.
+    goes first. With `sizes` the first 3, say, are exactly the first 3 for each of these sizes, and the order
+    between two sizes may be off by the rounding of float32, which saves most of the work in float64.
     """
-    import torch
-
     count = len(features)
     k = max(1, min(k, count - 1))
-    keep = min(max(k, m) + _SPARE, count - 1)
-    norms = _norms(features)
-    order = np.lexsort((sites, labels))
-    unit = torch.from_numpy((features[order] / norms[order, None]).astype(np.float32))
-    cells = _cells(labels[order], sites[order])
-    lists = _Candidates(count, keep, m + _SPARE)
-    group = torch.from_numpy(np.ascontiguousarray(groups[order]))
-    blocks = [
-        (cell, a, min(a + _BLOCK, end))
-        for cell, (start, end) in enumerate(cells.ranges)
-        for a in range(start, end, _BLOCK)
-    ]
-    for first, (cell, a, b) in enumerate(blocks):
-        for other, c, d in blocks[first:]:
-            near = unit[a:b] @ unit[c:d].T
-            near.masked_fill_(group[a:b, None] == group[None, c:d], -torch.inf)
-            kind = cells.kind(cell, other)
-            lists.merge(a, b, c, near, kind)
-            if (a, b) != (c, d):
-                lists.merge(c, d, a, near.T.contiguous(), kind)
-    return _refined(features, norms, order, labels, sites, groups, lists, k=k, m=m)
+    search = _Search(features, labels, sites, groups)
+    edges = range(1, k + 1) if sizes is None else sorted({min(size, k) for size in (*sizes, k)})
+    index = np.full((count, k), -1, dtype=np.int32)
+    typed = {name: np.full((count, m), np.inf) for name in ("so", "os")}
+    doubtful = np.zeros(count, dtype=bool)
+    step = max(16, _PRODUCTS // count)
+    for start in range(0, count, step):
+        rows = slice(start, min(start + step, count))
+        near = search.products(rows)
+        images = search.order[rows]
+        found, _, unsure = search.ranked(near, rows, k, edges)
+        doubtful[images] |= unsure
+        index[images, : found.shape[1]] = found
+        for part, columns in search.relatives(rows):
+            inside = slice(part.start - start, part.stop - start)
+            for name, places in columns.items():
+                if len(places):
+                    _, best, unsure = search.ranked(near[inside][:, places], part, m, range(1, m + 1), places)
+                    doubtful[search.order[part]] |= unsure
+                    typed[name][search.order[part], : best.shape[1]] = best
+    undecided = np.flatnonzero(doubtful)
+    step = max(1, _PRODUCTS // 4 // count)
+    for start in range(0, len(undecided), step):
+        _whole_rows(search, undecided[start : start + step], index, typed)
+    return Neighbours(index, typed["so"], typed["os"])
 
 
-@dataclass(frozen=True)
-class _Cells:
-    """Runs of images with the same label and site, after sorting by both."""
+class _Search:
+    """Features scaled to length 1 and sorted by label and site, less their mean.
 
-    ranges: list[tuple[int, int]]
-    label: list[int]
-    site: list[int]
+    z_i . z_j = mean . z_i + (r_i . r_j + mean . r_j) with r = z - mean. The first term is the same for all
+    neighbours of i, and the rest is small where all features are alike: there float32 tells more apart.
+    """
 
-    def kind(self, one: int, other: int) -> str:
-        same_label = self.label[one] == self.label[other]
-        same_site = self.site[one] == self.site[other]
-        return "so" if same_label and not same_site else "os" if same_site and not same_label else ""
-
-
-def _cells(labels: Ints, sites: Ints) -> _Cells:
-    change = np.flatnonzero((np.diff(labels) != 0) | (np.diff(sites) != 0)) + 1
-    starts = np.concatenate([[0], change])
-    ends = np.concatenate([change, [len(labels)]])
-    ranges = [(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
-    return _Cells(ranges, [int(labels[start]) for start in starts], [int(sites[start]) for start in starts])
-
-
-class _Candidates:
-    """Per image the best candidates so far: over all types, and of SO and OS; similarities in float32."""
-
-    def __init__(self, count: int, keep: int, typed: int) -> None:
+    def __init__(self, features: NDArray[np.floating], labels: Ints, sites: Ints, groups: Ints) -> None:
         import torch
 
-        def empty(width: int) -> tuple[torch.Tensor, torch.Tensor]:
-            return torch.full((count, width), -torch.inf), torch.full((count, width), -1, dtype=torch.int32)
+        self.features, self.labels, self.sites, self.groups = features, labels, sites, groups
+        self.norms = norms_of(features)
+        self.order = np.lexsort((sites, labels))
+        mean = np.zeros(features.shape[1])
+        for rows in _blocks(features):
+            mean += (features[rows].astype(np.float64) / self.norms[rows, None]).sum(axis=0) / len(features)
+        self.rest = torch.empty(features.shape, dtype=torch.float32)
+        shift = np.empty(len(features))
+        length = np.empty(len(features))
+        for rows in _blocks(features):
+            image = self.order[rows]
+            centred = features[image].astype(np.float64) / self.norms[image, None] - mean
+            shift[rows], length[rows] = centred @ mean, np.sqrt(np.einsum("ij,ij->i", centred, centred))
+            self.rest[rows] = torch.from_numpy(centred.astype(np.float32))
+        self.shift = torch.from_numpy(shift.astype(np.float32))
+        self.common = shift + mean @ mean
+        spread = length * length.max(initial=0.0) + np.abs(shift).max(initial=0.0)
+        self.rounding = np.maximum(_ROUNDING * spread, _LEAST)
+        self.group = torch.from_numpy(np.unique(groups, return_inverse=True)[1][self.order].astype(np.int32))
 
-        self.best = {"": empty(keep), "so": empty(typed), "os": empty(typed)}
-
-    def merge(self, a: int, b: int, offset: int, near: torch.Tensor, kind: str) -> None:
-        """Take up what the images a..b see in a block of columns that begins at `offset`."""
+    def products(self, rows: slice) -> torch.Tensor:
+        """Similarity [rows, n] of sorted images to all others, up to a constant per row; -inf in a group."""
         import torch
 
-        widest = min(max(len(self.best[name][0][0]) for name in ("", kind)), near.shape[1])
-        value, place = torch.topk(near, widest, dim=1)
-        place = (place + offset).to(torch.int32)
-        place[value == -torch.inf] = -1
-        for name in {"", kind}:
-            values, places = self.best[name]
-            width = values.shape[1]
-            both = torch.cat([values[a:b], value[:, :width]], dim=1)
-            kept, chosen = torch.topk(both, width, dim=1)
-            places[a:b] = torch.cat([places[a:b], place[:, :width]], dim=1).gather(1, chosen)
-            values[a:b] = kept
+        near = torch.addmm(self.shift, self.rest[rows], self.rest.T)
+        return near.masked_fill_(self.group[rows, None] == self.group[None, :], -torch.inf)
+
+    def relatives(self, rows: slice) -> list[tuple[slice, dict[str, Ints]]]:
+        """Parts of the rows that share label and site, with the columns of their SO and OS relatives."""
+        labels, sites = self.labels[self.order], self.sites[self.order]
+        found = []
+        start = rows.start
+        while start < rows.stop:
+            alike_label, alike_site = labels == labels[start], sites == sites[start]
+            end = min(rows.stop, int(np.flatnonzero(alike_label & alike_site)[-1]) + 1)
+            so, os = alike_label & ~alike_site, ~alike_label & alike_site
+            found.append((slice(start, end), {"so": np.flatnonzero(so), "os": np.flatnonzero(os)}))
+            start = end
+        return found
+
+    def ranked(
+        self,
+        near: torch.Tensor,
+        rows: slice,
+        width: int,
+        edges: Sequence[int],
+        columns: Ints | None = None,
+    ) -> tuple[Ints, Floats, NDArray[np.bool_]]:
+        """The `width` nearest images and their distances, and which rows float32 cannot decide.
+
+        `near` [rows, n], or [rows, columns] of some sorted images. The first e are exact for every e of
+        `edges`; distances are those of float64 where every number up to `width` is an edge.
+        """
+        import torch
+
+        images = self.order[rows]
+        kept = min(width + _SPARE, near.shape[1])
+        values, places = (part.numpy() for part in torch.topk(near, kept, dim=1))
+        there = np.isfinite(values)
+        sorted_place = places if columns is None else columns[places]
+        found = np.where(there, self.order[sorted_place], -1)
+        apart = np.where(there, (1.0 - self.common[rows])[:, None] - values, np.inf)
+        edge, rounding = apart[:, -1].copy(), self.rounding[rows]
+        unsure = there & _near_edges(apart, edges, rounding, whole=len(edges) == width)
+        if columns is not None:
+            unsure[:, :width] = there[:, :width]  # their distances are wanted, not their order alone
+        self.settle(images, found, apart, unsure)
+        changed = np.flatnonzero(unsure.any(axis=1))
+        ranks = np.lexsort((found[changed], apart[changed]), axis=1)
+        found[changed] = np.take_along_axis(found[changed], ranks, axis=1)
+        apart[changed] = np.take_along_axis(apart[changed], ranks, axis=1)
+        last = min(width, kept) - 1
+        doubtful = np.isfinite(edge) & (kept < near.shape[1]) & (apart[:, last] > edge - rounding)
+        return found[:, :width], apart[:, :width], doubtful
+
+    def settle(self, images: Ints, found: Ints, apart: Floats, unsure: NDArray[np.bool_]) -> None:
+        """Put float64 distances where `unsure`."""
+        row, column = np.nonzero(unsure)
+        apart[row, column] = pair_distances(self.features, self.norms, images[row], found[row, column])
 
 
-def distances(features: NDArray[np.floating], index: Ints) -> Floats:
+def pair_distances(features: NDArray[np.floating], norms: Floats, one: Ints, other: Ints) -> Floats:
+    """Cosine distances [p] in float64 between images `one` [p] and `other` [p]."""
+    import torch
+
+    data = torch.from_numpy(features)
+    result = np.empty(len(one))
+    step = max(1, _AT_ONCE // features.shape[1])
+    for start in range(0, len(one), step):
+        part = slice(start, start + step)
+        a, b = (data[torch.from_numpy(rows[part])].double() for rows in (one, other))
+        result[part] = a.mul_(b).sum(dim=1).numpy()
+    return np.clip(1.0 - result / (norms[one] * norms[other]), 0.0, 2.0)
+
+
+def distances_from(features: NDArray[np.floating], norms: Floats, one: Ints, other: Ints) -> Floats:
+    """As `pair_distances`, quicker where `one` [p] has long runs of the same image."""
+    import torch
+
+    data = torch.from_numpy(features)
+    result = np.empty(len(one))
+    starts = np.flatnonzero(np.diff(one, prepend=-1))
+    for start, end in zip(starts, [*starts[1:], len(one)], strict=True):
+        near = data[torch.from_numpy(other[start:end])].double()
+        result[start:end] = (near @ data[one[start]].double()).numpy()
+    return np.clip(1.0 - result / (norms[one] * norms[other]), 0.0, 2.0)
+
+
+def distances(features: NDArray[np.floating], index: NDArray[np.integer]) -> Floats:
     """Cosine distances [n, k] in float64 to the neighbours `index` [n, k]; inf where there is none."""
-    norms = _norms(features)
-    result = np.empty(index.shape)
-    for start in range(0, len(index), _BLOCK):
-        rows = np.arange(start, min(start + _BLOCK, len(index)))
-        result[rows] = _exact(features, norms, rows, index[rows])
+    row, column = np.nonzero(index >= 0)
+    result = np.full(index.shape, np.inf)
+    other = index[row, column].astype(np.int64)
+    result[row, column] = pair_distances(features, norms_of(features), row, other)
     return result
 
 
-def _norms(features: NDArray[np.floating]) -> Floats:
+def norms_of(features: NDArray[np.floating]) -> Floats:
+    """Lengths [n] in float64; 1 for features that are all zero."""
     norms: Floats = np.sqrt(np.einsum("ij,ij->i", features, features, dtype=np.float64))
     norms[norms == 0] = 1.0
     return norms
 
 
-def _refined(
-    features: NDArray[np.floating],
-    norms: Floats,
-    order: Ints,
-    labels: Ints,
-    sites: Ints,
-    groups: Ints,
-    lists: _Candidates,
-    *,
-    k: int,
-    m: int,
-) -> Neighbours:
-    """The callers' order, decided in float64; images whose candidates may not suffice are done whole."""
-    count = len(features)
-    index = np.full((count, k), -1, dtype=np.int64)
-    typed = {name: np.full((count, m), np.inf) for name in ("so", "os")}
-    doubtful = np.zeros(count, dtype=bool)
-    for name, width in (("", k), ("so", m), ("os", m)):
-        values, places = (part.numpy() for part in lists.best[name])
-        for start in range(0, count, _BLOCK):
-            rows = slice(start, min(start + _BLOCK, count))
-            images = order[rows]  # row r of the lists is image order[r], and so are its candidates
-            found = np.where(places[rows] >= 0, order[places[rows]], -1)
-            apart = 1.0 - values[rows].astype(np.float64)
-            unsure = np.isfinite(apart) if name else _close(apart)
-            _settle(features, norms, images, found, apart, unsure)
-            ranked = np.lexsort((found, apart), axis=1)[:, :width]
-            best = np.take_along_axis(apart, ranked, axis=1)
-            edge = 1.0 - values[rows][:, -1].astype(np.float64)
-            full = (found >= 0).all(axis=1) & (found.shape[1] < count - 1)
-            doubtful[images] |= full & (best[:, -1] > edge - _ROUNDING)
-            if name:
-                typed[name][images, : best.shape[1]] = best
-            else:
-                index[images, : ranked.shape[1]] = np.take_along_axis(found, ranked, axis=1)
-    undecided = np.flatnonzero(doubtful)
-    for start in range(0, len(undecided), _BLOCK // 8):
-        part = undecided[start : start + _BLOCK // 8]
-        _whole_rows(features, norms, labels, sites, groups, part, index, typed)
-    return Neighbours(index, typed["so"], typed["os"])
+def _blocks(features: NDArray[np.floating]) -> list[slice]:
+    step = max(1, _AT_ONCE // features.shape[1])
+    return [slice(start, min(start + step, len(features))) for start in range(0, len(features), step)]
 
 
-def _close(apart: Floats) -> NDArray[np.bool_]:
-    """Which candidates are so near to the next one that float32 may have them in the wrong order."""
+def _near_edges(apart: Floats, edges: Sequence[int], rounding: Floats, *, whole: bool) -> NDArray[np.bool_]:
+    """Which candidates float32 may have put on the wrong side of an edge (between edge - 1 and edge)."""
+    unsure = np.zeros(apart.shape, dtype=bool)
     with np.errstate(invalid="ignore"):
-        near = np.diff(apart, axis=1) < _ROUNDING
-    close = np.zeros(apart.shape, dtype=bool)
-    close[:, :-1] |= near
-    close[:, 1:] |= near
-    return close & np.isfinite(apart)
+        if whole:
+            near = np.diff(apart, axis=1) < rounding[:, None]
+            unsure[:, :-1] |= near
+            unsure[:, 1:] |= near
+            return unsure
+        for edge in edges:
+            if edge >= apart.shape[1]:
+                continue
+            rows = np.flatnonzero(apart[:, edge] - apart[:, edge - 1] < rounding)
+            below, above = apart[rows, edge, None] - rounding[rows, None], apart[rows, edge - 1, None]
+            unsure[rows] |= (apart[rows] > below) & (apart[rows] < above + rounding[rows, None])
+    return unsure
 
 
-def _settle(
-    features: NDArray[np.floating],
-    norms: Floats,
-    images: Ints,
-    found: Ints,
-    apart: Floats,
-    unsure: NDArray[np.bool_],
-) -> None:
-    """Put float64 distances where `unsure`; rows that are unsure throughout are done together."""
-    dense = unsure.mean(axis=1) > 0.25
-    rows = np.flatnonzero(dense)
-    if len(rows):
-        apart[rows] = _exact(features, norms, images[rows], found[rows])
-    row, column = np.nonzero(unsure & ~dense[:, None])
-    step = max(1, (1 << 21) // features.shape[1])
-    for start in range(0, len(row), step):
-        r, c = row[start : start + step], column[start : start + step]
-        one, other = images[r], found[r, c]
-        product = np.einsum(
-            "ij,ij->i",
-            features[one].astype(np.float64, copy=False),
-            features[other].astype(np.float64, copy=False),
-        )
-        apart[r, c] = np.clip(1.0 - product / (norms[one] * norms[other]), 0.0, 2.0)
-
-
-def _exact(features: NDArray[np.floating], norms: Floats, images: Ints, found: Ints) -> Floats:
-    """Cosine distances [rows, candidates] in float64; inf where there is no candidate."""
-    result = np.empty(found.shape)
-    step = max(1, (1 << 22) // (found.shape[1] * features.shape[1]))
-    for start in range(0, len(images), step):
-        rows = slice(start, start + step)
-        near = features[found[rows]].astype(np.float64, copy=False)  # [rows, candidates, d]
-        own = features[images[rows]].astype(np.float64, copy=False)
-        products = np.matmul(near, own[:, :, None])[:, :, 0]
-        result[rows] = 1.0 - products / (norms[found[rows]] * norms[images[rows], None])
-    result = np.clip(result, 0.0, 2.0)
-    result[found < 0] = np.inf
-    return result
-
-
-def _whole_rows(
-    features: NDArray[np.floating],
-    norms: Floats,
-    labels: Ints,
-    sites: Ints,
-    groups: Ints,
-    rows: Ints,
-    index: Ints,
-    typed: dict[str, Floats],
-) -> None:
+def _whole_rows(search: _Search, rows: Ints, index: NDArray[np.int32], typed: dict[str, Floats]) -> None:
     """Some images wholly in float64: those with so many near-copies that float32 cannot decide."""
+    features, norms = search.features, search.norms
     unit = features[rows].astype(np.float64) / norms[rows, None]
     products = np.empty((len(rows), len(features)))
-    for start in range(0, len(features), _BLOCK):
-        part = slice(start, start + _BLOCK)
+    for part in _blocks(features):
         products[:, part] = unit @ (features[part].astype(np.float64) / norms[part, None]).T
     apart = np.clip(1.0 - products, 0.0, 2.0)
-    apart[groups[rows, None] == groups[None, :]] = np.inf
+    apart[search.groups[rows, None] == search.groups[None, :]] = np.inf
     ranked = np.argsort(apart, axis=1, kind="stable")[:, : index.shape[1]]
     index[rows, : ranked.shape[1]] = np.where(
         np.isfinite(np.take_along_axis(apart, ranked, axis=1)), ranked, -1
     )
-    same_label, same_site = labels[rows, None] == labels[None, :], sites[rows, None] == sites[None, :]
+    same_label = search.labels[rows, None] == search.labels[None, :]
+    same_site = search.sites[rows, None] == search.sites[None, :]
     for name, wanted in (("so", same_label & ~same_site), ("os", ~same_label & same_site)):
         width = min(typed[name].shape[1], apart.shape[1])
         typed[name][rows, :width] = np.sort(np.where(wanted, apart, np.inf), axis=1)[:, :width]

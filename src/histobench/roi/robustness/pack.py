@@ -167,7 +167,10 @@ class _Work:
         t = self.tissue
         candidates = candidates_for(len(t.labels)) if k is None else (k,)
         widest = max(*candidates, *PUBLISHED_K.values())
-        near = find_neighbours(self.features, t.labels, t.sites, t.groups, k=widest, m=MARGIN_NEIGHBOURS)
+        sizes = (*candidates, *PUBLISHED_K.values())
+        near = find_neighbours(
+            self.features, t.labels, t.sites, t.groups, k=widest, m=MARGIN_NEIGHBOURS, sizes=sizes
+        )
 
         def chosen() -> None:
             best, scores = choose_k(near, t.labels, candidates)
@@ -221,7 +224,7 @@ class _Work:
         so, os = np.zeros(len(t.labels)), np.zeros(len(t.labels))
         for rows in subsets:
             labels, sites, groups = t.labels[rows], t.sites[rows], t.groups[rows]
-            near = find_neighbours(self.features[rows], labels, sites, groups, k=k, m=1)
+            near = find_neighbours(self.features[rows], labels, sites, groups, k=k, m=1, sizes=(k,))
             part = robustness_index(near, labels, sites, k=k)
             so[rows] += part.so
             os[rows] += part.os
