@@ -194,3 +194,38 @@ def test_a_value_that_many_draws_do_not_have_has_no_interval() -> None:
     unknown = with_interval(0.5, lambda _: np.where(np.arange(100) < 10, np.nan, draws), times)
     assert (unknown.value, unknown.low, unknown.draws) == (0.5, None, None)
     assert unknown.reason == "no interval: the value is not defined in 10% of the draws of groups"
+
+
+@pytest.mark.parametrize("column", ["scanner", "pair"])
+def test_features_that_say_nothing_are_an_error_that_names_an_image(column: str) -> None:
+    features = made()
+    features = replace(features, sites={**features.sites, "pair": tuple(str(row // 2) for row in range(96))})
+    broken = features.embeddings.clone()
+    broken[7, 2] = float("nan")
+    broken[9, 0] = float("inf")
+    with pytest.raises(HistobenchError, match=r"2 images hold NaN or infinity \(the first: train-7.png\)"):
+        robustness_by(replace(features, embeddings=broken), column, CLASSES, QUICK)
+    with pytest.raises(HistobenchError, match="collapsed"):
+        robustness_by(replace(features, embeddings=torch.ones(96, 6)), column, CLASSES, QUICK)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_two_images_and_a_site_with_one_are_measured_as_far_as_they_go(slow: bool) -> None:
+    options = replace(QUICK, slow=slow)
+    whole = made()
+    two = FeatureSet(
+        whole.embeddings[[0, 4]],
+        torch.tensor([0, 1]),
+        ("a.png", "b.png"),
+        ("p", "q"),
+        {},
+        {"site": ("../é", "B")},
+    )
+    for measure in robustness_by(two, "site", CLASSES, options).pack.measures.values():
+        assert (measure.value is None) == bool(measure.reason)
+    if slow:
+        return
+    alone = replace(whole, sites={"scanner": ("C", *whole.sites["scanner"][1:])})
+    result = robustness_by(alone, "scanner", CLASSES, options)
+    site = result.pack.details["new_site"]["knn"]["per_site"]["C"]
+    assert (site["images"], site["low"], site["high"]) == (1, None, None)  # one patient: nothing to draw

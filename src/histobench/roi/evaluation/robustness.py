@@ -90,6 +90,7 @@ def robustness_by(
     features: FeatureSet, column: str, classes: tuple[str, ...], options: RobustnessOptions
 ) -> RobustnessResult:
     """The pack by one site column, or of registered pairs; images whose site is not known are left out."""
+    _check_features(features)
     if column == PAIR_COLUMN:
         return _registered_pairs(features, classes, options)
     values = features.sites[column]
@@ -117,6 +118,19 @@ def robustness_by(
     caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(told)))
     named = [(features.img_names[row], values[row]) for row in rows]
     return RobustnessResult(column, pack, tissue, _digest(named, labels, groups), confounding, caveats)
+
+
+def _check_features(features: FeatureSet) -> None:
+    """Raise where no neighbour could be told from another."""
+    finite = features.embeddings.isfinite().all(dim=1)
+    if not bool(finite.all()):
+        first = features.img_names[int((~finite).nonzero()[0])]
+        raise HistobenchError(
+            f"the features of {int((~finite).sum()):,} images hold NaN or infinity (the first: {first}); "
+            "extract them again, in float32"
+        )
+    if len(finite) > 1 and bool((features.embeddings == features.embeddings[0]).all()):
+        raise HistobenchError("all images have the same features; the encoder has collapsed")
 
 
 def _registered_pairs(

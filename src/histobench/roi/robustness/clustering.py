@@ -45,7 +45,7 @@ def clustering_score(
 ) -> ClusteringScore:
     """PathoROB's score: k-means on unit vectors, the number of clusters chosen by the cosine silhouette.
 
-    For each pair of labels and pair of sites whose four cells all have images.
+    For each pair of labels and pair of sites whose four cells all have images, which are not all the same.
     """
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     scores = {}
@@ -53,7 +53,7 @@ def clustering_score(
         for one, other in combinations(np.unique(sites), 2):
             rows = np.flatnonzero(np.isin(labels, (first, second)) & np.isin(sites, (one, other)))
             cells = {(label, site) for label, site in zip(labels[rows], sites[rows], strict=True)}
-            if len(cells) == 4:
+            if len(cells) == 4 and len(np.unique(unit[rows], axis=0)) > 1:
                 key = (int(first), int(second), int(one), int(other))
                 scores[key] = _clustered(unit, labels, sites, rows, runs, most_clusters)
     if not scores:
@@ -83,7 +83,8 @@ def _clusters(unit: NDArray[np.floating], most: int) -> int:
     from sklearn.metrics import silhouette_score
 
     best, chosen = -np.inf, 2
-    for count in range(2, min(most, len(unit) - 1) + 1):
+    # Copies are one place: there cannot be more clusters than places.
+    for count in range(2, min(most, len(unit) - 1, len(np.unique(unit, axis=0))) + 1):
         found = KMeans(count, init="random", n_init=20, random_state=_SEED).fit_predict(unit)
         if len(np.unique(found)) < 2:
             continue

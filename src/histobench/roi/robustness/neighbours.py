@@ -202,7 +202,8 @@ def distances_from(features: NDArray[np.floating], norms: Floats, one: Ints, oth
     data = torch.from_numpy(features)
     result = np.empty(len(one))
     starts = np.flatnonzero(np.diff(one, prepend=-1))
-    for start, end in zip(starts, [*starts[1:], len(one)], strict=True):
+    ends = np.append(starts, len(one))[1:]
+    for start, end in zip(starts, ends, strict=True):
         near = data[torch.from_numpy(other[start:end])].double()
         result[start:end] = (near @ data[one[start]].double()).numpy()
     return np.clip(1.0 - result / (norms[one] * norms[other]), 0.0, 2.0)

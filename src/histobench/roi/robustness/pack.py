@@ -104,6 +104,8 @@ def measure_robustness(
     label-site schedule are measured as well. The draws of groups depend on the seed and the number of groups
     alone, so those of two encoders on the same images are paired.
     """
+    if not tissue.site_names:
+        raise HistobenchError("no image names its site; robustness compares sites")
     if len(tissue.site_names) < 2:
         raise HistobenchError("there is one site only; robustness compares sites")
     if len(np.unique(tissue.labels)) < 2:
