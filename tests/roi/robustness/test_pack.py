@@ -170,7 +170,7 @@ def test_slow_measures_have_intervals_and_columns_or_say_why_not(
     from histobench.roi.robustness import clustering, confounding
 
     monkeypatch.setattr(clustering.clustering_score, "__kwdefaults__", {"runs": 2, "most_clusters": 3})
-    monkeypatch.setattr(confounding.confounding_schedule, "__kwdefaults__", {"repeats": 3, "pair": None})
+    monkeypatch.setattr(confounding.confounding_schedule, "__kwdefaults__", {"repeats": 8, "pair": None})
     monkeypatch.setattr(confounding, "_PENALTIES", (0.1, 10.0))
     for encoder, pull in (("steady", 0.0), ("swayed", 4.0)):
         save(made(encoder=encoder, site_pull=pull), tmp_path / "f" / f"{encoder}_train.pt")

@@ -140,3 +140,22 @@ def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch:
         > content["changes"]["thunder_cutout"]["cosine"]["value"]
     )
     assert main(["robustness", "--stress", "--data", str(table)]) == 2
+
+
+def test_the_table_of_changes_fits_80_characters_and_says_what_its_intervals_are(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from histobench.cli.compare import print_grid
+    from histobench.roi.plan.stress import CHANGES, StressReport, stress_grid
+    from histobench.roi.robustness.intervals import Interval
+    from histobench.roi.robustness.stress import Stressed
+
+    widest = Interval(-0.115, -0.225, -0.004, 9)
+    rows = tuple(Stressed(each.name, each.family, each.strength, widest, widest, widest) for each in CHANGES)
+    for groups, words in ((9, "95 % intervals over groups"), (1, "no intervals: there is one group only")):
+        grid = stress_grid(StressReport("d", "e", 20, groups, 0.5, rows, (), tmp_path))
+        assert words in grid.notes[0]
+    console = Console(file=io.StringIO(), width=80)
+    print_grid(grid, console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert sum(line.startswith("change ") for line in lines) == 1  # one table, and not one per column

@@ -102,20 +102,21 @@ def run_stress(
     return reports
 
 
-def stress_grid(report: StressReport, *, digits: int = 3) -> Grid:
-    """One row per perturbation, the greatest loss of accuracy first."""
+def stress_grid(report: StressReport) -> Grid:
+    """One row per perturbation, the greatest loss of accuracy first; it fits 80 characters."""
     ranked = sorted(report.stressed, key=lambda item: (-item.accuracy_drop.value, item.name))
     rows = tuple(
-        (item.name, *(_cell(value, digits) for value in (item.cosine, item.flip_rate, item.accuracy_drop)))
+        (item.name, _cell(item.cosine, 3), _cell(item.flip_rate, 2), _cell(item.accuracy_drop, 2))
         for item in ranked
     )
+    intervals = "95 % intervals over groups" if report.groups > 1 else "no intervals: there is one group only"
     notes = (
-        f"{report.images} test images of {report.groups} groups; accuracy of unchanged images "
-        f"{report.clean_accuracy:.{digits}f}; 95 % intervals over groups, paired per image",
+        f"{report.images} test images of {report.groups} groups; accuracy of "
+        f"unchanged images {report.clean_accuracy:.3f}; {intervals}; paired per image",
         *report.notes,
     )
     title = f"{report.encoder} on {report.dataset}: changed images"
-    return Grid(title, ("change", "cosine", "changed predictions", "accuracy lost"), rows, notes)
+    return Grid(title, ("change", "cosine", "other prediction", "accuracy lost"), rows, notes)
 
 
 def _chosen(test: Sequence[RoiImage], count: int, seed: int) -> list[RoiImage]:
