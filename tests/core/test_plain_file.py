@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import gzip
 import os
 import re
 import signal
@@ -21,11 +22,13 @@ from histobench.consult.case import read_cases
 from histobench.consult.cassette import read_cassette
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import check_plain, open_plain, read_plain, read_plain_text
+from histobench.core.plain_file import check_plain, open_plain, open_unpacked, read_plain, read_plain_text
 from histobench.core.reading import read_note
 from histobench.core.tidy_store import read_rows
 from histobench.mint.messages.images import load_image
 from histobench.mint.replay.journal import Journal
+from histobench.mint.replay.recording import read_recordings
+from histobench.mint.results.outcome import read_outcome_table
 from histobench.mint.runs.journal import LineJournal
 from histobench.mint.tasks.base import read_records
 from histobench.mint.tools.wikipedia.tape import Tape
@@ -279,3 +282,20 @@ def test_a_table_of_no_episode_is_an_error(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "outcomes.csv").write_text("x\n")
     assert main(["mint", "table", str(tmp_path / "outcomes.csv")]) == 2
     assert "no finished episode in" in capsys.readouterr().err
+
+
+def test_a_small_archive_that_unpacks_to_gigabytes_is_refused_before_it_fills_the_memory(
+    tmp_path: Path,
+) -> None:
+    bomb = gzip.compress(b"\0" * (200 << 20), 1)
+    for name, read in (
+        ("bomb.json.gz", Tape),
+        ("bomb.csv.gz", lambda path: list(read_outcome_table(path))),
+        ("bomb.k5.jsonl.gz", lambda path: list(read_recordings(path))),
+    ):
+        (tmp_path / name).write_bytes(bomb)
+        with pytest.raises(HistobenchError, match="it unpacks to more than"):
+            read(tmp_path / name)
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"a\r\nb" * 1000))
+    with open_unpacked(tmp_path / "text.gz") as content:
+        assert content.read() == b"a\r\nb" * 1000

@@ -7,15 +7,20 @@ is an `OSError` here, so that every message about a file that cannot be read tel
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 #: What nobody writes by hand: plans, class maps, prompts, prices, tables of checkpoints, settings.
 HAND_WRITTEN = 16 << 20
 #: Lists of images, tasks, episodes and predictions, which are held in memory as a whole.
 LISTED = 4 << 30
+
+#: What a gzip file may unpack to: text becomes ten or twenty times as long, hardly ever a hundred times.
+_UNPACKED, _UNPACKED_AT_LEAST, _UNPACKED_TIMES = 2 << 30, 64 << 20, 100
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -58,6 +63,42 @@ def plain_descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
 def open_plain(path: str | Path) -> io.BufferedReader:
     """A regular file, opened for reading bytes."""
     return open(path, "rb", opener=plain_descriptor)
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a gzip file, up to a bound: a few bytes of it can stand for gigabytes."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._packed = open_plain(path)
+        self._content = gzip.GzipFile(fileobj=self._packed)
+        self._read = 0
+        size = os.fstat(self._packed.fileno()).st_size
+        self._limit = min(_UNPACKED, _UNPACKED_AT_LEAST + _UNPACKED_TIMES * size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._content.read(len(buffer))
+        buffer[: len(data)] = data
+        self._read += len(data)
+        if self._read > self._limit:
+            raise NotPlainError(
+                errno.EFBIG,
+                f"it unpacks to more than {self._limit:,} bytes; it is no such file",
+                str(self._path),
+            )
+        return len(data)
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+
+def open_unpacked(path: str | Path) -> io.BufferedReader:
+    """As `open_plain`; what is in a file whose name ends with `.gz` comes unpacked."""
+    return io.BufferedReader(_Unpacked(path), 1 << 20) if str(path).endswith(".gz") else open_plain(path)
 
 
 def read_plain(path: str | Path, *, limit: int = LISTED) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import is_no_folder, open_plain
+from histobench.core.plain_file import is_no_folder, open_unpacked
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
 from histobench.mint.tasks.rule import Rule
 
@@ -94,7 +94,7 @@ def read_recordings(folder: str | Path) -> Iterator[Recording]:
         raise HistobenchError(f"no recorded episodes in {folder} (files ending with .k5{SUFFIX})")
     for path in files:
         try:
-            with open_plain(path) as file, gzip.open(file, "rt", encoding="utf-8") as lines:
+            with io.TextIOWrapper(open_unpacked(path), encoding="utf-8") as lines:
                 for number, line in enumerate(lines, start=1):
                     if not line.strip():
                         continue

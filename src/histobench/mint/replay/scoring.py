@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import gzip
+import io
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import open_plain
+from histobench.core.plain_file import open_unpacked
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import CodeGenTask
@@ -86,7 +86,7 @@ def _case(record: Mapping[str, Any], solution: str, recorded: bool, now: bool) -
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        with open_plain(path) as file, gzip.open(file, "rt", encoding="utf-8") as lines:
+        with io.TextIOWrapper(open_unpacked(path), encoding="utf-8") as lines:
             for line in lines:
                 yield parse_json(line)
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:

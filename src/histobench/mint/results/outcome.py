@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import zlib
 from collections import defaultdict
@@ -14,7 +13,7 @@ from typing import Any
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import open_plain
+from histobench.core.plain_file import open_unpacked
 
 NO_FEEDBACK = "None"
 #: The families of the published datasets, for tables and recordings that do not name them.
@@ -87,10 +86,7 @@ def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
     """The rows of a table of outcomes (`.csv` or `.csv.gz`)."""
     path = Path(path)
     try:
-        with open_plain(path) as file:
-            lines = io.TextIOWrapper(
-                gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file, newline=""
-            )
+        with io.TextIOWrapper(open_unpacked(path), encoding="utf-8", newline="") as lines:
             for number, row in enumerate(csv.DictReader(lines), start=2):
                 try:
                     yield _outcome(row)

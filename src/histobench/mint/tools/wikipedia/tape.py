@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain
+from histobench.core.plain_file import open_unpacked
 from histobench.mint.tools.wikipedia.article import MAX_QUERY
 
 
@@ -22,8 +21,8 @@ class Tape:
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
         try:
-            raw = gzip.decompress(read_plain(path)) if path.suffix == ".gz" else read_plain(path)
-            answers = parse_json(raw)
+            with open_unpacked(path) as content:
+                answers = parse_json(content.read())
         except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise HistobenchError(f"cannot read the Wikipedia tape {path}: {error}") from error
         if not isinstance(answers, dict) or not all(isinstance(text, str) for text in answers.values()):
