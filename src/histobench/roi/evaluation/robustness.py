@@ -93,6 +93,8 @@ def robustness_by(
     _check_features(features)
     if column == PAIR_COLUMN:
         return _registered_pairs(features, classes, options)
+    if len(features.embeddings) > 1 and bool((features.embeddings == features.embeddings[0]).all()):
+        raise HistobenchError("all images have the same features; the encoder has collapsed")
     values = features.sites[column]
     rows = np.array([row for row, value in enumerate(values) if value], dtype=np.int64)
     names, sites = np.unique(np.array([values[row] for row in rows], dtype=object), return_inverse=True)
@@ -121,7 +123,7 @@ def robustness_by(
 
 
 def _check_features(features: FeatureSet) -> None:
-    """Raise where no neighbour could be told from another."""
+    """Raise where features are no numbers."""
     finite = features.embeddings.isfinite().all(dim=1)
     if not bool(finite.all()):
         first = features.img_names[int((~finite).nonzero()[0])]
@@ -129,8 +131,6 @@ def _check_features(features: FeatureSet) -> None:
             f"the features of {int((~finite).sum()):,} images hold NaN or infinity (the first: {first}); "
             "extract them again, in float32"
         )
-    if len(finite) > 1 and bool((features.embeddings == features.embeddings[0]).all()):
-        raise HistobenchError("all images have the same features; the encoder has collapsed")
 
 
 def _registered_pairs(
