@@ -104,8 +104,12 @@ def open_unpacked(path: str | Path) -> io.BufferedReader:
 def read_plain(path: str | Path, *, limit: int = LISTED) -> bytes:
     """The content of a regular file of at most `limit` bytes."""
     with open_plain(path) as handle:
-        _refuse_larger(os.fstat(handle.fileno()).st_size, path, limit)
-        content = handle.read(limit + 1)
+        size = os.fstat(handle.fileno()).st_size
+        _refuse_larger(size, path, limit)
+        # No more memory than the file needs: `read` sets aside whatever it is asked for.
+        content = handle.read(size)
+        while len(content) <= limit and (more := handle.read(1 << 20)):
+            content += more
     _refuse_larger(len(content), path, limit)  # it may have grown meanwhile
     return content
 
