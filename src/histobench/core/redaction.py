@@ -28,10 +28,10 @@ _CLEAR = (
 )
 #: Names that are given to keys and to other things: these have to be followed by an equals sign.
 _VAGUE = r"(?:pass|pwd|sig|signature|auth|code|key)"
-#: A value in quotes, of whichever kind and however escaped, or a word.
+#: A value in quotes, of whichever kind and however escaped, or a word; none of those that stand for a value.
 _VALUE = (
     rf"(?:(?P<quote>\\*[\"'])(?!{re.escape(HIDDEN)})[^\r\n]*?(?=(?P=quote)|[\r\n]|\Z)"
-    rf"|(?!{re.escape(HIDDEN)}|(?:\d{{1,6}}|null|none|true|false)\b)[^\s\"'&,;<>\\]{{3,}})"
+    rf"|(?!{re.escape(HIDDEN)}|(?:\d{{1,6}}|null|none|true|false|value)\b)[^\s\"'&,;<>\\]{{3,}})"
 )
 _BETWEEN = r"[\"'\\]*\s*(?:[:=]|%3[ad])\s*b?"
 #: What follows the word "bearer" in sentences about authentication.

@@ -190,8 +190,6 @@ def _content(path: Path, known: dict[bytes, _Content]) -> _Content:
         data = locate(path).read()
     except FileNotFoundError:
         return _Content(error=_MISSING)
-    except IsADirectoryError:
-        return _Content(error="this is a folder, not an image")
     except (OSError, HistobenchError) as error:
         return _Content(error=getattr(error, "strerror", None) or str(error))
     digest = hashlib.blake2b(data, digest_size=16).digest()

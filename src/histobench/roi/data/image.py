@@ -241,8 +241,6 @@ def _colours(light: NDArray[np.float64], photometric: str, extra: list[str]) -> 
 
 
 def _reason(source: str | Path | bytes, error: Exception) -> str:
-    if isinstance(error, IsADirectoryError):
-        return "this is a folder, not an image"
     if isinstance(error, PermissionError):
         return "no permission to read the file"
     if isinstance(error, Image.DecompressionBombError):
