@@ -64,7 +64,7 @@ def _as_json(text: str) -> Any:
     for part in (text, text[start : end + 1] if 0 <= start < end else ""):
         try:
             return parse_json(part)
-        except (ValueError, RecursionError):
+        except ValueError:
             continue
     return text
 

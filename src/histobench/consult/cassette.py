@@ -7,11 +7,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_file import check_plain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FILE = "cassette.parquet"
 COLUMNS = ("key", "image", "encoder", "arm", "tool", "arguments", "answer")
@@ -85,17 +88,22 @@ def write_cassette(path: Path, rows: Iterable[Recorded]) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_cassette(path: Path) -> Cassette:
-    """The answers of a file; one whose answers are not at their addresses was changed, and is refused."""
+def read_prepared(path: Path, what: str) -> pa.Table:
+    """A table that `consult prepare` wrote; `what` it is called where it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(check_plain(path))
+        return pq.read_table(check_plain(path))
     except (OSError, pa.ArrowException) as error:
         raise HistobenchError(
-            f"cannot read the cassette {path}: {error}; run histobench consult prepare"
+            f"cannot read the {what} {path}: {error}; run histobench consult prepare"
         ) from error
+
+
+def read_cassette(path: Path) -> Cassette:
+    """The answers of a file; one whose answers are not at their addresses was changed, and is refused."""
+    table = read_prepared(path, "cassette")
     if tuple(table.column_names) != COLUMNS:
         raise HistobenchError(
             f"{path} has the columns {', '.join(table.column_names)}, not those of a cassette"

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.consult.case import Case, read_cases
-from histobench.consult.cassette import FILE, Cassette, read_cassette
+from histobench.consult.cassette import FILE, Cassette, read_cassette, read_prepared
 from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain, read_plain_text
+from histobench.core.plain_file import HAND_WRITTEN, read_plain, read_plain_text
 
 STUDY = "study.json"
 CASES = "cases.jsonl"
@@ -114,16 +114,7 @@ class Study:
 
     def lessons(self, part: str) -> Lessons:
         """The `train` or `val` regions that reference agents are fitted on."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path = self.folder / LESSONS
-        try:
-            table = pq.read_table(check_plain(path))
-        except (OSError, pa.ArrowException) as error:
-            raise HistobenchError(
-                f"cannot read the lessons {path}: {error}; run histobench consult prepare"
-            ) from error
+        table = read_prepared(self.folder / LESSONS, "lessons")
         rows = [row for row in table.to_pylist() if row["part"] == part]
         roles = [encoder.role for encoder in self.facts.encoders] if part == "val" else []
         return Lessons(
