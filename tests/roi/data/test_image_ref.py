@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import tarfile
 import zipfile
 from pathlib import Path
@@ -84,3 +85,16 @@ def test_a_member_that_unpacks_to_more_than_it_says_is_refused(tmp_path: Path) -
     archive.write_bytes(raw)
     with pytest.raises(OSError, match="another size"):
         locate(archive / "a.png").read()
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_byte_that_changed_in_a_zip_is_noticed(tmp_path: Path, compression: int) -> None:
+    archive, pixels = tmp_path / "a.zip", random.Random(0).randbytes(5_000)
+    with zipfile.ZipFile(archive, "w", compression) as box:
+        box.writestr("a.jpg", pixels)
+    assert locate(archive / "a.jpg").read() == pixels
+    data = bytearray(archive.read_bytes())
+    data[2_500] ^= 1
+    archive.write_bytes(data)
+    with pytest.raises(OSError, match="damaged"):
+        locate(archive / "a.jpg").read()

@@ -31,8 +31,8 @@ _ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
 class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
     """The bytes of one image; `size` is -1 for "the whole file". `name` is what messages call it.
 
-    `coding` is "" for the bytes of an image file, "deflate:N" for N such bytes compressed as in a ZIP, and
-    "rgb:WxH" for bare pixels, which are read as a PPM file.
+    `coding` is "" for the bytes of an image file, "zip:N:SUM" for such bytes in a ZIP, where SUM is their
+    CRC-32 and N their number if they are compressed, and "rgb:WxH" for bare pixels, which are read as a PPM.
     """
 
     file: str
@@ -49,6 +49,8 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
                 if size > _MOST_BYTES:
                     raise OSError(errno.EFBIG, f"{size:,} bytes are too much for a tissue region")
                 return _read_whole(handle.fileno(), size)
+            if self.size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, f"{self.size:,} bytes are too much for a tissue region")
             handle.seek(self.offset)
             data = _read_whole(handle.fileno(), self.size)
         if not self.coding:
@@ -57,7 +59,11 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
         if kind == "rgb":
             width, _, height = detail.partition("x")
             return f"P6\n{width} {height}\n255\n".encode() + data
-        return _inflated(data, int(detail), self.name)
+        length, _, checksum = detail.partition(":")
+        data = _inflated(data, int(length)) if length else data
+        if zlib.crc32(data) != int(checksum):
+            raise OSError("the data in the archive are damaged: their checksum is another one")
+        return data
 
 
 def _read_whole(descriptor: int, size: int) -> bytes:
@@ -71,7 +77,7 @@ def _read_whole(descriptor: int, size: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _inflated(data: bytes, size: int, name: str) -> bytes:
+def _inflated(data: bytes, size: int) -> bytes:
     # The archive says how much comes out; a member that goes on beyond that is not believed.
     try:
         plain = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
@@ -154,7 +160,12 @@ def _state(file: str, kind: str) -> tuple[int, int]:
 def _tar_members(archive: str, size: int, changed: int) -> dict[str, tuple[int, int]]:
     try:
         with tarfile.open(archive, "r:") as tar:
-            return {item.name: (item.offset_data, item.size) for item in tar if item.isreg()}
+            # What has holes does not lie there as it is read.
+            return {
+                item.name: (item.offset_data, item.size)
+                for item in tar
+                if item.isreg() and not item.issparse()
+            }
     except (OSError, tarfile.TarError) as error:
         raise HistobenchError(f"cannot read the TAR file {archive}: {error}") from error
 
@@ -185,8 +196,8 @@ def _zip_member(archive: str, name: str, entry: zipfile.ZipInfo) -> ImageRef:
         )
     _, name_length, extra_length = _ZIP_LOCAL_HEADER.unpack(header)
     offset = entry.header_offset + _ZIP_LOCAL_HEADER.size + name_length + extra_length
-    coding = f"deflate:{entry.file_size}" if entry.compress_type == zipfile.ZIP_DEFLATED else ""
-    return ImageRef(archive, name, offset, entry.compress_size, coding)
+    size = str(entry.file_size) if entry.compress_type == zipfile.ZIP_DEFLATED else ""
+    return ImageRef(archive, name, offset, entry.compress_size, f"zip:{size}:{entry.CRC}")
 
 
 def _npy_rows(file: str) -> Rows:
