@@ -9,8 +9,8 @@ from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
-    from histobench.roi.registry.download import Progress
     from histobench.roi.registry.entry import PublicDataset
+    from histobench.roi.registry.transfer import Progress
 
 #: The jobs of this file, in the order of the help.
 JOBS = ("list", "show", "get", "pin", "remove")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,8 +23,33 @@ class Habits:
     no_range: set[str] = field(default_factory=set)
     tags: dict[str, str] = field(default_factory=dict)
     slow: float = 0.0
+    #: What is done with the next requests of a path, one after the other, before it is served as ever.
+    script: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)
     seen: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     address: str = ""
+
+
+def answer(
+    code: int, body: bytes = b"", *, sent: int | None = None, **headers: str
+) -> Callable[[BaseHTTPRequestHandler], None]:
+    """An answer by hand; of the body only the first `sent` bytes arrive. Headers are named with underscores.
+
+    Without a length (`content_length=""`) the end of the connection is the end of the file.
+    """
+
+    def give(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(code)
+        for name, value in {"content_length": str(len(body)), **headers}.items():
+            if value:
+                handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(body if sent is None else body[:sent])
+        handler.wfile.flush()
+        if sent is not None or headers.get("content_length") == "":
+            handler.close_connection = True
+            handler.connection.shutdown(2)
+
+    return give
 
 
 @pytest.fixture
@@ -40,7 +65,9 @@ def server() -> Iterator[Habits]:
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             habits.seen.append((self.path, dict(self.headers)))
-            if path in habits.answers:
+            if habits.script.get(path):
+                habits.script[path].pop(0)(self)
+            elif path in habits.answers:
                 code, headers, body = habits.answers[path]
                 self._send(code, headers, body, path)
             elif path in habits.files:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import email.utils
+import gzip
 import hashlib
+import json
 import random
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.registry import download
+from histobench.roi.registry import download, transfer
 from histobench.roi.registry.download import fetch, fetch_all
 from histobench.roi.registry.entry import RemoteFile
 
-from .conftest import Habits
+from .conftest import Habits, answer
 
-DATA = random.Random(0).randbytes(3_000_000)
+DATA = b"PK" + random.Random(0).randbytes(2_999_998)
 
 
 def _file(server: Habits, data: bytes = DATA, **more: object) -> RemoteFile:
@@ -40,7 +48,7 @@ def test_a_download_that_breaks_goes_on_where_it_stopped(server: Habits, tmp_pat
 def test_a_second_run_goes_on_where_the_first_was_killed(
     server: Habits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "_ATTEMPTS", 1)
+    monkeypatch.setattr(transfer, "_ATTEMPTS", 1)
     server.break_after["/a.zip"] = [1_500_000]
     with pytest.raises(HistobenchError, match="run the command again"):
         _fetch(_file(server), tmp_path)
@@ -49,22 +57,34 @@ def test_a_second_run_goes_on_where_the_first_was_killed(
     assert server.seen[-1][1]["Range"] == "bytes=1500000-"
 
 
-def test_a_file_that_changed_on_the_server_is_fetched_anew(server: Habits, tmp_path: Path) -> None:
-    server.break_after["/a.zip"] = [1_000_000]
-    file = _file(server, data=bytes(len(DATA)))
-    server.tags["/a.zip"] = '"old"'
-    original = download._stream
-
-    def changing(*args: object) -> bool:
-        if len(server.seen) == 1:
-            server.files["/a.zip"], server.tags["/a.zip"] = DATA, '"new"'
-        return original(*args)  # type: ignore[arg-type]
-
-    download._stream = changing  # type: ignore[assignment]
-    try:
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"ETag": '"old"'}, {"ETag": '"new"'}),
+        (
+            {"Last_Modified": "Mon, 01 Jan 2024 00:00:00 GMT"},
+            {"Last_Modified": "Tue, 02 Jan 2024 00:00:00 GMT"},
+        ),
+        ({}, {}),
+    ],
+)
+def test_a_file_that_changed_on_the_server_is_fetched_anew(
+    server: Habits, tmp_path: Path, before: dict[str, str], after: dict[str, str], pinned: bool
+) -> None:
+    """Even where the server goes on with the new one as if it were the old."""
+    old = bytes(len(DATA) + (0 if before or pinned else 5))
+    server.script["/a.zip"] = [
+        answer(200, old, sent=1_000_000, **before),
+        answer(206, DATA[1_000_000:], Content_Range=f"bytes 1000000-{len(DATA) - 1}/{len(DATA)}", **after),
+    ]
+    file = _file(server) if pinned else _file(server, md5=None, bytes=None)
+    if pinned and not before:
+        with pytest.raises(HistobenchError, match="nothing was kept"):  # only the checksum can tell
+            _fetch(file, tmp_path)
+    else:
         assert _fetch(file, tmp_path) == DATA
-    finally:
-        download._stream = original
+    assert not list(tmp_path.glob("*.part*"))
 
 
 def test_a_server_without_ranges_is_asked_from_the_beginning(server: Habits, tmp_path: Path) -> None:
@@ -111,22 +131,152 @@ def test_redirects_are_followed(server: Habits, tmp_path: Path) -> None:
     assert _fetch(_file(server), tmp_path) == DATA
 
 
-def test_a_busy_server_is_asked_again(server: Habits, tmp_path: Path) -> None:
-    server.answers["/a.zip"] = (503, {}, b"")
-    file = _file(server)
-    calls: list[float] = []
+class _Clock(threading.Event):
+    """Notes how long it was to be waited, and does not wait."""
 
-    def sleep(seconds: float) -> None:
-        calls.append(seconds)
-        if len(calls) == 2:
-            del server.answers["/a.zip"]
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
 
-    original, download.time.sleep = download.time.sleep, sleep  # type: ignore[assignment]
-    try:
-        assert _fetch(file, tmp_path) == DATA
-    finally:
-        download.time.sleep = original  # type: ignore[assignment]
-    assert calls == sorted(calls)
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout or 0.0)
+        return False
+
+
+def test_a_busy_server_is_asked_again_when_it_says(server: Habits, tmp_path: Path) -> None:
+    server.script["/a.zip"] = [
+        answer(503),
+        answer(429, Retry_After="42"),
+        answer(503, Retry_After=email.utils.formatdate(time.time() + 100, usegmt=True)),
+        answer(503, Retry_After="soon"),
+    ]
+    clock = _Clock()
+    found = fetch(_file(server), tmp_path, dataset="x", stop=clock)
+    assert found.path.read_bytes() == DATA
+    assert clock.waits[0] == 1
+    assert clock.waits[1] == 42
+    assert 80 < clock.waits[2] <= 100
+    assert clock.waits[3] == 8
+
+
+def test_a_server_that_asks_for_an_hour_is_not_waited_for(server: Habits, tmp_path: Path) -> None:
+    server.script["/a.zip"] = [answer(503, Retry_After="3600")]
+    with pytest.raises(HistobenchError, match="come back in 60 minutes"):
+        _fetch(_file(server), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "habit",
+    [
+        [answer(200, DATA, sent=1_000_000), answer(416)],
+        [answer(200, DATA, sent=1_000_000), answer(200, DATA, sent=2_000_000)],
+    ],
+    ids=["takes back what it gave", "never gets further"],
+)
+def test_a_server_that_never_gets_further_is_given_up(
+    server: Habits, tmp_path: Path, habit: list[Callable[[Any], None]]
+) -> None:
+    server.script["/a.zip"] = habit * 40
+    with pytest.raises(HistobenchError, match="run the command again"):
+        _fetch(_file(server), tmp_path)
+    assert len(server.seen) < 20
+
+
+@pytest.mark.parametrize("size", [0, 2], ids=["whole", "too long"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_part_that_is_whole_is_not_fetched_again(
+    server: Habits, tmp_path: Path, size: int, known: bool
+) -> None:
+    """The last run may have been killed between the last byte and the check."""
+    file = _file(server) if known else _file(server, bytes=None, md5=None)
+    (tmp_path / "a.zip.part").write_bytes(DATA + bytes(size))
+    note = {"url": file.url, "same": '"one"', "total": len(DATA)}
+    (tmp_path / "a.zip.part.json").write_text(json.dumps(note), encoding="utf-8")
+    assert _fetch(file, tmp_path) == DATA
+    assert len(server.seen) == (2 if size else 0 if known else 1)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_packed_on_its_way_is_unpacked(server: Habits, tmp_path: Path, known: bool) -> None:
+    packed = gzip.compress(DATA, 1)
+    server.script["/a.zip"] = [
+        answer(200, packed, sent=1_000_000, Content_Encoding="gzip"),
+        answer(200, packed, Content_Encoding="gzip"),
+    ]
+    file = _file(server) if known else _file(server, bytes=None, md5=None)
+    assert _fetch(file, tmp_path) == DATA
+    assert all("Range" not in headers for _, headers in server.seen)
+
+
+def test_a_gz_file_that_is_said_to_be_packed_stays_as_it_is(server: Habits, tmp_path: Path) -> None:
+    packed = gzip.compress(b"images", mtime=0)
+    server.script["/b.tar.gz"] = [answer(200, packed, Content_Encoding="x-gzip")]
+    file = RemoteFile(name="b.tar.gz", url=f"{server.address}/b.tar.gz")
+    assert _fetch(file, tmp_path) == packed
+
+
+def test_a_file_of_unknown_length_that_ends_early_goes_on(server: Habits, tmp_path: Path) -> None:
+    server.script["/a.zip"] = [answer(200, DATA[:1_000_000], content_length="")]
+    assert _fetch(_file(server), tmp_path) == DATA
+    assert server.seen[1][1]["Range"] == "bytes=1000000-"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (answer(204), "answered 204"),
+        (answer(304), "answered 304"),
+        (answer(302), "answered 302"),
+        (answer(302, Location="/a.zip"), "redirects"),
+        (answer(302, Location="file:///etc/passwd"), "unsupported protocol"),
+        (answer(200), "empty"),
+        (answer(200, b'{"error": 1}'), r"no \.zip file"),
+        (answer(200, b"\xef\xbb\xbf <!-- x --><html>Log in</html>"), "web page"),
+        (answer(206, b"PK", Content_Range="bytes 0-1/\xb2"), None),
+        (answer(200, b"PK", Content_Encoding="br"), "sends it packed"),
+    ],
+)
+def test_what_is_no_file_is_not_kept_as_one(
+    server: Habits, tmp_path: Path, given: Callable[[Any], None], message: str | None
+) -> None:
+    server.script["/a.zip"] = [given] * 30
+    file = _file(server, bytes=None, md5=None)
+    if message is None:
+        assert _fetch(file, tmp_path) == b"PK"
+        return
+    with pytest.raises(HistobenchError, match=message):
+        _fetch(file, tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert len(server.seen) <= 21  # nothing is asked for again but the redirects
+
+
+def test_an_error_stops_the_other_files(server: Habits, tmp_path: Path) -> None:
+    """Whoever has to repair something does not wait for gigabytes first, and they go on afterwards."""
+
+    def endless(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(DATA)))
+        handler.end_headers()
+        for start in range(0, len(DATA), 1_000):
+            handler.wfile.write(DATA[start : start + 1_000])
+            time.sleep(0.05)
+
+    server.script["/a.zip"] = [endless]
+    server.script["/b.zip"] = [lambda handler: (time.sleep(0.3), answer(404)(handler))[1]]
+    other = RemoteFile(name="b.zip", url=f"{server.address}/b.zip")
+    with pytest.raises(HistobenchError, match=r"b\.zip: not there any more"):
+        fetch_all([_file(server), other], tmp_path, dataset="x")
+    assert not (tmp_path / "a.zip").exists()
+
+
+def test_an_address_or_a_proxy_that_is_none_is_one_line(
+    server: Habits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(HistobenchError, match="is no address"):
+        _fetch(RemoteFile(name="a.zip", url="http://[::1"), tmp_path)
+    monkeypatch.setenv("ALL_PROXY", "nonsense://x")
+    with pytest.raises(HistobenchError, match="ALL_PROXY"):
+        _fetch(_file(server), tmp_path)
 
 
 def test_a_slow_server_is_waited_for(server: Habits, tmp_path: Path) -> None:
@@ -154,7 +304,7 @@ def test_too_little_disk_is_said_before_the_first_byte(
     server: Habits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("U", (), {"free": 1_000})())
-    with pytest.raises(HistobenchError, match=r"needs 0\.0 GB"):
+    with pytest.raises(HistobenchError, match=r"needs 3\.0 MB, but .* has 0\.0 MB free"):
         fetch_all([_file(server)], tmp_path, dataset="x")
     assert server.seen == []
 
@@ -174,6 +324,22 @@ def test_a_mirror_goes_before_the_host(
 
 def test_a_token_never_travels_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
-    assert download._authorisation("http://huggingface.co/x") == {}
-    assert download._authorisation("https://nothuggingface.co/x") == {}
-    assert download._authorisation("https://huggingface.co/x") == {"Authorization": "Bearer secret"}
+    assert transfer._authorisation("http://huggingface.co/x") == {}
+    assert transfer._authorisation("https://nothuggingface.co/x") == {}
+    assert transfer._authorisation("https://huggingface.co/x") == {"Authorization": "Bearer secret"}
+    monkeypatch.setenv("HF_TOKEN", "secret\n")  # as read from a file
+    assert transfer._authorisation("https://huggingface.co/x") == {"Authorization": "Bearer secret"}
+
+
+def test_a_token_does_not_follow_a_redirect_to_another_host(
+    server: Habits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_authorisation", lambda url: {"Authorization": "Bearer secret"})
+    server.files["/elsewhere"] = DATA
+    there = server.address.replace("127.0.0.1", "localhost")
+    server.script["/a.zip"] = [answer(302, Location=f"{there}/elsewhere")]
+    assert _fetch(_file(server), tmp_path) == DATA
+    (_, first), (path, second) = server.seen
+    assert path == "/elsewhere"
+    assert first["Authorization"] == "Bearer secret"
+    assert "Authorization" not in second

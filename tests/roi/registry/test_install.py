@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import json
+import os
 import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +26,11 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.load import load_dataset
-from histobench.roi.registry import catalogue
+from histobench.roi.registry import catalogue, transfer
 from histobench.roi.registry.catalogue import all_datasets
 from histobench.roi.registry.entry import PublicDataset
 from histobench.roi.registry.install import get
+from histobench.roi.registry.pixel_arrays import hdf5_images
 
 from .conftest import Habits
 
@@ -358,6 +363,89 @@ def test_files_by_form_are_explained(
     (data_home / "mhist" / "downloads" / "annotations.csv").write_bytes(b"nor this")
     assert main(["data", "get", "mhist"]) == 2
     assert "486973abb3cf7985df2034701d81e9c1" in capsys.readouterr().err
+
+
+def _pathmnist(**other: Any) -> bytes:
+    arrays: dict[str, Any] = {}
+    for split in ("train", "val", "test"):
+        arrays[f"{split}_images"] = np.zeros((18, 8, 8, 3), dtype=np.uint8)
+        arrays[f"{split}_labels"] = np.arange(18).reshape(-1, 1) % 9
+    target = io.BytesIO()
+    np.savez(target, **{name: array for name, array in {**arrays, **other}.items() if array is not None})
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"val_labels": np.arange(18) % 9 - 1}, "labels from -1 to 7"),
+        ({"val_labels": np.arange(18)}, "labels from 0 to 17"),
+        ({"val_labels": np.arange(18) / 2}, "whole numbers, not float64"),
+        ({"val_labels": np.arange(17) % 9}, "17 labels for 18 images"),
+        ({"val_images": np.zeros((18, 8, 8), np.uint8)}, r"shape \(18, 8, 8\)"),
+        ({"val_images": np.full((18, 8, 8, 3), 0.5)}, "not whole numbers"),
+        ({"val_images": np.full((18, 8, 8, 3), np.nan)}, "no numbers"),
+        ({"val_images": np.full((18, 8, 8, 3), 300)}, "between 0 and 255"),
+        ({"val_images": np.array([{}] * 18, dtype=object)}, "allow_pickle"),
+        ({"val_images": None}, "another form"),
+    ],
+)
+def test_arrays_of_another_form_are_told(
+    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], message: str
+) -> None:
+    _served("pathmnist-28", server, data_home, monkeypatch)
+    entry = all_datasets()["pathmnist-28"]
+    monkeypatch.setitem(
+        all_datasets(), "pathmnist-28", replace(entry, files=(replace(entry.files[0], bytes=None),))
+    )
+    server.files["/pathmnist.npz"] = _pathmnist(**other)
+    with pytest.raises(HistobenchError, match=message):
+        get("pathmnist-28", pause=0.01)
+    assert not list(data_home.rglob("*.tmp"))
+    assert not list(data_home.rglob("dataset.json"))
+
+
+def test_an_hdf5_file_is_not_followed_to_others(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as box:
+        box["link"] = h5py.ExternalLink("/etc/passwd", "/x")
+        place = [(str(tmp_path / "elsewhere"), 0, 4 * 8 * 8 * 3)]
+        box.create_dataset("far", shape=(4, 8, 8, 3), dtype="u1", external=place)
+        box.create_dataset("endless", shape=(10**9, 8, 8, 3), dtype="u1", chunks=(1, 8, 8, 3))
+        box.create_dataset("words", data=["a", "b"])
+    for key, message in (
+        ("link", "of its own"),
+        ("far", "another file"),
+        ("endless", "bomb"),
+        ("words", "no numbers"),
+        ("absent", "of its own"),
+    ):
+        with pytest.raises(HistobenchError, match=message):
+            hdf5_images(tmp_path / "a.h5", key, tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_nothing_is_one_line(
+    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*args: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    _served("esca-tolkach", server, data_home, monkeypatch)
+    monkeypatch.setattr(transfer, "_append", refuse)
+    with pytest.raises(HistobenchError, match=r"(disk is full|Read-only).*what has arrived is kept"):
+        get("esca-tolkach", pause=0.01)
+
+
+def test_two_that_fetch_the_same_wait_for_each_other(
+    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _served("esca-tolkach", server, data_home, monkeypatch)
+    server.slow = 0.02
+    with ThreadPoolExecutor(2) as pool:
+        found = [job.result(60) for job in [pool.submit(get, "esca-tolkach", pause=0.01) for _ in range(2)]]
+    assert found[0] == found[1]
+    assert len(server.seen) == len(all_datasets()["esca-tolkach"].files)
 
 
 def test_a_rar_is_read_where_bsdtar_is(

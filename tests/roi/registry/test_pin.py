@@ -77,9 +77,12 @@ def test_a_checksum_that_the_host_contradicts_is_an_error(server: Habits) -> Non
         pinned(_entry(homepage, md5="1" * 32), apis={"zenodo": f"{server.address}/"})
 
 
-def test_a_host_that_answers_otherwise_is_one_line(server: Habits) -> None:
+@pytest.mark.parametrize(
+    "answer", [b'{"message": "moved"}', b'{"files": [{"checksum": 5}]}', b"[" * 9_000, b"\xff", b""]
+)
+def test_a_host_that_answers_otherwise_is_one_line(server: Habits, answer: bytes) -> None:
     homepage, path, _ = ANSWERS["zenodo"]
-    server.answers[path] = (200, {}, b'{"message": "moved"}')
+    server.answers[path] = (200, {}, answer)
     with pytest.raises(HistobenchError, match="another form"):
         pinned(_entry(homepage), apis={"zenodo": f"{server.address}/"})
     server.answers[path] = (500, {}, b"")

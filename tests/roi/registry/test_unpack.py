@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
+import random
+import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -97,3 +102,101 @@ def test_parts_are_read_as_one_archive(tmp_path: Path) -> None:
     tree = open_tree(parts, tmp_path)
     assert tree.names == tuple(f"{i}.png" for i in range(9))
     assert (tmp_path / tree.prefix / "8.png").read_bytes() == bytes([8]) * 3_000
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_a_byte_that_changed_in_a_compressed_archive_is_noticed(tmp_path: Path, kind: str) -> None:
+    """Images are random to a compressor and stored as they are: only the checksum at the end can tell."""
+    archive = _tar(tmp_path / f"a.tar.{kind}", {"a.jpg": random.Random(0).randbytes(9_000)}, mode=f"w:{kind}")
+    data = bytearray(archive.read_bytes())
+    assert open_tree([archive], tmp_path).names == ("a.jpg",)
+    data[5_000] ^= 1
+    archive.write_bytes(data)
+    os.utime(tmp_path / "images" / "a", (0, 0))  # as if it had been unpacked long ago
+    with pytest.raises(HistobenchError, match=r"damaged.*remove .*a\.tar"):
+        open_tree([archive], tmp_path)
+
+
+def test_another_download_is_unpacked_anew(tmp_path: Path) -> None:
+    archive = _tar(tmp_path / "a.tar.gz", {"old.png": b"x"})
+    assert open_tree([archive], tmp_path).names == ("old.png",)
+    os.utime(tmp_path / "images" / "a", (0, 0))
+    _tar(archive, {"new.png": b"x"})
+    assert open_tree([archive], tmp_path).names == ("new.png",)
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "tar", "zip"])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_comes_twice_is_refused(tmp_path: Path, kind: str) -> None:
+    archive = tmp_path / f"a.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(archive, "w") as box:
+            for data in (b"x", b"y"):
+                box.writestr("a.png", data)
+    else:
+        with tarfile.open(archive, "w:gz" if kind == "tar.gz" else "w") as tar:
+            for data in (b"x", b"y"):
+                info = tarfile.TarInfo("a.png")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    with pytest.raises(HistobenchError, match=r"'a\.png' twice"):
+        open_tree([archive], tmp_path)
+
+
+def test_names_that_only_look_alike_are_all_there(tmp_path: Path) -> None:
+    names = sorted(["A.png", "a.png", "e\u0301.png", "\u00e9.png", "a b.png", "ab:c.png"])
+    if sys.platform != "linux":
+        pytest.skip("this file system does not tell them apart")
+    members = {name: name.encode() for name in names}
+    tree = open_tree([_tar(tmp_path / "a.tar.gz", members)], tmp_path)
+    assert list(tree.names) == names
+    assert [(tmp_path / tree.prefix / name).read_bytes().decode() for name in names] == names
+    plain = open_tree([_tar(tmp_path / "b.tar", members, mode="w")], tmp_path)
+    assert list(plain.names) == names
+
+
+def test_devices_pipes_and_hard_links_are_not_made(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as box:
+        for name, kind in (("d", tarfile.CHRTYPE), ("p", tarfile.FIFOTYPE), ("f", tarfile.DIRTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            box.addfile(info)
+        info = tarfile.TarInfo("a.png")
+        info.size = 1
+        box.addfile(info, io.BytesIO(b"x"))
+    assert open_tree([tmp_path / "a.tar.gz"], tmp_path).names == ("a.png",)
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as box:
+        info = tarfile.TarInfo("b.png")
+        info.type, info.linkname = tarfile.LNKTYPE, "../../etc/passwd"
+        box.addfile(info)
+    with pytest.raises(HistobenchError, match="leads out of the folder"):
+        open_tree([tmp_path / "b.tar.gz"], tmp_path)
+
+
+def test_a_member_with_holes_is_not_read_in_place(tmp_path: Path) -> None:
+    if shutil.which("tar") is None:
+        pytest.skip("tar is not installed")
+    with (tmp_path / "a.png").open("wb") as handle:
+        handle.truncate(1 << 20)
+    done = subprocess.run(["tar", "-S", "-cf", "a.tar", "a.png"], cwd=tmp_path, check=False)
+    if done.returncode or (tmp_path / "a.tar").stat().st_size > 1 << 19:
+        pytest.skip("this tar makes no holes here")
+    with pytest.raises(HistobenchError, match="has holes"):
+        open_tree([tmp_path / "a.tar"], tmp_path)
+
+
+def test_a_rar_is_checked_as_a_tar_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bsdtar looks at the content: other archives stand in for the RAR that no free program writes."""
+    if shutil.which("bsdtar") is None:
+        pytest.skip("bsdtar is not installed")
+    _tar(tmp_path / "a.rar", {"a/b.png": b"x"}, {"a/link.png": "/etc/passwd"})
+    with pytest.raises(HistobenchError, match="leads out of the folder"):
+        open_tree([tmp_path / "a.rar"], tmp_path)
+    (tmp_path / "b.rar").write_bytes(b"Rar!rubbish")
+    with pytest.raises(HistobenchError, match="no RAR file"):
+        open_tree([tmp_path / "b.rar"], tmp_path)
+    monkeypatch.setattr(unpack, "GROWTH_FREE", 1 << 20)
+    _tar(tmp_path / "c.rar", {"a.png": bytes(40 << 20)})
+    with pytest.raises(HistobenchError, match="refused as a bomb"):
+        open_tree([tmp_path / "c.rar"], tmp_path)
+    assert not any((tmp_path / "images").iterdir())

@@ -102,7 +102,7 @@ class PublicDataset:
             return f"about {' + '.join(stated)}"
         if not known:
             return "size not published"
-        text = f"{known / 1e9:.1f} GB" if known >= 1e9 else f"{known / 1e6:.1f} MB"
+        text = size_in_words(known)
         return text if self.size is not None else f"at least {text}"
 
     @property
@@ -120,6 +120,15 @@ class PublicDataset:
             known = ", ".join(f"{self.name}@{split}" for split in self.splits) or "none"
             raise HistobenchError(f"{self.name} has no split {name!r}; published splits: {known}")
         return self.splits[name]
+
+
+def size_in_words(count: int) -> str:
+    """Bytes for people.
+
+    >>> size_in_words(12_500_000_000), size_in_words(3_000_000)
+    ('12.5 GB', '3.0 MB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def parse_entry(name: str, raw: Mapping[str, Any]) -> PublicDataset:

@@ -8,28 +8,36 @@ split (`bach.csv`, `bach@eva.csv`) that says path, label, split, group and sites
 from __future__ import annotations
 
 import csv
+import errno
 import io
+import logging
 import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from histobench.core.atomic import write_json, write_text
 from histobench.core.cache_folder import cache_dir
+from histobench.core.claim import exclusive
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.roi.registry.catalogue import find
-from histobench.roi.registry.download import Fetched, Progress, check_file, fetch_all
+from histobench.roi.registry.download import Fetched, check_file, fetch_all
 from histobench.roi.registry.entry import PublicDataset
 from histobench.roi.registry.peer_splits import drawn
 from histobench.roi.registry.rows import Row, read_rows
+from histobench.roi.registry.transfer import Progress
 
 #: Where datasets go without `--to`.
 FOLDER_VARIABLE = "HISTOBENCH_DATA"
+#: Says that somebody is fetching into this folder; the next one waits and finds the work done.
+_CLAIM = ".fetching.json"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,26 @@ def get(
     """
     entry, split = find(name)
     folder = _folder_of(entry, to)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(
+            folder / _CLAIM,
+            on_wait=partial(_log.warning, "another process is fetching %s; waiting for it", name),
+        ):
+            _install(entry, folder, progress, pause)
+    except OSError as error:
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+        raise HistobenchError(
+            f"{entry.name}: {error.filename or folder}: {reason or error}; what has arrived is kept"
+        ) from error
+    if to is not None:
+        write_json(data_folder() / f"{entry.name}.json", {"folder": str(folder.resolve())})
+    found = locate(f"{entry.name}@{split}" if split else entry.name)
+    assert found is not None
+    return found
+
+
+def _install(entry: PublicDataset, folder: Path, progress: Progress | None, pause: float) -> None:
     downloads = folder / "downloads"
     if entry.access == "form":
         fetched = _placed_by_hand(entry, downloads)
@@ -66,7 +94,6 @@ def get(
         fetched = fetch_all(wanted, downloads, dataset=entry.name, progress=progress, pause=pause)
     rows = read_rows(entry, folder)
     notes = [*entry.unconfirmed, *_count_notes(entry, rows), *_checksum_notes(fetched)]
-    folder.mkdir(parents=True, exist_ok=True)
     write_text(
         folder / f"{entry.name}.txt", "".join(f"{label},{i}\n" for i, label in enumerate(entry.classes))
     )
@@ -74,11 +101,6 @@ def get(
     for peer in entry.splits.values():
         _write_table(folder / f"{entry.name}@{peer.name}.csv", drawn(entry, peer, rows))
     write_json(folder / "dataset.json", _record(entry, fetched, rows, notes))
-    if to is not None:
-        write_json(data_folder() / f"{entry.name}.json", {"folder": str(folder.resolve())})
-    found = locate(f"{entry.name}@{split}" if split else entry.name)
-    assert found is not None
-    return found
 
 
 def locate(name: str) -> Installed | None:
@@ -120,6 +142,7 @@ def remove(name: str) -> tuple[Path, int]:
         *folder.glob(f"{entry.name}.*"),
         *folder.glob(f"{entry.name}@*.csv"),
         folder / "dataset.json",
+        folder / _CLAIM,
     ):
         if file.is_file():
             size += file.stat().st_size

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
 from histobench.roi.registry.entry import PublicDataset, RemoteFile
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def pinned(entry: PublicDataset, *, apis: Mapping[str, str] = APIS) -> tuple[Rem
             listed = _LISTS[kind](client, apis, record, entry)
         except httpx.HTTPError as error:
             raise HistobenchError(f"{entry.name}: the host did not answer ({error})") from error
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise HistobenchError(f"{entry.name}: the host's answer has another form ({error!r})") from error
     files = []
     for file in entry.files:
@@ -156,7 +157,7 @@ def _dataverse(
 def _json(client: httpx.Client, url: str) -> Any:
     answer = client.get(url)
     answer.raise_for_status()
-    return answer.json()
+    return parse_json(answer.text)
 
 
 _List = Callable[["httpx.Client", Mapping[str, str], str, PublicDataset], dict[str, RemoteFile]]

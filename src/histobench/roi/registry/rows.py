@@ -8,6 +8,8 @@ import io
 import os
 import re
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +19,8 @@ from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import check_plain, read_plain, read_plain_text
 from histobench.roi.registry.entry import PublicDataset
-from histobench.roi.registry.unpack import Tree, gunzip, open_tree
+from histobench.roi.registry.pixel_arrays import class_names, hdf5_images, hdf5_labels, images_in, write_npy
+from histobench.roi.registry.unpack import Tree, check_zip, gunzip, is_current, open_tree
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
 _SPLITS = {
@@ -28,6 +31,21 @@ _SPLITS = {
     "validation": "val",
     "test": "test",
 }
+#: What the readers of a layout raise at files that are damaged or have another form; a damaged HDF5 file is
+#: an OSError, a damaged Parquet file a ValueError.
+_UNEXPECTED = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    zlib.error,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,16 @@ def read_rows(entry: PublicDataset, folder: Path) -> list[Row]:
     """Every labelled image of the dataset whose files lie in `folder`, in the order of the layout."""
     rows: list[Row] = []
     for rule in entry.layout:
-        made = _READERS[rule["kind"]](entry, rule, folder)
+        try:
+            made = _READERS[rule["kind"]](entry, rule, folder)
+        except _UNEXPECTED as error:
+            if isinstance(error, OSError) and error.errno:
+                raise  # of the disk, not of the files
+            files = " or ".join(rule[key] for key in ("archive", "images", "labels", "table") if key in rule)
+            raise HistobenchError(
+                f"{entry.name}: {files} has another form than what is published"
+                f" ({type(error).__name__}: {error}); is it damaged, or another version?"
+            ) from error
         rows += [_completed(entry, row) for row in made]
     if not rows:
         raise HistobenchError(
@@ -57,6 +84,8 @@ def read_rows(entry: PublicDataset, folder: Path) -> list[Row]:
 
 def _completed(entry: PublicDataset, row: Row) -> Row:
     label = entry.renamed.get(row.label, row.label)
+    if not row.path.isascii() and any("\ud800" <= sign <= "\udfff" for sign in row.path):
+        raise HistobenchError(f"{entry.name}: the name {row.path!r} is not UTF-8 and fits into no table")
     if label not in entry.classes:
         raise HistobenchError(
             f"{entry.name}: {row.path} has the label {row.label!r}, which is no class of it"
@@ -193,8 +222,6 @@ def _text(folder: Path, name: str, trees: Sequence[Tree]) -> str:
 
 
 def _read_member(place: Path, name: str) -> bytes:
-    import zipfile
-
     if place.is_dir():
         return read_plain(place / name)
     if place.suffix.lower() == ".zip":
@@ -209,30 +236,23 @@ def _read_member(place: Path, name: str) -> bytes:
 
 def _from_arrays(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
     """HDF5 (PCam): pixels in one file, labels in another, perhaps a table with one line per image."""
-    try:
-        import h5py
-    except ImportError:
-        raise HistobenchError(
-            f"{entry.name} is HDF5; install h5py: pip install 'histobench[datasets]'"
-        ) from None
     pixels, labels = (_plain(folder, rule[key]) for key in ("images", "labels"))
-    with h5py.File(labels, "r") as box:
-        numbers = [int(value) for value in box[rule["labels_key"]][...].reshape(-1)]
-    path = _in_place(pixels, rule["images_key"], folder)
+    path, images = hdf5_images(pixels, rule["images_key"], folder)
+    names = hdf5_labels(labels, rule["labels_key"], entry.classes, images=images)
     records: list[dict[str, str]] = []
     if (folder / "downloads" / rule.get("table", "")).is_file():
         records = _records(folder, rule, ())
-        if len(records) != len(numbers):
-            raise HistobenchError(f"{rule['table']} has {len(records):,} lines for {len(numbers):,} images")
+        if len(records) != images:
+            raise HistobenchError(f"{rule['table']} has {len(records):,} lines for {images:,} images")
     return [
         Row(
             f"{path}/{index}",
             f"{pixels.name}/{index}",
-            entry.classes[number],
+            name,
             rule.get("split"),
             records[index].get(rule["group_column"]) if records else None,
         )
-        for index, number in enumerate(numbers)
+        for index, name in enumerate(names)
     ]
 
 
@@ -244,57 +264,22 @@ def _plain(folder: Path, name: str) -> Path:
     return gunzip(source, folder / "images" / source.name.removesuffix(".gz"))
 
 
-def _in_place(file: Path, key: str, folder: Path) -> str:
-    """The path below which rows are found: the HDF5 file, or a copy as NumPy file where it is chunked."""
-    import h5py
-    import numpy as np
-
-    with h5py.File(file, "r") as box:
-        found = box[key]
-        if found.id.get_offset() is not None and found.dtype == np.uint8:
-            return f"{file.relative_to(folder).as_posix()}/{key}"
-        target = folder / "images" / f"{file.stem}_{key}.npy"
-        if not target.exists():
-            _write_npy(target, found)
-    return target.relative_to(folder).as_posix()
-
-
-def _write_npy(target: Path, source: Any) -> None:
-    """Copy an array [n, h, w, 3] as uint8, a block at a time."""
-    import numpy as np
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = target.with_name(f".{target.name}.tmp.npy")
-    copy = np.lib.format.open_memmap(staging, mode="w+", dtype=np.uint8, shape=source.shape)
-    for start in range(0, source.shape[0], 256):
-        block = np.asarray(source[start : start + 256])
-        if block.dtype != np.uint8:
-            if not (np.isfinite(block).all() and block.min() >= 0 and block.max() <= 255):
-                staging.unlink()
-                raise HistobenchError(f"{target.name}: the pixels are not between 0 and 255")
-            block = np.rint(block).astype(np.uint8)
-        copy[start : start + 256] = block
-    copy.flush()
-    del copy
-    os.replace(staging, target)
-
-
 def _from_npz(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
     """MedMNIST: one .npz with images and labels of every split."""
     import numpy as np
 
     source = _archives(folder, rule["archive"])[0]
     rows = []
-    with np.load(check_plain(source), allow_pickle=False) as box:
+    check_zip(source)
+    with np.load(source, allow_pickle=False) as box:
         for split in ("train", "val", "test"):
-            numbers = box[f"{split}_labels"].reshape(-1)
-            target = folder / "images" / f"{source.stem}_{split}.npy"
-            if not target.exists():
-                _write_npy(target, box[f"{split}_images"])
+            labels, target = box[f"{split}_labels"], folder / "images" / f"{source.stem}_{split}.npy"
+            if not is_current(target, source):
+                write_npy(target, box[f"{split}_images"])
             path = target.relative_to(folder).as_posix()
+            names = class_names(labels, entry.classes, images=images_in(target), where=source.name)
             rows += [
-                Row(f"{path}/{index}", f"{split}/{index}", entry.classes[int(number)], split)
-                for index, number in enumerate(numbers)
+                Row(f"{path}/{index}", f"{split}/{index}", name, split) for index, name in enumerate(names)
             ]
     return rows
 
@@ -314,9 +299,12 @@ def _from_npy(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> li
         labels = np.load(io.BytesIO(_read_member(folder / tree.prefix, types)), allow_pickle=False)
         stem = re.sub(r"\W+", "_", Path(tree.prefix).stem)
         target = folder / "images" / f"{stem}.npy"
-        if not target.exists():
+        if not is_current(target, folder / tree.prefix):
             pixels = np.load(io.BytesIO(_read_member(folder / tree.prefix, images)), allow_pickle=False)
-            _write_npy(target, pixels)
+            write_npy(target, pixels)
+        found = images_in(target)
+        if labels.shape != (found,):
+            raise HistobenchError(f"{entry.name}: {tree.prefix}: {labels.size:,} labels for {found:,} images")
         split = rule.get("splits", {}).get(stem)
         path = target.relative_to(folder).as_posix()
         rows += [
@@ -335,14 +323,16 @@ def _from_parquet(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -
     for file in _archives(folder, rule["archive"]):
         target = folder / "images" / f"{file.stem}.tar"
         target.parent.mkdir(parents=True, exist_ok=True)
-        staging = None if target.exists() else target.with_name(f".{target.name}.tmp")
+        staging = None if is_current(target, file) else target.with_name(f".{target.name}.tmp")
         box = None if staging is None else tarfile.open(staging, "w")  # noqa: SIM115
         try:
             number = 0
-            for batch in parquet.ParquetFile(file).iter_batches(batch_size=256):
+            for batch in parquet.ParquetFile(check_plain(file)).iter_batches(batch_size=256):
                 for record in batch.to_pylist():
                     picture = record[rule["image"]]
                     data = picture["bytes"] if isinstance(picture, dict) else picture
+                    if not isinstance(data, bytes) or not data:
+                        raise ValueError(f"image {number} has no bytes")
                     member = f"{number:08d}{_suffix(data)}"
                     number += 1
                     if box is not None:

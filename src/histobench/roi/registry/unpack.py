@@ -7,22 +7,26 @@ paths are refused, links are not made, and an archive that grows beyond all meas
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import itertools
+import lzma
 import os
 import posixpath
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import open_plain
+from histobench.core.plain_file import check_plain, open_plain
 
 #: Images do not compress: an archive that unpacks to more than this many times its size is a bomb.
 MOST_GROWTH = 50
@@ -30,6 +34,8 @@ MOST_GROWTH = 50
 GROWTH_FREE = 256 << 20
 MOST_MEMBERS = 20_000_000
 _CHUNK = 1 << 20
+#: What the readers of damaged archives raise.
+_DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, UnicodeError)
 
 
 @dataclass(frozen=True)
@@ -47,17 +53,17 @@ def open_tree(archives: Sequence[Path], folder: Path) -> Tree:
         return Tree(first.relative_to(folder).as_posix(), _files_below(first))
     name = first.name.lower()
     if name.endswith(".zip"):
-        return Tree(first.relative_to(folder).as_posix(), _zip_names(first))
+        return Tree(first.relative_to(folder).as_posix(), check_zip(first))
     if name.endswith(".tar") and len(archives) == 1:
         return Tree(first.relative_to(folder).as_posix(), _tar_names(first))
     target = folder / "images" / _stem(first)
-    if not target.is_dir():
+    if not is_current(target, *archives):
         unpack(archives, target)
     return Tree(target.relative_to(folder).as_posix(), _files_below(target))
 
 
 def unpack(archives: Sequence[Path], target: Path) -> None:
-    """Unpack a TAR (compressed, or in parts) or a RAR into the new folder `target`, whole or not at all."""
+    """Unpack a TAR (compressed, or in parts) or a RAR into the folder `target`, whole or not at all."""
     staging = target.with_name(f".{target.name}.unpacking")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -67,6 +73,8 @@ def unpack(archives: Sequence[Path], target: Path) -> None:
             _unrar(archives[0], staging, limit)
         else:
             _untar(archives, staging, limit)
+        os.utime(staging)
+        shutil.rmtree(target, ignore_errors=True)
         os.replace(staging, target)
     except OSError as error:
         raise HistobenchError(f"cannot unpack {archives[0].name}: {error.strerror or error}") from error
@@ -74,9 +82,14 @@ def unpack(archives: Sequence[Path], target: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def is_current(made: Path, *sources: Path) -> bool:
+    """Whether `made` is there and was made after its sources came: another download is unpacked again."""
+    return made.exists() and made.stat().st_mtime >= max(path.stat().st_ctime for path in sources)
+
+
 def gunzip(source: Path, target: Path) -> Path:
     """The single file inside of a .gz, bounded as archives are; `target` appears when it is whole."""
-    if target.exists():
+    if is_current(target, source):
         return target
     limit = MOST_GROWTH * source.stat().st_size + GROWTH_FREE
     staging = target.with_name(f".{target.name}.unpacking")
@@ -84,8 +97,10 @@ def gunzip(source: Path, target: Path) -> Path:
         with gzip.open(source, "rb") as packed, staging.open("wb") as plain:
             _copy(cast(IO[bytes], packed), plain, _Allowance(source.name, limit))
         os.replace(staging, target)
-    except (OSError, EOFError, zlib.error) as error:
-        raise HistobenchError(f"{source.name} is damaged or cut short ({error}); fetch it again") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise HistobenchError(
+            f"{source.name} is damaged or cut short ({error}); remove {source} and fetch it again"
+        ) from error
     finally:
         staging.unlink(missing_ok=True)
     return target
@@ -132,17 +147,29 @@ class _Allowance:
 
 
 def _untar(archives: Sequence[Path], staging: Path, limit: int) -> None:
-    allowance = _Allowance(archives[0].name, limit)
+    with _Chain(archives) as chain, _plain(io.BufferedReader(chain, _CHUNK)) as source:
+        _write_members(source, staging, archives[0], _Allowance(archives[0].name, limit))
+
+
+def _plain(source: io.BufferedReader) -> IO[bytes]:
+    """The TAR inside of what may be compressed; unlike in `tarfile`, the checksum at its end is compared."""
+    beginning = source.peek(6)
+    for magic, opened in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open)):
+        if beginning.startswith(magic):
+            return cast(IO[bytes], opened(source, "rb"))
+    return source
+
+
+def _write_members(source: IO[bytes], staging: Path, archive: Path, allowance: _Allowance) -> None:
+    """Write the files of a TAR stream below `staging`."""
     try:
-        with (
-            _Chain(archives) as source,
-            tarfile.open(fileobj=cast(IO[bytes], source), mode="r|*") as tar,
-        ):
+        with tarfile.open(fileobj=source, mode="r|") as tar:
             for member in tar:
+                tar.members.clear()  # type: ignore[attr-defined]  # a million of them would fill the memory
                 allowance.member()
-                name = safe_name(member.name, archives[0].name)
+                name = safe_name(member.name, archive.name)
                 if member.issym() or member.islnk():
-                    _refuse_outward_link(member, archives[0].name)
+                    _refuse_outward_link(member, archive.name)
                     continue  # what it points at is in the archive anyway
                 if not member.isfile():
                     continue  # folders are made as needed; devices and pipes are no images
@@ -153,14 +180,14 @@ def _untar(archives: Sequence[Path], staging: Path, limit: int) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("xb") as target:
                     _copy(data, target, allowance)
+        while rest := source.read(_CHUNK):  # up to the checksum
+            allowance.take(len(rest))
     except FileExistsError as error:
-        raise HistobenchError(
-            f"{archives[0].name} holds {Path(error.filename).name} twice; refused"
-        ) from error
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
-        raise HistobenchError(
-            f"{archives[0].name} is damaged, cut short or no TAR file ({error}); fetch it again"
-        ) from error
+        raise HistobenchError(f"{archive.name} holds {Path(error.filename).name!r} twice; refused") from error
+    except (*_DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # of the disk; damaged bz2 is an OSError without a number
+        raise _damaged(archive, "TAR", error) from error
 
 
 def _refuse_outward_link(member: tarfile.TarInfo, archive: str) -> None:
@@ -181,25 +208,33 @@ def _unrar(archive: Path, staging: Path, limit: int) -> None:
         raise HistobenchError(
             f"{archive.name} is a RAR archive; install bsdtar (Debian: libarchive-tools) and run again"
         )
-    listing = subprocess.run([program, "-tf", str(archive)], capture_output=True, text=True, check=False)
-    if listing.returncode:
-        raise HistobenchError(f"{archive.name} is damaged or no RAR file ({listing.stderr.strip()[:200]})")
-    for name in listing.stdout.splitlines():
-        safe_name(name, archive.name)
-    done = subprocess.run(
-        [program, "-xf", str(archive), "-C", str(staging), "--no-same-owner", "--no-same-permissions"],
-        capture_output=True,
-        text=True,
-        check=False,
+    # As a TAR through a pipe, so that names, links and sizes are checked before anything is written.
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            [program, "-cf", "-", "--format=pax", f"@{archive.absolute()}"],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        ) as converter,
+    ):
+        assert converter.stdout is not None
+        try:
+            _write_members(converter.stdout, staging, archive, _Allowance(archive.name, limit))
+        except BaseException:
+            converter.kill()
+            raise
+        if converter.wait():
+            said.seek(0)
+            raise _damaged(archive, "RAR", said.read(200).decode(errors="replace").strip())
+
+
+def _damaged(archive: Path, kind: str, reason: object) -> HistobenchError:
+    return HistobenchError(
+        f"{archive.name} is damaged, cut short or no {kind} file ({reason});"
+        f" remove {archive} and fetch it again"
     )
-    if done.returncode:
-        raise HistobenchError(f"{archive.name} cannot be unpacked ({done.stderr.strip()[:200]})")
-    allowance = _Allowance(archive.name, limit)
-    for path in _walk(staging):
-        if path.is_symlink():
-            path.unlink()
-        else:
-            allowance.take(path.stat().st_size)
 
 
 def _copy(source: IO[bytes], target: IO[bytes], allowance: _Allowance) -> None:
@@ -208,11 +243,12 @@ def _copy(source: IO[bytes], target: IO[bytes], allowance: _Allowance) -> None:
         target.write(chunk)
 
 
-def _zip_names(archive: Path) -> tuple[str, ...]:
+def check_zip(archive: Path) -> tuple[str, ...]:
+    """The files in a ZIP, sorted; a name that leads outside or comes twice, and a bomb, are refused."""
     allowance = _Allowance(archive.name, MOST_GROWTH * archive.stat().st_size + GROWTH_FREE)
     names = []
     try:
-        with zipfile.ZipFile(archive) as box:
+        with zipfile.ZipFile(check_plain(archive)) as box:
             for item in box.infolist():
                 allowance.member()
                 allowance.take(item.file_size)
@@ -220,24 +256,33 @@ def _zip_names(archive: Path) -> tuple[str, ...]:
                 # A link in a ZIP is a file whose content is a path; it is no image.
                 if not item.is_dir() and (item.external_attr >> 28) != 0o12:
                     names.append(item.filename)
-    except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise HistobenchError(
-            f"{archive.name} is damaged, cut short or no ZIP file ({error}); fetch it again"
-        ) from error
-    return tuple(sorted(names))
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeError) as error:
+        raise _damaged(archive, "ZIP", error) from error
+    return _once(names, archive)
 
 
 def _tar_names(archive: Path) -> tuple[str, ...]:
     try:
-        with tarfile.open(archive, "r:") as tar:
+        with tarfile.open(check_plain(archive), "r:") as tar:
             members = [item for item in tar if item.isreg()]
-    except (tarfile.TarError, EOFError) as error:
-        raise HistobenchError(
-            f"{archive.name} is damaged, cut short or no TAR file ({error}); fetch it again"
-        ) from error
+    except (tarfile.TarError, EOFError, UnicodeError) as error:
+        raise _damaged(archive, "TAR", error) from error
     for item in members:
         safe_name(item.name, archive.name)
-    return tuple(sorted(item.name for item in members))
+        if item.issparse():
+            raise HistobenchError(
+                f"{archive.name}: {item.name!r} has holes and is not read in place; refused"
+            )
+    return _once([item.name for item in members], archive)
+
+
+def _once(names: list[str], archive: Path) -> tuple[str, ...]:
+    """The names, sorted; which of two members of one name is meant, nobody can know."""
+    names.sort()
+    twice = next((one for one, next_one in itertools.pairwise(names) if one == next_one), None)
+    if twice is not None:
+        raise HistobenchError(f"{archive.name} holds {twice!r} twice; refused")
+    return tuple(names)
 
 
 def _files_below(folder: Path) -> tuple[str, ...]:
@@ -263,27 +308,20 @@ class _Chain(io.RawIOBase):
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(paths)
-        self._open: IO[bytes] | None = None
+        self._open: io.BufferedReader | None = None
 
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        parts = []
-        while size != 0:
+    def readinto(self, buffer: Any) -> int:
+        while self._open is not None or self._paths:
             if self._open is None:
-                if not self._paths:
-                    break
                 self._open = open_plain(self._paths.pop(0))
-            part = self._open.read(size if size > 0 else -1)
-            if not part:
-                self._open.close()
-                self._open = None
-                continue
-            parts.append(part)
-            if size > 0:
-                size -= len(part)
-        return b"".join(parts)
+            if count := self._open.readinto(buffer):
+                return count
+            self._open.close()
+            self._open = None
+        return 0
 
     def close(self) -> None:
         if self._open is not None:
