@@ -17,7 +17,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef, digest, locate
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.loading.job import Failure
-from histobench.roi.features.loading.loader import Loader, Request, hash_all, useful_workers
+from histobench.roi.features.loading.loader import Hashing, Loader, Request, useful_workers
 from histobench.roi.features.loading.pool import ProcessPool, ThreadPool
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX")
@@ -41,6 +41,13 @@ def images(tmp_path: Path) -> list[ImageRef]:
         Image.fromarray(rng.integers(0, 256, (40, 44, 3), dtype=np.uint8)).save(path)
         refs.append(locate(path))
     return refs
+
+
+def hash_all(pool: ProcessPool, refs: list[ImageRef]) -> list[bytes | Failure]:
+    hashing = Hashing(pool)
+    hashing.put(refs[:7])
+    hashing.put(refs[7:])
+    return hashing.results()
 
 
 def pixels_of(ref: ImageRef) -> np.ndarray:

@@ -11,6 +11,7 @@ import errno
 import functools
 import hashlib
 import os
+import re
 import struct
 import tarfile
 import zipfile
@@ -23,6 +24,7 @@ from histobench.core.plain_file import check_plain, open_plain, plain_descriptor
 
 #: What a container file ends with, followed by a slash and the name of an image in it.
 CONTAINERS = (".tar", ".zip", ".npy", ".h5", ".hdf5")
+_INSIDE = re.compile("|".join(re.escape(f"{suffix}/") for suffix in CONTAINERS))
 #: A file, or a compressed member, that says it is larger is no tissue region.
 _MOST_BYTES = 1 << 30
 _ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -92,7 +94,7 @@ def locate(path: str | Path) -> ImageRef:
     """The image at `path`, which may go on inside of a container file."""
     text = str(path)
     plain = text.replace(os.sep, "/")
-    if not any(f"{suffix}/" in plain for suffix in CONTAINERS):
+    if _INSIDE.search(plain) is None:
         return ImageRef(file=text, name=text)
     container, member = _split_at_container(plain)
     if container is None:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -15,13 +15,16 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_ref import ImageRef, locate
 from histobench.roi.features.loading.job import Failure
-from histobench.roi.features.loading.loader import Pool, hash_all
+from histobench.roi.features.loading.loader import Hashing, Pool
 
 #: A file changed this shortly before it was hashed may change again within the clock's resolution.
 SETTLED_NS = 2_000_000_000
 
 #: Files asked for in one question.
 AT_ONCE = 500
+
+#: Files that are looked at before the workers get to hash them.
+PORTION = 2048
 
 #: What changes when a file is written: size, two times, inode.
 Stamp = tuple[int, int, int, int]
@@ -48,18 +51,19 @@ class ContentHashes:
             self.close()
             self._base = _for_reading(folder / "content-hashes.sqlite")
 
-    def known(self, refs: Sequence[ImageRef]) -> tuple[list[State], list[bytes | None]]:
-        """The state of every file now, and the hash of each that is still what it was."""
+    def known(self, refs: Sequence[ImageRef]) -> Iterator[list[tuple[State, bytes | None]]]:
+        """Portion by portion, the state of every file now and the hash of each that is still what it was."""
         self._finish()
-        states = [(_full_name(ref.file), ref.offset, stamp_of(ref)) for ref in refs]
-        kept = self._rows(list(dict.fromkeys(state[0] for state in states)))
-        if not kept:
-            return states, [None] * len(states)
-        rows = (kept.get((file, offset)) for file, offset, _ in states)
-        return states, [
-            row[4] if row is not None and row[:4] == state[2] else None
-            for row, state in zip(rows, states, strict=True)
-        ]
+        names = [_full_name(ref.file) for ref in refs]
+        kept = self._rows(list(dict.fromkeys(names)))
+        for start in range(0, len(refs), PORTION):
+            portion = zip(names[start : start + PORTION], refs[start : start + PORTION], strict=True)
+            states = [(name, ref.offset, stamp_of(ref)) for name, ref in portion]
+            rows = (kept.get((file, offset)) for file, offset, _ in states)
+            yield [
+                (state, row[4] if row is not None and row[:4] == state[2] else None)
+                for row, state in zip(rows, states, strict=True)
+            ]
 
     def remember(self, hashed: Iterable[tuple[State, bytes]]) -> None:
         """Keep hashes with the states taken before reading; files changed a moment ago are not trusted.
@@ -193,9 +197,17 @@ def take_inventory(dataset: RoiDataset, pool: Pool, memory: Path) -> Inventory:
 
 
 def _hashes(refs: Sequence[ImageRef], pool: Pool, table: ContentHashes) -> list[bytes | Failure]:
-    states, known = table.known(refs)
-    unknown = [index for index, key in enumerate(known) if key is None]
-    fresh = hash_all(pool, [refs[index] for index in unknown])
-    answers = dict(zip(unknown, fresh, strict=True))
-    table.remember((states[index], key) for index, key in answers.items() if isinstance(key, bytes))
-    return [answers[index] if key is None else key for index, key in enumerate(known)]
+    hashing = Hashing(pool)
+    results: list[bytes | Failure | None] = []
+    unknown: list[tuple[int, State]] = []
+    for portion in table.known(refs):  # the workers have begun to hash while this looks at the next
+        first = len(results)
+        results += [key for _, key in portion]
+        new = [(at, state) for at, (state, key) in enumerate(portion, first) if key is None]
+        hashing.put([refs[at] for at, _ in new])
+        unknown += new
+    hashed = list(zip(unknown, hashing.results(), strict=True))
+    for (at, _), key in hashed:
+        results[at] = key
+    table.remember((state, key) for (_, state), key in hashed if isinstance(key, bytes))
+    return [result for result in results if result is not None]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import ImageRef, digest, reason_of
+from histobench.roi.data.plain_jpeg import decode_into
 from histobench.roi.encoders.transform import TransformSpec
 
 #: A transform of the encoder: pixels to pixels (fast), or the encoder's own callable to floats.
@@ -83,6 +84,8 @@ def _decoded(
         return Failure(reason_of(error, ref), lasting=False)
     if digest(data) != key:
         return Failure("the file changed while it was being used; run again", lasting=False)
+    if len(rows) == 1 and keeps_pixels(transforms[0]) and decode_into(data, rows[0]):
+        return None
     try:
         image = open_rgb(data, name=ref.name)
     except HistobenchError as error:
@@ -101,6 +104,11 @@ def transformed(ref: ImageRef, transform: Transform) -> NDArray[Any] | None:
     except (OSError, HistobenchError, MemoryError):
         return None
     return _apply(transform, image)
+
+
+def keeps_pixels(transform: Transform) -> bool:
+    """Whether an image of the size that the transform gives goes through it as it is."""
+    return isinstance(transform, TransformSpec) and transform.resize == transform.crop
 
 
 def _apply(transform: Transform, image: Any) -> NDArray[Any]:

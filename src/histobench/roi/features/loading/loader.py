@@ -137,29 +137,39 @@ class Loader:
             self._changed.notify_all()
 
 
-def hash_all(pool: Pool, refs: Sequence[ImageRef]) -> list[bytes | Failure]:
-    """The content hash of every image, or why it cannot be read."""
-    results: list[bytes | Failure | None] = [None] * len(refs)
-    changed = threading.Condition()
-    left = len(refs)
+class Hashing:
+    """Content hashes of images that are handed over bit by bit: the workers begin with the first."""
 
-    for start in range(0, len(refs), HASH_IMAGES):
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._results: list[Outcome] = []
+        self._left = 0
+        self._changed = threading.Condition()
 
-        def done(position: int, outcomes: Sequence[Outcome], start: int = start) -> None:
-            nonlocal left
-            with changed:
-                for index, outcome in enumerate(outcomes, start + position):
-                    results[index] = outcome
-                left -= len(outcomes)
-                changed.notify_all()
+    def put(self, refs: Sequence[ImageRef]) -> None:
+        """Have more images hashed."""
+        with self._changed:
+            first = len(self._results)
+            self._results += [None] * len(refs)
+            self._left += len(refs)
+        for start in range(0, len(refs), HASH_IMAGES):
 
-        pool.submit(HashJob(tuple(refs[start : start + HASH_IMAGES])), done)
-    with changed:
-        while left:
-            pool.check()
-            changed.wait()
-    pool.check()
-    return [result for result in results if result is not None]
+            def done(position: int, outcomes: Sequence[Outcome], start: int = first + start) -> None:
+                with self._changed:
+                    self._results[start + position : start + position + len(outcomes)] = outcomes
+                    self._left -= len(outcomes)
+                    self._changed.notify_all()
+
+            self._pool.submit(HashJob(tuple(refs[start : start + HASH_IMAGES])), done)
+
+    def results(self) -> list[bytes | Failure]:
+        """Per image its hash, or why it cannot be read, once all are known."""
+        with self._changed:
+            while self._left:
+                self._pool.check()
+                self._changed.wait()
+        self._pool.check()
+        return [result for result in self._results if result is not None]
 
 
 def useful_workers(asked: int, *, on_cpu: bool) -> int:

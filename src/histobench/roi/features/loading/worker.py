@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.roi.data.plain_jpeg import agreeing_codec
 from histobench.roi.features.loading.job import perform
 from histobench.roi.features.loading.shared_memory import arrays_of
 
@@ -31,11 +32,15 @@ def main(socket: int, memory: int) -> None:
     transforms: Any = ()
     try:
         parent.send(("ready", None))
+        agreeing_codec()  # now, and not when the first batch is waited for
         while True:
             kind, content = parent.recv()
             if kind == "ring":
                 layout, transforms = content
-                ring = arrays_of(layout, np.frombuffer(mmap.mmap(memory, layout.nbytes), dtype=np.uint8))
+                # With the pages of the ring at hand from the start, which one by one would take longer.
+                flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+                pages = mmap.mmap(memory, layout.nbytes, flags=flags)
+                ring = arrays_of(layout, np.frombuffer(pages, dtype=np.uint8))
             else:
                 parent.send(("done", perform(content, ring, transforms)))
     except (EOFError, ConnectionError):
