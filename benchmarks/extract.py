@@ -8,7 +8,8 @@ Per case it measures, in this order and in one process:
   ceiling    the same network, compiled and in the same precision, on pixels that are already on the device
              (on a GPU)
   histobench the whole pipeline from files to shards on disk: hashing, decoding, the network, writing, with
-             the networks compiled and warm (a real run hashes while it builds them)
+             the networks compiled and the workers started (a real run hashes while it builds the networks)
+  by units   the same without hashing, eight shards at a time as a cluster's workers do it (on a GPU)
   plain loop a DataLoader with float batches, fp32, no compilation, no overlap (the loop of HistoROIBench)
 On a GPU also the peak of a bf16 matrix product, against which the network's own rate is given.
 """
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,15 +40,17 @@ from torch import Tensor
 from histobench.core.progress import Silent
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.demo.tile import CLASSES, render_tile
+from histobench.roi.data.image_ref import ImageRef, locate
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.content_hashes import take_inventory
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.fingerprint import describe_encoder
 from histobench.roi.features.inference.device_runner import Stage, Track
-from histobench.roi.features.inference.loop import plan_units, shard_size
-from histobench.roi.features.loading.loader import open_pool, useful_workers
+from histobench.roi.features.inference.loop import Unit, plan_units, shard_size
+from histobench.roi.features.loading.loader import Hashing, Pool, open_pool, useful_workers
 from histobench.roi.features.settings import Settings
+from histobench.roi.work.extraction import SHARDS_PER_UNIT
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ GPU_CASES = (
     Case("ViT-L/16@224", "vit_large_patch16_224", 224, 256, 24576, 6, goals=("ceiling", "peak")),
     Case("ViT-L/16@448", "vit_large_patch16_224", 448, 128, 5120, 4, goals=("ceiling", "peak", "plain")),
     Case("ViT-g/14@224", "vit_giant_patch14_dinov2", 224, 256, 8192, 3, goals=("ceiling", "peak")),
-    Case("ViT-S/16@224", "vit_small_patch16_224", 224, 512, 32768, 12),
+    Case("ViT-S/16@224", "vit_small_patch16_224", 224, 512, 32768, 12, goals=("small",)),
+    Case("resnet50@224", "resnet50", 224, 512, 16384, 12, goals=("small",)),
 )
 CPU_CASES = (
     Case("efficientnet-lite0", "tf_efficientnet_lite0", 224, 32, 1536, 3, "fp32", goals=("cpu",)),
@@ -103,21 +107,23 @@ class TimmEncoder(BasePatchEncoder):
         return self.network(images)
 
 
-def write_images(folder: Path, *, count: int, size: int) -> RoiDataset:
-    """JPEG files of synthetic tissue: a few painted tiles, each copy shifted, mirrored and dimmed."""
+def write_images(
+    folder: Path, *, count: int, size: int, suffix: str = "jpg", painted: int = 36
+) -> RoiDataset:
+    """Files of synthetic tissue: a few painted tiles, each copy shifted, mirrored and dimmed."""
     folder.mkdir(parents=True)
-    tiles = [render_tile(CLASSES[i % len(CLASSES)], seed=1, index=i, size=size) for i in range(36)]
+    tiles = [render_tile(CLASSES[i % len(CLASSES)], seed=1, index=i, size=size) for i in range(painted)]
 
     def write(index: int) -> RoiImage:
         rng = np.random.default_rng(index)
         pixels = np.roll(tiles[index % len(tiles)], rng.integers(0, size, 2), axis=(0, 1))
         pixels = pixels[:, ::-1] if index % 2 else pixels
         pixels = np.clip(pixels.astype(np.int16) + rng.integers(-12, 13, 3), 0, 255).astype(np.uint8)
-        path = folder / f"{index}.jpg"
+        path = folder / f"{index}.{suffix}"
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, quality=90)
         return RoiImage(path, index % len(CLASSES), path.name, str(path))
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         images = tuple(pool.map(write, range(count)))
     return RoiDataset(f"synthetic-{size}", tuple(CLASSES), {"test": images})
 
@@ -192,6 +198,7 @@ def measure_pipeline(
         began = time.perf_counter()
         stage = Stage([track], settings, device, [case.images])
         ceiling = 0.0 if on_cpu else measure_ceiling(stage, case, seconds=4.0)
+        warm_up(pool, dataset)
         ready = time.perf_counter() - began
         stage.forwards[0].seconds = 0.0
         began = time.perf_counter()
@@ -202,7 +209,10 @@ def measure_pipeline(
         stage.run(units, inventory.refs, pool, stop_at_bad=True, progress=Silent())
         inventory.close()
         wall = time.perf_counter() - began
+        forward_share = stage.forwards[0].seconds / wall
+        by_unit = 0.0 if on_cpu else measure_units(stage, track, units, inventory.refs, pool)
     finally:
+        stage.close()
         pool.close()
     busy = cpu_seconds() - busy
     return {
@@ -217,10 +227,31 @@ def measure_pipeline(
         "hash_s": hashed,
         "images_s": len(inventory.refs) / wall,
         "images_s_without_hashing": len(inventory.refs) / (wall - hashed),
-        "forward_share": stage.forwards[0].seconds / wall,
+        "unit_loop_images_s": by_unit,
+        "forward_share": forward_share,
         "tflop_per_image": flops,
         "least_cosine": (track.record.get("exactness") or {}).get("least_cosine_to_plain_fp32"),
     }
+
+
+def warm_up(pool: Pool, dataset: RoiDataset) -> None:
+    """Have the workers started and at their first job, as they are in a run by the time its network is."""
+    hashing = Hashing(pool)
+    hashing.put([locate(image.path) for image in dataset.splits["test"][:1]] * 64 * pool.workers)
+    hashing.results()
+
+
+def measure_units(
+    stage: Stage, track: Track, units: Sequence[Unit], refs: Mapping[bytes, ImageRef], pool: Pool
+) -> float:
+    """Images per second when the shards come in units of a cluster's work, a few at a time."""
+    track.cache.discard("again")
+    size = SHARDS_PER_UNIT["cuda"]
+    began = time.perf_counter()
+    for start in range(0, len(units), size):
+        track.cache.refresh()
+        stage.run(units[start : start + size], refs, pool, stop_at_bad=False, progress=Silent())
+    return len(refs) / (time.perf_counter() - began)
 
 
 class PlainImages(torch.utils.data.Dataset[Tensor]):
@@ -305,6 +336,7 @@ def run_case(
             ours["share_of_ceiling"] = ours["images_s"] / ours["ceiling_images_s"]
             ours["network_tflops"] = ours["ceiling_images_s"] * ours["tflop_per_image"]
             ours["share_of_peak"] = ours["network_tflops"] / peak
+            ours["unit_loop_share"] = ours["unit_loop_images_s"] / ours["images_s_without_hashing"]
         if "images_s" in plain:
             result["speed_up"] = ours["images_s"] / plain["images_s"]
     result["bound_by"] = "loading" if ours.get("share_of_ceiling", 1.0) < 0.85 else "the network"
@@ -315,7 +347,7 @@ def markdown(results: list[dict[str, Any]], peak: float) -> str:
     """The table of docs/benchmarks.md."""
     head = ["case", "plain loop", "histobench", "speed-up", "cosine"]
     if peak:
-        head[4:4] = ["ceiling", f"network (peak {peak:.0f} TFLOP/s)", "of ceiling", "bound by"]
+        head[4:4] = ["ceiling", f"network (peak {peak:.0f} TFLOP/s)", "of ceiling", "bound by", "by units"]
     else:
         head.insert(4, "forward / wall")
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
@@ -340,6 +372,7 @@ def markdown(results: list[dict[str, Any]], peak: float) -> str:
                 f"{text} ({number(ours, 'share_of_peak', '{:.0%}')})",
                 number(ours, "share_of_ceiling", "{:.0%}"),
                 item["bound_by"],
+                number(ours, "unit_loop_share", "{:.0%}"),
             ]
         else:
             cells.insert(4, number(ours, "forward_share", "{:.0%}"))

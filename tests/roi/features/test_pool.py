@@ -85,6 +85,48 @@ def test_batches_come_in_order_with_the_right_pixels(images: list[ImageRef], kin
     assert seen == [0, 7, 14, 21, 28, 35]
 
 
+def test_a_second_loader_of_a_pool_has_batches_of_its_own_size(images: list[ImageRef]) -> None:
+    pool = ProcessPool(1)
+    keys = [digest(ref.read()) for ref in images]
+    try:
+        for size in (7, 4, 9):
+            loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=size, slots=2)
+            requests = [
+                Request(tuple(images[at : at + size]), tuple(keys[at : at + size]))
+                for at in range(0, 36, size)
+            ]
+            for batch in loader.batches(requests):
+                for row, ref in enumerate(batch.request.refs):
+                    np.testing.assert_array_equal(batch.pixels[0][row], pixels_of(ref))
+                loader.release(batch)
+    finally:
+        pool.close()
+    assert pool.restarts == 0
+
+
+def test_whoever_stops_early_leaves_no_job_at_work(images: list[ImageRef]) -> None:
+    begun, ended = [], []
+
+    def slow(image: Image.Image) -> np.ndarray:
+        begun.append(image)
+        time.sleep(0.02)
+        ended.append(image)
+        return np.zeros((3, 2, 2), np.float32)
+
+    pool = ThreadPool(2)
+    keys = [digest(ref.read()) for ref in images]
+    try:
+        loader = Loader(pool, [slow], [(3, 2, 2)], batch=5, slots=3)
+        batches = loader.batches(
+            Request(tuple(images[at : at + 5]), tuple(keys[at : at + 5])) for at in range(0, 40, 5)
+        )
+        next(batches)
+        batches.close()
+        assert len(begun) == len(ended) == 15
+    finally:
+        pool.close()
+
+
 def test_a_killed_worker_is_replaced_and_its_jobs_are_done_again(images: list[ImageRef]) -> None:
     pool = ProcessPool(1)
     try:

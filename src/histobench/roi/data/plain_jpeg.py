@@ -53,9 +53,7 @@ def plain_size(data: bytes) -> tuple[int, int] | None:
             size = int.from_bytes(data[at + 7 : at + 9]), int.from_bytes(data[at + 5 : at + 7])
         elif kind == _END:
             return size if at + 2 == len(data) else None
-        elif kind not in _HARMLESS and not (
-            kind == _PROFILE and data[at + 4 : at + 16] == b"ICC_PROFILE\0"
-        ):
+        elif kind not in _HARMLESS and not (kind == _PROFILE and data[at + 4 : at + 16] == b"ICC_PROFILE\0"):
             return None
         at += 2 + length
         if kind == _SCAN:  # compressed data go on to the next marker, wherever that is

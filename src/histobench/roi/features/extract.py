@@ -316,6 +316,7 @@ class _Run:
             for process in others:
                 bad |= process.wait()
         finally:
+            stage.close()
             for process in others:
                 process.stop()
             self.progress.end()

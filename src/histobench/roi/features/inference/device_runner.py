@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,8 @@ class Stage:
         self.tracks = tracks
         self.device = device
         self._sample = sample
+        self._loading: tuple[Pool, Loader] | None = None
+        self._locked = ExitStack()
         self.transforms, self._pixels = distinct([track.encoder.eval_transforms for track in tracks])
         self.shapes = [shape_of(transform) for transform in self.transforms]
         self.forwards = [
@@ -99,13 +102,13 @@ class Stage:
         progress: Progress,
     ) -> dict[bytes, str]:
         """Compute the units; gives back the bad images and why they are bad."""
-        loader = Loader(pool, self.transforms, self.shapes, batch=self.batch)
+        loader = self._loader(pool)
         lanes = []
         for track, forward, pixels in zip(self.tracks, self.forwards, self._pixels, strict=True):
             exactness = Exactness(track.record.get("exactness"))
             exactness.on_measured = lambda record, track=track: track.note(exactness=record)
             lanes.append(Lane(forward, track.cache, pixels, exactness))
-        with pin(loader.arrays, self.device):
+        try:
             bad = compute(
                 units,
                 lanes,
@@ -115,10 +118,28 @@ class Stage:
                 known_bad=known_bad,
                 progress=progress,
             )
+        except BaseException:
+            self.close()  # batches that were under way are not given back
+            raise
         for track, forward in zip(self.tracks, self.forwards, strict=True):
             if track.record.get("batch") != forward.batch:
                 track.note(batch=forward.batch)
         return bad
+
+    def close(self) -> None:
+        """Let go of the memory that is locked for the device."""
+        self._loading = None
+        self._locked.close()
+
+    def _loader(self, pool: Pool) -> Loader:
+        """The batches of a pool, kept from one run to the next: locking memory takes as long as a unit."""
+        known = self._loading
+        if known is None or known[0] is not pool or known[1].layout.batch != self.batch:
+            self.close()
+            loader = Loader(pool, self.transforms, self.shapes, batch=self.batch)
+            self._locked.enter_context(pin(loader.arrays, self.device))
+            self._loading = known = (pool, loader)
+        return known[1]
 
     def _ready(self, track: Track, pixels: int, settings: Settings, images: int) -> Forward:
         shape = self.shapes[pixels]

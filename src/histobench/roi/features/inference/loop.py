@@ -98,8 +98,9 @@ def compute(
     bad: dict[bytes, str] = {}
     writer = ShardWriter()
     flying: deque[tuple[_Work, Batch, list[Pending]]] = deque()
+    batches = loader.batches(_requests(units, refs, loader.layout.batch))
     try:
-        for batch in loader.batches(_requests(units, refs, loader.layout.batch)):
+        for batch in batches:
             work: _Work = batch.request.tag
             if work.decode_only is None:
                 work.decode_only = stop_at_bad and (known_bad or bool(bad))
@@ -112,6 +113,7 @@ def compute(
         while flying:
             _land(*flying.popleft(), lanes, loader, writer, progress)
     finally:
+        batches.close()
         writer.close()
     return bad
 

@@ -60,5 +60,6 @@ class ShareStage:
         )
 
     def close(self) -> None:
-        """Let go of the workers."""
+        """Let go of the workers and of their memory."""
+        self._stage.close()
         self._pool.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,10 +82,17 @@ class Loader:
         """All arrays of the ring, for whoever wants to lock their pages."""
         return self._ring
 
-    def batches(self, requests: Iterable[Request]) -> Iterator[Batch]:
+    def batches(self, requests: Iterable[Request]) -> Generator[Batch]:
         """The requests' batches in order; give each back with `release` when its pixels have been used."""
-        waiting = iter(requests)
         ahead: deque[Batch] = deque()
+        try:
+            yield from self._in_order(iter(requests), ahead)
+        finally:
+            # Whoever stops early leaves jobs behind, which must not be at work in the memory of what is next.
+            while ahead:
+                self._settle(ahead.popleft())
+
+    def _in_order(self, waiting: Iterator[Request], ahead: deque[Batch]) -> Iterator[Batch]:
         more = True
         while True:
             while more and self._free:
@@ -98,13 +105,15 @@ class Loader:
                 if more:
                     raise RuntimeError("every batch of the ring is in use; release one first")
                 return
-            batch = ahead.popleft()
-            with self._changed:
-                while batch.left > 0:
-                    self._pool.check()
-                    self._changed.wait()
+            self._settle(ahead[0])
             self._pool.check()
-            yield batch
+            yield ahead.popleft()
+
+    def _settle(self, batch: Batch) -> None:
+        """Wait until no job of a batch is left, or the pool has stopped working."""
+        with self._changed:
+            while batch.left > 0 and not self._pool.has_failed:
+                self._changed.wait()
 
     def release(self, batch: Batch) -> None:
         """Let the batch's memory be filled again."""

@@ -56,6 +56,11 @@ class ThreadPool:
 
         self._executor.submit(perform, job, self._ring, self._transforms).add_done_callback(finish)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether jobs may never be done."""
+        return self._error is not None
+
     def check(self) -> None:
         """Raise what went wrong in a thread (an encoder's own transform may raise anything)."""
         if self._error is not None:
@@ -117,9 +122,11 @@ class ProcessPool:
         return [worker.process.pid for worker in self._workers]
 
     def set_ring(self, layout: Layout, transforms: Sequence[Transform]) -> list[list[NDArray[Any]]]:
-        """Make the shared arrays that decode jobs write to; before the first decode job, once."""
+        """Make the shared arrays that decode jobs write to; while no decode job is under way."""
         self._ring = arrays_of(layout, self._memory.allocate(layout.nbytes))
         self._setting = (layout, tuple(transforms))
+        for worker in self._workers:
+            worker.informed = False
         return self._ring
 
     def start(self) -> None:
@@ -135,6 +142,11 @@ class ProcessPool:
         with self._lock:
             self._queue.append(_Task(job, done))
         self._wake()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the pool has stopped, so that jobs may never be done."""
+        return self._error is not None
 
     def check(self) -> None:
         """Raise what stopped the pool, if something did."""

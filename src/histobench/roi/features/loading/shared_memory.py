@@ -70,7 +70,7 @@ class SharedMemory:
         self._map: mmap.mmap | None = None
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
-        """The memory as bytes; called once."""
+        """The memory as bytes; views of an earlier, larger one must not be used any more."""
         try:
             os.ftruncate(self.descriptor, nbytes)
             self._map = mmap.mmap(self.descriptor, nbytes)
