@@ -31,7 +31,9 @@ import torch
 from extract import Case, TimmEncoder, write_images
 from torch import Tensor
 
+from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import ImageRef, digest, locate
+from histobench.roi.data.plain_jpeg import decode_into
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.inference.forward import Forward, pin
 from histobench.roi.features.loading.job import DecodeJob, perform
@@ -202,6 +204,28 @@ def network(name: str, device: str, batch: int) -> Forward:
     return forward
 
 
+def profile(refs: Sequence[ImageRef], keys: Sequence[bytes]) -> dict[str, float]:
+    """Microseconds of processor time that one worker takes for an image, step by step, nothing beside it."""
+    row = np.zeros((1, SPEC.crop, SPEC.crop, 3), np.uint8)
+    jobs = [DecodeJob(0, 0, (ref,), (key,)) for ref, key in zip(refs, keys, strict=True)]
+    files = [ref.read() for ref in refs]
+    steps: dict[str, Callable[[int], object]] = {
+        "read": lambda at: refs[at].read(),
+        "hash": lambda at: digest(files[at]),
+        "decode straight into the batch": lambda at: decode_into(files[at], row[0]),
+        "decode and crop by Pillow": lambda at: SPEC.crop_pixels(open_rgb(files[at])),
+        "all": lambda at: perform(jobs[at], [[row]], [SPEC]),
+    }
+    took = {}
+    for name, step in steps.items():
+        step(0)  # what is done once is not meant
+        began = time.process_time()
+        for at in range(len(refs)):
+            step(at)
+        took[name] = 1e6 * (time.process_time() - began) / len(refs)
+    return took
+
+
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The table of docs/extraction.md."""
     head = [
@@ -243,6 +267,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--network", help="a timm network on the GPU that uses the batches")
+    parser.add_argument("--profile", action="store_true", help="also what a worker does, step by step")
     parser.add_argument("--folder", help="where the images go (default: a temporary folder)")
     parser.add_argument("--json", help="also write the numbers here")
     args = parser.parse_args()
@@ -263,6 +288,9 @@ def main() -> int:
             )
             refs = [locate(image.path) for image in dataset.splits["test"]]
             keys = [digest(ref.read()) for ref in refs]
+            if args.profile:
+                took = profile(refs[:2048], keys[:2048])
+                print(kind.name, *(f"{name} {us:.0f} us;" for name, us in took.items()), flush=True)
             for workers in args.workers:
                 row = compare(
                     refs,
