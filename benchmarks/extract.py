@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import torch
 from PIL import Image
 from torch import Tensor
@@ -41,6 +42,7 @@ from histobench.core.progress import Silent
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.demo.tile import CLASSES, render_tile
 from histobench.roi.data.image_ref import ImageRef, locate
+from histobench.roi.data.plain_jpeg import agreeing_codec
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.content_hashes import take_inventory
@@ -412,6 +414,8 @@ def main() -> int:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "pillow": PIL.__version__,
+        "plain_jpeg": "straight into the batch" if agreeing_codec() else "by Pillow",
         "cases": [],
     }
     datasets: dict[int, RoiDataset] = {}
