@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     notes = list(dict.fromkeys(f"{v.published.source}: {v.published.url}" for v in verdicts))
     notes += dict.fromkeys(f"not confirmed: {v.published.unsure}" for v in verdicts if v.published.unsure)
+    notes += dict.fromkeys(f"known difference: {v.published.known}" for v in verdicts if v.published.known)
     notes += dict.fromkeys(
         f"{v.ours.encoder} on {v.ours.dataset}: {text}" for v in verdicts for text in v.ours.caveats
     )

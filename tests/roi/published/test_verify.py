@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from histobench.cli.main import main
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.encoders.registry import get_spec
+from histobench.roi.metrics.formulas import METRICS
 from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
-from histobench.roi.published.table import published_values
+from histobench.roi.published.table import PublishedValue, published_values
 from histobench.roi.published.verify import OurValue, judge, verify
 from histobench.roi.registry.catalogue import is_name
 from histobench.roi.results.reader import load_runs
@@ -60,6 +63,78 @@ def test_what_is_not_the_same_experiment_is_not_compared(change: dict[str, str],
     verdict = judge(GOLDEN, replace(OURS, **change))  # type: ignore[arg-type]
     assert verdict.verdict == "not comparable"
     assert why in verdict.because
+
+
+VALIDATION = next(p.source for p in published_values() if "validation images" in p.source)
+
+
+def _published(**facts: str) -> PublishedValue:
+    return next(p for p in published_values() if all(getattr(p, key) == facts[key] for key in facts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"dataset": "tcga-uniform", "encoder": "uni_v1"}, "split that they used is not published"),
+        ({"dataset": "kather-msi-crc-dx", "encoder": "uni_v1"}, "which of Kather's MSI sets"),
+        ({"dataset": "crc100k-nonorm", "encoder": "quiltnet-b32"}, "which of the three Quilt-Net"),
+        ({"dataset": "crc100k@eva", "encoder": "uni_v1"}, "stops training on the images that it reports"),
+        ({"dataset": "pcam", "encoder": "uni_v1", "source": VALIDATION}, "of the validation images"),
+        ({"dataset": "bracs", "encoder": "gigapath"}, "joins CLS and the mean of the patches"),
+        ({"task": "Few-shot", "dataset": "pcam"}, "trains the linear head of eva on 10 images"),
+        ({"dataset": "pathorob-tcga"}, "tcga_2x2.csv"),
+        ({"task": "Zero-shot", "encoder": "keep"}, "20 templates of THUNDER"),
+        ({"task": "Zero-shot", "encoder": "conch_v1"}, "prompts of CONCH"),
+    ],
+)
+def test_what_can_never_be_compared_says_exactly_why(facts: dict[str, str], why: str) -> None:
+    """Even where our dataset, encoder, preset and setting bear the same names."""
+    published = _published(**facts)
+    same = {key: getattr(published, key) for key in ("dataset", "encoder", "task", "setting", "metric")}
+    size = str(get_spec(published.encoder).transform.crop)
+    verdict = judge(published, replace(OURS, **same, preset=published.preset or "uni", size=size))
+    assert verdict.verdict == "not comparable"
+    assert why in verdict.because
+    assert ";" not in verdict.because, "the only reason"
+
+
+def test_the_numbers_that_can_be_compared_are_told_apart_from_those_that_cannot() -> None:
+    comparable = {(p.task, p.dataset, p.metric) for p in published_values() if not p.apart}
+    assert comparable == {
+        *(("KNN", dataset, "balanced_accuracy") for dataset in ("crc100k-nonorm", "camelyon17-wilds")),
+        ("KNN", "crc100k-nonorm", "accuracy"),
+        *(
+            ("Linear-Probe", "crc100k-nonorm", metric)
+            for metric in (
+                "accuracy",
+                "balanced_accuracy",
+                "weighted_f1",
+                "quadratic_kappa",
+                "macro_auroc_ovo",
+            )
+        ),
+        *(
+            (task, "crc100k-nonorm", m)
+            for task in ("Proto", "Few-shot")
+            for m in ("accuracy", "balanced_accuracy")
+        ),
+        *(("Linear-Probe", dataset, "balanced_accuracy") for dataset in ("mhist", "pcam", "bracs")),
+        ("Robustness", "pathorob-camelyon", "robustness_index_k11"),
+        ("Robustness", "pathorob-tolkach-esca", "robustness_index_k46"),
+    }
+
+
+def test_every_metric_is_one_that_our_results_have() -> None:
+    ours = {*METRICS, *(f"robustness_index_{word}" for word in ("k11", "k46", "paired"))}
+    assert {p.metric for p in published_values()} <= ours
+
+
+def test_reasons_name_what_is_in_their_table() -> None:
+    text = files("histobench.roi.published").joinpath("results.yaml").read_text(encoding="utf-8")
+    for table in yaml.safe_load(text):
+        said = table.get("apart", {})
+        if not isinstance(said, str):
+            assert set(said) <= {*table["datasets"], *table["values"]}, table["source"]
 
 
 def test_a_results_folder_is_verified_from_its_files(tmp_path: Path) -> None:

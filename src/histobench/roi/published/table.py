@@ -9,7 +9,11 @@ from importlib.resources import files
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """One number of one source: what was measured, on what, with which recipe."""
+    """One number of one source: what was measured, on what, with which recipe.
+
+    `unsure` is what could not be confirmed, `known` a difference of the recipe that is told with every
+    comparison, and `apart` a reason for which ours can never be compared with it.
+    """
 
     dataset: str
     encoder: str
@@ -21,6 +25,8 @@ class PublishedValue:
     url: str
     setting: str = ""
     unsure: str = ""
+    known: str = ""
+    apart: str = ""
 
     @property
     def rounding(self) -> float:
@@ -51,6 +57,15 @@ def published_values() -> tuple[PublishedValue, ...]:
                             url=table["url"],
                             setting=table.get("setting", ""),
                             unsure=table.get("unsure", ""),
+                            known=table.get("known", ""),
+                            apart=_apart(table.get("apart", ""), dataset, encoder),
                         )
                     )
     return tuple(found)
+
+
+def _apart(said: str | dict[str, str], dataset: str, encoder: str) -> str:
+    """The reason of the whole table, or those of the dataset and of the encoder."""
+    if isinstance(said, str):
+        return said
+    return "; ".join(said[name] for name in (dataset, encoder) if name in said)

@@ -139,8 +139,10 @@ def _apart(published: PublishedValue, ours: OurValue) -> list[str]:
     found = [
         f"another {what} (theirs {theirs or 'none'}, ours {mine or 'none'})"
         for what, theirs, mine in fields
-        if theirs.lower() != mine.lower()
+        if theirs.lower() != mine.lower() and (theirs or what != "preset")  # zero-shot has no preset
     ]
+    if published.apart:
+        found.insert(0, published.apart)
     expected = _own_size(published.encoder)
     if expected and ours.size and ours.size != expected:
         found.append(f"another image size (the encoder's own is {expected}, ours {ours.size})")
