@@ -29,12 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the tiles, run the plan, print the tables."""
+    from dataclasses import replace
 
     from histobench.cli.demo_agents import play_agents
     from histobench.cli.demo_consult import play_consult
     from histobench.cli.run import carry_out
     from histobench.roi.data.demo import write_demo_dataset
-    from histobench.roi.plan.schema import DEFAULT_TASKS, DatasetEntry, Plan
+    from histobench.roi.plan.schema import (
+        DEFAULT_OPTIONS,
+        DEFAULT_SETTINGS,
+        DEFAULT_TASKS,
+        DatasetEntry,
+        Plan,
+    )
 
     console = open_terminal()
     output = Path(args.output)
@@ -61,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
         results=output / "results",
         tasks=(*DEFAULT_TASKS, "Robustness"),
         seed=args.seed,
-        compile="off",
-        n_shot=(1, 2, 4, 8, 16, 32),
+        settings=replace(DEFAULT_SETTINGS, compile="off"),
+        options=replace(DEFAULT_OPTIONS, n_shot=(1, 2, 4, 8, 16, 32)),
     )
     code = carry_out(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
     play_agents(output, console)

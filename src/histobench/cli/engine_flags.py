@@ -41,7 +41,7 @@ def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
         from histobench.roi.work.engines.local import LocalEngine
 
         return LocalEngine()
-    if plan.no_cache:
+    if plan.settings.no_cache:
         raise HistobenchError("--no-cache goes with --engine local: workers meet in the cache")
     if args.engine == "ray":
         from histobench.roi.work.engines.ray import RayEngine

@@ -239,7 +239,7 @@ def _print_dry_run(plan: Plan, console: Console) -> None:
     from histobench.roi.plan.jobs import extraction_jobs
     from histobench.roi.plan.run import load_datasets
 
-    device = resolve_device(plan.device)
+    device = resolve_device(plan.settings.device)
     table = Table(
         title=f"plan on {device} (times are for a typical device of this kind)", title_justify="left"
     )

@@ -11,7 +11,15 @@ import yaml
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
+from histobench.roi.evaluation.request import Options
+from histobench.roi.features.settings import Settings
 from histobench.roi.plan.schema import DatasetEntry, Plan, json_schema, plan_from, read_plan
+
+ALL = """{
+tasks: [KNN], presets: [eva], seed: 3, size: 96, weights: w.json, allow_revision: true, device: cpu,
+batch_size: "64", num_workers: 2, precision: fp32, compile: "off", on_bad_image: skip, recheck: 1,
+no_cache: true, n_shot: [1, 4], n_way: [2, 3], n_iter: 5, n_neighbors: 7, choose_by: image, n_bootstrap: 50,
+splits: 5x2, folds: 3, repeats: 2}"""
 
 
 @pytest.fixture
@@ -31,7 +39,7 @@ def test_paths_are_relative_to_the_plan_and_defaults_are_filled_in(folder: Path)
     assert plan.datasets[0].name == "tiles"
     assert plan.encoders == ("a", "b")
     assert plan.results == folder / "out"
-    assert plan.n_shot == (1, 4)
+    assert plan.options.n_shot == (1, 4)
     assert plan.presets == ("uni",)
 
 
@@ -72,13 +80,30 @@ def test_the_schema_for_editors_knows_the_same_keys_and_defaults() -> None:
     schema = json.loads(json_schema())
     entry = next(form for form in schema["properties"]["datasets"]["items"]["anyOf"] if "properties" in form)
     assert set(entry["properties"]) == {field.name for field in fields(DatasetEntry)}
-    assert set(schema["properties"]) == {field.name for field in fields(Plan)}
-    for field in fields(Plan):
-        said = schema["properties"][field.name].get("default")
-        if field.name in ("datasets", "encoders", "results"):
+    defaults = Plan((), (), Path()).values()
+    assert set(schema["properties"]) == set(defaults)
+    for name, value in defaults.items():
+        said = schema["properties"][name].get("default")
+        if name in ("datasets", "encoders", "results"):
             continue
-        default = list(field.default) if isinstance(field.default, tuple) else field.default
-        assert said == (default or None if default in ([], None) else default), field.name
+        default = list(value) if isinstance(value, tuple) else value
+        assert said == (default or None if default in ([], None) else default), name
+
+
+def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path) -> None:
+    given = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in yaml.safe_load(ALL).items()
+    }
+    defaults = Plan((), (), Path()).values()
+    assert set(given) == set(defaults) - {"datasets", "encoders", "results"}
+    assert all(given[name] != defaults[name] for name in given)
+    alone = {name: given[name] for name in given if name not in ("folds", "repeats")}
+    for chosen in (alone, {name: given[name] for name in given if name != "splits"}):
+        plan = plan_from(_plan(folder, **chosen), where="bench.yaml", base=folder)
+        assert {name: plan.values()[name] for name in chosen} == chosen
+    assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True)
+    assert plan.options == Options(n_shot=(1, 4), n_way=(2, 3), n_iter=5, n_neighbors=7, choose_by="image")
 
 
 def test_editors_accept_a_good_plan_and_mark_a_bad_one() -> None:

@@ -99,6 +99,7 @@ def test_the_number_of_neighbours_is_chosen_for_new_patients_and_the_result_says
     assert by_k[0] < 0.9 < 0.99 < by_k[1]  # what images one by one promised, patients do not keep
 
 
+@pytest.mark.slow
 def test_cross_validation_of_the_sklearn_preset_holds_out_whole_groups(tmp_path: Path) -> None:
     train, test = hospital()
     request = EvaluationRequest(
@@ -137,6 +138,6 @@ def test_the_command_and_the_plan_take_the_choice(tmp_path: Path) -> None:
     assert main([*command, *files, "--log_dir", str(tmp_path / "out")]) == 0
     assert info_of(tmp_path / "out", "KNN")["chosen_by"] == "image"
     values = {"datasets": [str(tmp_path)], "encoders": ["tiny-vl"], "choose_by": "image"}
-    assert plan_from(values, where="plan", base=tmp_path).choose_by == "image"
+    assert plan_from(values, where="plan", base=tmp_path).options.choose_by == "image"
     with pytest.raises(HistobenchError, match="`choose_by` 'slide' is unknown"):
         plan_from({**values, "choose_by": "slide"}, where="plan", base=tmp_path)

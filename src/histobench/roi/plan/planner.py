@@ -9,7 +9,6 @@ from typing import Any
 
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.own_name import label_of
-from histobench.roi.evaluation.request import Options
 from histobench.roi.plan.jobs import extraction_jobs, features_folder, results_folder
 from histobench.roi.plan.schema import DatasetEntry, Plan
 from histobench.roi.work.unit import Unit
@@ -27,7 +26,7 @@ def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> 
     tasks = tuple(dict.fromkeys(map(canonical_task, plan.tasks)))
     costs = {
         (job.dataset.name, job.encoder): job.seconds
-        for job in extraction_jobs(plan, dict(datasets), plan.device or "cuda")
+        for job in extraction_jobs(plan, dict(datasets), plan.settings.device or "cuda")
     }
     units: list[Unit] = []
     for entry in plan.datasets:
@@ -75,7 +74,8 @@ def with_full_paths(plan: Plan) -> Plan:
 
 def plan_values(plan: Plan, engine: str) -> dict[str, Any]:
     """A plan as plain values, to be written down and compared."""
-    return {**_plain(asdict(plan)), "engine": engine}
+    values = {**plan.values(), "datasets": [asdict(entry) for entry in plan.datasets]}
+    return {**_plain(values), "engine": engine}
 
 
 def _extraction(plan: Plan, entry: DatasetEntry, whole: bool) -> dict[str, Any]:
@@ -92,35 +92,19 @@ def _extraction(plan: Plan, entry: DatasetEntry, whole: bool) -> dict[str, Any]:
             for encoder in plan.encoders
         ],
         "save_dir": str(features_folder(plan, entry)),
-        "settings": {
-            "device": plan.device,
-            "batch_size": plan.images_per_step,
-            "num_workers": plan.num_workers,
-            "precision": plan.precision,
-            "compile": plan.compile,
-            "on_bad_image": plan.on_bad_image,
-            "recheck": plan.recheck,
-            "no_cache": plan.no_cache,
-        },
+        "settings": asdict(plan.settings),
         "whole": whole,
     }
 
 
 def _evaluation(plan: Plan, entry: DatasetEntry, encoder: str, preset: str) -> dict[str, Any]:
-    options = Options(
-        n_neighbors=plan.n_neighbors,
-        n_iter=plan.n_iter,
-        n_shot=plan.n_shot,
-        n_way=plan.n_way,
-        zeroshot_prompt_file=entry.prompts,
-        choose_by=plan.choose_by,
-    )
+    options = replace(plan.options, zeroshot_prompt_file=entry.prompts)
     return {
         "preset": preset,
         "results_dir": str(results_folder(plan, entry.name, encoder, preset)),
         "label": label_of(encoder),
         "seed": plan.seed,
-        "device": plan.device,
+        "device": plan.settings.device,
         "weights": plan.weights,
         "options": _plain(asdict(options)),
     }

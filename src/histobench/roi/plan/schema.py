@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,16 @@ from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain_tex
 from histobench.core.plain_name import check_plain_name
 from histobench.roi.data.cross_validation import Scheme, scheme_of
 from histobench.roi.data.source import DatasetSource
+from histobench.roi.evaluation.request import Options
+from histobench.roi.features.settings import Settings
 from histobench.roi.registry.catalogue import is_name
 from histobench.roi.registry.install import require
 
 DEFAULT_TASKS = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
-#: Shots of the default plan; the script's longer list is there for whoever asks for it.
-DEFAULT_SHOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+#: Of the knobs of the tasks, those that a plan may turn; all of the extraction's settings are keys of a plan.
+TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by")
+DEFAULT_SETTINGS = Settings(batch_size="auto")
+DEFAULT_OPTIONS = Options(n_way=())  # all classes at once, and no subsets of them
 #: The least value that makes sense for each number.
 _LEAST = {
     "seed": 0,
@@ -78,22 +82,12 @@ class Plan:
     presets: tuple[str, ...] = ("uni",)
     seed: int = 0
     size: int | None = None
-    device: str | None = None
     weights: str | None = None
     allow_revision: bool = False
-    precision: str = "auto"
-    compile: str = "auto"
-    on_bad_image: str = "stop"
-    recheck: int = 8
-    no_cache: bool = False
-    batch_size: str = "auto"
-    num_workers: int = 8
-    n_shot: tuple[int, ...] = DEFAULT_SHOTS
-    n_way: tuple[int, ...] = ()
-    n_iter: int = 100
-    n_neighbors: int = 20
+    #: How features are computed, and the knobs of the tasks: keys of the plan file like all others.
+    settings: Settings = DEFAULT_SETTINGS
+    options: Options = DEFAULT_OPTIONS
     n_bootstrap: int = 1000
-    choose_by: str = "group"
     splits: str | None = None  # "5x2", or "leave-one-group-out": many splits beside the given one
     folds: int | None = None
     repeats: int | None = None
@@ -103,10 +97,16 @@ class Plan:
         """The repeated cross-validation that is asked for."""
         return scheme_of(self.splits, self.folds, self.repeats)
 
-    @property
-    def images_per_step(self) -> int | str:
-        """The batch size as a number, or the word that was given."""
-        return int(self.batch_size) if self.batch_size.isdecimal() else self.batch_size
+    def values(self) -> dict[str, Any]:
+        """The keys of a plan file with what this plan says for each."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        settings, options = own.pop("settings"), own.pop("options")
+        return {
+            **own,
+            **{each.name: getattr(settings, each.name) for each in fields(settings)},
+            "batch_size": str(settings.batch_size),
+            **{name: getattr(options, name) for name in TASK_KEYS},
+        }
 
 
 def json_schema() -> str:
@@ -135,7 +135,7 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
 def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     """A checked plan from plain values; `where` starts every error message."""
     values = _mapping(content, where)
-    _known_keys(values, Plan, where)
+    _known_keys(values, list(Plan((), (), Path()).values()), where)
     datasets = tuple(
         _dataset(entry, f"{where}: datasets[{position}]", base)
         for position, entry in enumerate(_sequence(values, "datasets", where))
@@ -143,48 +143,42 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     duplicates = sorted({d.name for d in datasets if sum(d.name == other.name for other in datasets) > 1})
     if duplicates:
         raise HistobenchError(f"{where}: two datasets are called {duplicates[0]!r}; give each its own name")
-    given: dict[str, Any] = {
-        "datasets": datasets,
-        "encoders": tuple(str(name) for name in _sequence(values, "encoders", where)),
-        "results": base / str(values.get("results", "results")),
-    }
+    encoders = tuple(str(name) for name in _sequence(values, "encoders", where))
+    plan = Plan(datasets, encoders, results=base / str(values.get("results", "results")))
+    given = _given(values, where)
+    settings = {each.name: given.pop(each.name) for each in fields(Settings) if each.name in given}
+    options = {name: given.pop(name) for name in TASK_KEYS if name in given}
+    return _check_words(replace(plan, **given, options=replace(plan.options, **options)), settings, where)
+
+
+def _given(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What a plan says beside datasets, encoders and results, each value of its kind."""
+    given: dict[str, Any] = {}
     for name in ("tasks", "presets"):
         if name in values:
             given[name] = tuple(str(item) for item in _sequence(values, name, where))
     for name in ("n_shot", "n_way"):
         if name in values:
             given[name] = tuple(_number(item, name, where) for item in _sequence(values, name, where))
-    for name in ("seed", "size", "num_workers", "recheck", "n_iter", "n_neighbors", "n_bootstrap"):
+    numbers = ("seed", "size", "num_workers", "recheck", "n_iter", "n_neighbors", "n_bootstrap")
+    for name in (*numbers, "folds", "repeats"):
         if values.get(name) is not None:
             given[name] = _number(values[name], name, where)
-    for name in ("folds", "repeats"):
-        if values.get(name) is not None:
-            given[name] = _number(values[name], name, where)
-    if values.get("splits") is not None:
-        given["splits"] = str(values["splits"])
-    for name in (
-        "device",
-        "weights",
-        "precision",
-        "compile",
-        "on_bad_image",
-        "batch_size",
-        "choose_by",
-    ):
+    for name in ("splits", "device", "weights", "precision", "compile", "on_bad_image", "choose_by"):
         if values.get(name) is not None:
             given[name] = str(values[name])
+    if values.get("batch_size") is not None:
+        images = str(values["batch_size"])
+        given["batch_size"] = int(images) if images.isdecimal() else images
     for name in ("allow_revision", "no_cache"):
         if values.get(name) is not None:
             given[name] = _flag(values[name], name, where)
-    plan = Plan(**given)
-    _check_words(plan, where)
-    return plan
+    return given
 
 
-def _check_words(plan: Plan, where: str) -> None:
-    """A mistyped task should be an error now, and not after hours of extraction."""
+def _check_words(plan: Plan, settings: Mapping[str, Any], where: str) -> Plan:
+    """The plan with these settings; a mistyped task is an error now, and not after hours of extraction."""
     from histobench.roi.evaluation.run import canonical_task
-    from histobench.roi.features.settings import Settings
     from histobench.roi.protocols.presets import check_choice, get_preset
 
     try:
@@ -193,13 +187,8 @@ def _check_words(plan: Plan, where: str) -> None:
             canonical_task(task)
         for preset in plan.presets:
             get_preset(preset)
-        check_choice(plan.choose_by)
-        Settings(
-            batch_size=plan.images_per_step,
-            precision=plan.precision,
-            compile=plan.compile,
-            on_bad_image=plan.on_bad_image,
-        )
+        check_choice(plan.options.choose_by)
+        return replace(plan, settings=replace(plan.settings, **settings))
     except HistobenchError as error:
         raise HistobenchError(f"{where}: {error}") from None
 
@@ -208,7 +197,7 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
     if isinstance(entry, str):
         entry = {"source": entry}
     values = _mapping(entry, where)
-    _known_keys(values, DatasetEntry, where)
+    _known_keys(values, [each.name for each in fields(DatasetEntry)], where)
     if "source" not in values:
         raise HistobenchError(f"{where}: 'source' is missing (a CSV file or a folder of class folders)")
     source, public = base / Path(str(values["source"])).expanduser(), None
@@ -277,8 +266,7 @@ def _flag(value: Any, name: str, where: str) -> bool:
     return value
 
 
-def _known_keys(values: Mapping[str, Any], kind: type, where: str) -> None:
-    known = [f.name for f in fields(kind)]
+def _known_keys(values: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for key in values:
         if key not in known:
             raise HistobenchError(f"{where}: unknown key {key!r}; {did_you_mean(str(key), known)}")
