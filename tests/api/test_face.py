@@ -60,6 +60,7 @@ def test_importing_is_light_and_names_are_lazy() -> None:
         _ = hb.nothing  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_dataset_shows_and_checks_itself(tiles: Path) -> None:
     data = hb.load_dataset(tiles)
     assert "9 classes" in repr(data)
@@ -89,6 +90,14 @@ def test_the_table_has_a_row_per_number(bench: hb.Benchmark) -> None:
     assert (value["value"] <= value["high"]).all()
     assert (value["n"] == 36).all()
     assert "efficientnet-lite0" in bench._repr_html_()
+
+
+def test_the_parquet_file_at_the_top_is_the_table(bench: hb.Benchmark) -> None:
+    table = bench.table()
+    stored = pd.read_parquet(bench.folder / "results.parquet", partitioning=None)
+    pd.testing.assert_frame_equal(stored[table.columns.tolist()], table)
+    assert list(stored.columns[len(table.columns) :]) == ["seed", "fingerprint", "date", "version"]
+    assert len(hb.open_results(bench.folder).table()) == len(table)
 
 
 def test_pairs_are_compared_and_printed(bench: hb.Benchmark) -> None:
@@ -124,6 +133,7 @@ def test_figures_are_drawn(bench: hb.Benchmark) -> None:
         matplotlib.pyplot.close(axes.figure)
 
 
+@pytest.mark.slow
 def test_the_command_line_writes_the_same_bytes(
     bench: hb.Benchmark, tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +219,7 @@ def test_wrong_arrays_are_refused_by_the_name_of_the_parameter(change: dict, mes
         hb.evaluate(**{**given, **change})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_an_encoder_embeds_pictures_arrays_and_paths(
     tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,31 +95,10 @@ class Benchmark:
         """
         import pandas as pd
 
-        from histobench.roi.comparison.stored_intervals import stored_intervals
+        from histobench.roi.results.tidy_rows import TABLE_COLUMNS, result_rows
 
-        rows = []
-        for run in self.runs:
-            intervals = stored_intervals(run) or {}
-            stored = intervals.get("metrics", {})
-            count = intervals.get("num_samples") or len(run.predictions)
-            for metric, value in run.metrics.items():
-                bounds = stored.get(metric, {})
-                rows.append(
-                    (
-                        run.identity.dataset,
-                        run.identity.encoder,
-                        run.identity.preset,
-                        run.task,
-                        run.setting,
-                        metric,
-                        value,
-                        bounds.get("ci_lower"),
-                        bounds.get("ci_upper"),
-                        count,
-                    )
-                )
-        columns = ["dataset", "encoder", "preset", "task", "setting", "metric", "value", "low", "high", "n"]
-        frame = pd.DataFrame(rows, columns=columns)
+        rows = [row for run in self.runs for row in result_rows(run)]
+        frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
         return frame.astype({"value": float, "low": float, "high": float})
 
     def compare(

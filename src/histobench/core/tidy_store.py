@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,40 +25,57 @@ COLUMNS: dict[str, str] = {
     "date": "text",
     "version": "text",
 }
+#: Those of a table of everything below a folder, which has the intervals of the numbers too.
+WHOLE_COLUMNS: dict[str, str] = {
+    **dict.fromkeys(("dataset", "encoder", "preset", "task", "setting", "metric"), "text"),
+    "value": "number",
+    "low": "number",
+    "high": "number",
+    **{name: COLUMNS[name] for name in ("n", "seed", "fingerprint", "date", "version")},
+}
 
 
-def write_rows(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
+def write_rows(
+    path: str | Path, rows: Sequence[dict[str, Any]], *, columns: Mapping[str, str] = COLUMNS
+) -> None:
     """Write the table at `path`; it stays whole even if the process is killed meanwhile."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = pa.Table.from_pylist(
-        [{name: row.get(name) for name in COLUMNS} for row in rows], schema=_schema()
+        [{name: row.get(name) for name in columns} for row in rows], schema=_schema(columns)
     )
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary)
 
 
-def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """All rows of the table at `path`."""
-    return list(read_table(Path(path)).to_pylist())
-
-
-def read_table(path: Path) -> Any:
-    """The table at `path` as a pyarrow Table."""
+def has_columns(path: Path, columns: Mapping[str, str]) -> bool:
+    """Whether there is a table at `path` that has exactly these columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(check_plain(path), schema=_schema(), partitioning=None)
+        return list(pq.read_schema(check_plain(path)).names) == list(columns)
+    except (pa.ArrowInvalid, OSError):
+        return False
+
+
+def read_rows(path: str | Path, *, columns: Mapping[str, str] = COLUMNS) -> list[dict[str, Any]]:
+    """All rows of the table at `path`, of its columns these."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(check_plain(Path(path)), schema=_schema(columns), partitioning=None)
+        return list(table.to_pylist())
     except (pa.ArrowInvalid, OSError) as error:
         raise HistobenchError(
             f"{path}: {error}; remove it and run again: it is made from the JSON files"
         ) from error
 
 
-def _schema() -> Any:
+def _schema(columns: Mapping[str, str]) -> Any:
     import pyarrow as pa
 
     kinds = {"text": pa.string(), "number": pa.float64(), "integer": pa.int64()}
-    return pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
+    return pa.schema([(name, kinds[kind]) for name, kind in columns.items()])

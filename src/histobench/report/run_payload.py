@@ -20,7 +20,8 @@ from histobench.roi.comparison.run_intervals import (
     intervals_of,
     means_of,
 )
-from histobench.roi.comparison.stored_intervals import stored_default_intervals, stored_intervals
+from histobench.roi.comparison.stored_intervals import stored_default_intervals
+from histobench.roi.results.interval_files import stored_intervals
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import read_content
 from histobench.roi.results.stored_run import StoredRun

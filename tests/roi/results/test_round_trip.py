@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.core.tidy_store import read_rows
+from histobench.core.tidy_store import WHOLE_COLUMNS, read_rows
+from histobench.roi.comparison.run_intervals import BootstrapSettings
+from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.run_identity import RunIdentity
-from histobench.roi.results.tidy_rows import write_tidy_rows
+from histobench.roi.results.tidy_rows import write_tidy_rows, write_whole_table
 from histobench.roi.results.writer import write_episodes, write_task
 
 
@@ -96,6 +98,41 @@ def test_every_metric_becomes_a_tidy_row(tmp_path: Path) -> None:
     assert {(row["dataset"], row["encoder"], row["task"], row["n"], row["seed"]) for row in rows} == {
         ("data", "enc", "KNN", 5, 3)
     }
+
+
+def test_one_table_at_the_top_holds_everything_below_with_the_intervals_that_are_of_these_predictions(
+    tmp_path: Path,
+) -> None:
+    for place in ("data/enc/uni", "data/enc/eva/seed-1", "data/enc/uni/splits/5x2/repeat-01_fold-01"):
+        _write(tmp_path / place, _predictions())
+    _write(tmp_path / "data/enc/uni", _predictions(), task="Proto")
+    list(bootstrap_runs(load_runs(tmp_path), BootstrapSettings(20)))
+    _write(
+        tmp_path / "data/enc/uni", _predictions(groups=False)
+    )  # its intervals are of other predictions now
+    written = write_whole_table(tmp_path)
+    assert written == tmp_path / "results.parquet"
+    rows = read_rows(written, columns=WHOLE_COLUMNS)
+    assert len(rows) == 3 * 2  # what `splits` holds is no part of ordinary tables
+    stored = json.loads((tmp_path / "data/enc/uni/Proto/Proto_bootstrap_ci.json").read_text())
+    bounds = stored["metrics"]["accuracy"]
+    assert bounds["ci_lower"] < bounds["ci_upper"]
+    shown = {(row["task"], row["low"], row["high"]) for row in rows if row["metric"] == "accuracy"}
+    both = (bounds["ci_lower"], bounds["ci_upper"])
+    assert shown == {("Proto", *both), ("KNN", *both), ("KNN", None, None)}
+    assert {row["n"] for row in rows} == {5}
+
+
+def test_results_put_beside_the_runs_of_a_plan_leave_the_table_of_everything_whole(tmp_path: Path) -> None:
+    _write(tmp_path / "data/enc/uni", _predictions())
+    write_tidy_rows(tmp_path / "data/enc/uni")
+    assert not (tmp_path / "results.parquet").exists()
+    write_whole_table(tmp_path)
+    _write(tmp_path, _predictions(), task="Proto")
+    write_tidy_rows(tmp_path)
+    rows = read_rows(tmp_path / "results.parquet", columns=WHOLE_COLUMNS)
+    assert [row["task"] for row in rows] == ["Proto", "Proto", "KNN", "KNN"]
+    assert len(read_rows(tmp_path / "data/enc/uni/results.parquet")) == 2
 
 
 def test_few_shot_files_lie_in_the_documented_folders(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain, read_plain_text
 from histobench.roi.comparison.default_interval_files import default_intervals, write_default_intervals
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
+from histobench.roi.results.interval_files import existing_intervals, predictions_digest
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 
@@ -42,13 +40,13 @@ def bootstrap_runs(
     """
     for run in runs:
         files = TaskFiles.beside(run.path)
-        digest = _digest(files)
+        digest = predictions_digest(files)
         try:
             write_default_intervals(run, digest, force=force)
         except HistobenchError as error:
             yield StoredIntervals(run, files.bootstrap, None, failure=_at(run, error))
             continue
-        existing = None if force else _existing(files.bootstrap, digest)
+        existing = None if force else existing_intervals(files, digest)
         if existing is not None:
             yield StoredIntervals(run, files.bootstrap, existing, _why_skipped(existing, settings))
             continue
@@ -70,13 +68,7 @@ def _at(run: StoredRun, error: HistobenchError) -> str:
 def stored_default_intervals(run: StoredRun) -> dict[str, Any] | None:
     """The content of a run's `*_intervals.json`; None where it is not there or of other predictions."""
     files = TaskFiles.beside(run.path)
-    return default_intervals(run, _digest(files)) if files.intervals.exists() else None
-
-
-def stored_intervals(run: StoredRun) -> dict[str, Any] | None:
-    """The content of a run's `*_bootstrap_ci.json`; None where it is not there or of other predictions."""
-    files = TaskFiles.beside(run.path)
-    return _existing(files.bootstrap, _digest(files)) if files.bootstrap.exists() else None
+    return default_intervals(run, predictions_digest(files)) if files.intervals.exists() else None
 
 
 def write_summary(results_dir: Path, intervals: list[StoredIntervals]) -> Path:
@@ -101,26 +93,6 @@ def _summary_row(results_dir: Path, path: Path, content: dict[str, Any]) -> dict
         for name, entry in content["metrics"].items()
     }
     return row
-
-
-def _digest(files: TaskFiles) -> str:
-    """Of the predictions and the episodes: what the intervals depend on."""
-    digest = hashlib.sha256()
-    for path in (files.detailed, files.per_episode):
-        if path.exists():
-            digest.update(read_plain(path))
-    if files.per_episode.exists() and files.episode_predictions.exists():
-        digest.update(b"predictions of every episode")
-    return digest.hexdigest()
-
-
-def _existing(path: Path, digest: str) -> dict[str, Any] | None:
-    """The stored intervals, unless they are broken or belong to other predictions."""
-    try:
-        content = parse_json(read_plain_text(path))
-        return content if content["predictions_sha256"] == digest and content["metrics"] else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _why_skipped(existing: dict[str, Any], settings: BootstrapSettings) -> str:

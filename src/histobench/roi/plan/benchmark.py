@@ -16,6 +16,7 @@ from histobench.roi.plan.run import PlanOutcome, run_plan
 from histobench.roi.plan.schema import Plan
 from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
 from histobench.roi.results.reader import load_runs, results_files
+from histobench.roi.results.tidy_rows import write_whole_table
 from histobench.roi.work.engines.engine import Display, Engine
 
 
@@ -39,7 +40,7 @@ def run_benchmark(
     retry_failed: bool = False,
     heading: str = "Summary",
 ) -> BenchmarkOutcome:
-    """Run the plan; then intervals of all runs in its folder, one comparison per task, and `summary.md`.
+    """Run the plan; then intervals of all runs in its folder, their table, comparisons, and `summary.md`.
 
     `display` is told what is being done; `engine` does it (this process, unless another is given).
     """
@@ -69,6 +70,7 @@ def collect(
     say("confidence intervals")
     intervals = list(bootstrap_runs(load_runs(results), BootstrapSettings(n_bootstrap)))
     write_intervals(results, intervals)
+    write_whole_table(results)
     comparisons, problems = compare_tasks(results)
     tables: list[SplitTable] = []
     if over_splits:

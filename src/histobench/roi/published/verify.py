@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.stored_intervals import stored_intervals
 from histobench.roi.published.table import PublishedValue, published_values
+from histobench.roi.results.interval_files import stored_intervals
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.results.robustness_files import load_robustness
 
