@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import io
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,18 +18,76 @@ from hypothesis import HealthCheck, settings
 
 # A busy machine is no defect of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("patient"), max_examples=20)
 settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
+#: Files with tests of a minute and more.
+LONGEST = ("test_clusters.py", "test_live_model.py", "test_documentation.py")
+SLOW_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
+#: From here on a test belongs to the slow ones; `--durations=0` shows what each took.
+SLOW_SECONDS = 2.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--unmarked-slow",
+        action="store_true",
+        help=f"list tests that took more than {SLOW_SECONDS:g} s and are not marked slow",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where slow tests are left out, examples that are drawn at random are fewer, too."""
+    if config.option.markexpr == "not slow":
+        settings.load_profile("fast")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that are slow as a whole are not even imported where slow tests are left out."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return SLOW_FILE.search(collection_path.read_text(encoding="utf-8")) is not None or None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that begin with a slow test come first, so that no worker is left alone with them at the end."""
-    quick: dict[Path, bool] = {}
+    """The longest files first, then those that begin with a slow test: no worker ends alone with them."""
+    turn: dict[Path, int] = {}
     for item in items:
-        quick.setdefault(item.path, item.get_closest_marker("slow") is None)
-    items.sort(key=lambda item: quick[item.path])
+        slow = item.get_closest_marker("slow") is not None
+        turn.setdefault(item.path, 0 if item.path.name in LONGEST else 1 if slow else 2)
+    items.sort(key=lambda item: turn[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """What collecting has imported stays to the end: looking through it again and again finds no garbage.
+
+    A full collection took 0.6 s with everything imported; statsmodels asks for one at every call.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """With `--unmarked-slow`: the tests that should carry the marker, slowest first; nothing fails for it."""
+    if not config.option.unmarked_slow:
+        return
+    seconds: dict[str, float] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport) and "slow" not in report.keywords:
+                seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
+    terminalreporter.section(f"more than {SLOW_SECONDS:g} s and not marked slow")
+    for name in sorted(seconds, key=lambda name: -seconds[name]):
+        if seconds[name] > SLOW_SECONDS:
+            terminalreporter.line(f"{seconds[name]:6.1f} s  {name}")
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,14 @@ BRIDGE = {"mint/tools/roi.py", "mint/tasks/roi.py"}
 NAMES_THAT_EXPLAIN_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
 
+@cache
+def _nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def _imports(path: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -52,6 +58,7 @@ def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
             assert parts[1] == room or parts[1] in ALLOWED[room], f"{relative} imports {name}"
 
 
+@cache
 def _modules() -> dict[str, set[str]]:
     """Module -> modules of this package that it imports, at once or when it is used; for types only: not.
 
@@ -62,15 +69,14 @@ def _modules() -> dict[str, set[str]]:
         name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
         if name in ("histobench", "histobench.mint"):
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
         typing = {
             id(inner)
-            for node in ast.walk(tree)
+            for node in _nodes(path)
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
             for inner in ast.walk(node)
         }
         found[name] = set()
-        for node in ast.walk(tree):
+        for node in _nodes(path):
             if id(node) in typing:
                 continue
             if isinstance(node, ast.Import):
@@ -109,7 +115,7 @@ def test_folders_of_a_room_do_not_import_in_circles() -> None:
 def _prints(path: Path) -> list[str]:
     """Where a file prints by itself, opens a console, or takes brackets in a text for markup."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if not isinstance(node, ast.Call):
             continue
         name = ast.unparse(node.func).rpartition(".")[2]

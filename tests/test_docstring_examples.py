@@ -10,6 +10,8 @@ import pytest
 
 import histobench
 
+pytestmark = pytest.mark.slow
+
 
 def _modules() -> list[str]:
     return [

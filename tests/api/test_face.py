@@ -70,6 +70,7 @@ def test_a_dataset_shows_and_checks_itself(tiles: Path) -> None:
     assert len(data.frame()) == len(data)
 
 
+@pytest.mark.slow
 def test_a_dataframe_is_a_dataset(tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path))
     frame = hb.load_dataset(tiles).frame()
@@ -162,6 +163,7 @@ def test_the_command_line_writes_the_same_bytes(
             assert one.replace(str(bench.folder).encode(), b"") == two.replace(str(other).encode(), b""), name
 
 
+@pytest.mark.slow
 def test_features_are_arrays_and_are_evaluated_without_a_trace(
     tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: hb.Benchmark
 ) -> None:

@@ -11,6 +11,8 @@ from histobench.cli.demo_agents import play_agents
 from histobench.cli.demo_consult import play_consult
 from histobench.core.errors import HistobenchError
 
+pytestmark = pytest.mark.slow
+
 
 def test_without_the_model_the_demo_says_so_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -98,6 +98,7 @@ def test_several_encoders_in_one_command(data: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_script_takes_the_same_flags_and_defaults_to_448(data: Path) -> None:
     command = [sys.executable, str(ROOT / "00-ROI_Feature_Extract.py"), *arguments(data)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}

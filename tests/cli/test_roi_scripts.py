@@ -15,6 +15,8 @@ import torch
 from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = "Linear-Probe,KNN,Proto,Few-shot,Zero-shot"
 DOCUMENTED_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1_score", "auroc")

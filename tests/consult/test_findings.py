@@ -19,6 +19,8 @@ from histobench.consult.selection import select_cases
 from histobench.consult.study import Study
 from histobench.core.statistics.resampling import draw_counts, sampling_design
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def findings(study: Study, played: Path) -> Findings:

@@ -16,6 +16,8 @@ import pytest
 pytest.importorskip("mcp.server.mcpserver")
 from mcp import Client, StdioServerParameters
 
+pytestmark = pytest.mark.slow
+
 TOOLS = {"list_regions", "predict", "neighbours", "zero_shot", "measure", "compare"}
 PROGRAM = "import sys; from histobench.cli.main import main; sys.exit(main())"
 
@@ -78,7 +80,6 @@ def test_a_client_over_standard_input_and_output_is_served(study_folder: Path) -
     check(asyncio.run(conversation(server)))
 
 
-@pytest.mark.slow
 def test_a_client_over_http_is_served_on_this_machine_alone(study_folder: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -18,6 +18,8 @@ from histobench.consult.plays import Plays, read_plays
 from histobench.consult.study import Study
 from histobench.core.errors import HistobenchError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def findings(study: Study, played: Path) -> Findings:

@@ -41,6 +41,7 @@ def records(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_policies_act_through_the_loop_as_their_names_say(study: Study, played: Path) -> None:
     found = {policy: records(played / f"policy-{policy}") for policy in POLICIES}
     assert len(found["always-trust"]) == 3 * len(study.cases)
@@ -56,6 +57,7 @@ def test_policies_act_through_the_loop_as_their_names_say(study: Study, played: 
     assert not any(record["asked"] for record in found["measurements"].values())
 
 
+@pytest.mark.slow
 def test_the_prompt_is_the_same_in_every_arm_and_so_is_the_first_answer(study: Study, played: Path) -> None:
     found = records(played / "policy-reader")
     arms = {arm for arm, _ in found}
@@ -70,6 +72,7 @@ def environment(study: Study, arm: str, **kwargs: Any) -> Any:
     return task, task.open_environment(())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["none", "strong", "disclosed"])
 def test_both_dialects_give_the_same_results_of_tools(study: Study, arm: str) -> None:
     seen = []

@@ -7,6 +7,8 @@ import pytest
 
 from histobench.consult.selection import select_cases
 
+pytestmark = pytest.mark.slow
+
 LABELS = np.repeat(np.arange(7), [40, 30, 20, 10, 5, 2, 1])
 WRONG = np.random.default_rng(3).random(len(LABELS)) < np.linspace(0.05, 0.5, len(LABELS))
 

@@ -50,6 +50,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -84,6 +85,7 @@ def test_anchors_that_save_writing_are_fine() -> None:
     assert read_yaml(text, where="plan.yaml")["datasets"][1] == {"source": "b", "split": "0.8/0.2"}
 
 
+@pytest.mark.slow
 def test_the_commands_say_so_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plan.yaml").write_text(BOMB)
     assert main(["run", str(tmp_path / "plan.yaml")]) == 2

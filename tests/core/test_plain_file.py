@@ -179,6 +179,7 @@ def refused(command: str, odd: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", READING)
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_every_verb_says_that_a_pipe_or_a_device_is_no_file(
@@ -284,6 +285,7 @@ def test_a_table_of_no_episode_is_an_error(tmp_path: Path, capsys: pytest.Captur
     assert "no finished episode in" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_small_archive_that_unpacks_to_gigabytes_is_refused_before_it_fills_the_memory(
     tmp_path: Path,
 ) -> None:

@@ -181,6 +181,7 @@ def test_what_a_model_says_loses_only_real_keys() -> None:
     assert redact_speech(said) == said.replace("a-real-key-of-some-length-1", HIDDEN)
 
 
+@pytest.mark.slow
 def test_hiding_takes_no_more_than_linear_time() -> None:
     """Texts on which a careless pattern needs hours; the process is ended if one does."""
     units = ["bearer ", "bearer", "://", "api_key", 'api_key"', "sk-", "?key=", "://a@", "password: ", "\\"]

@@ -22,6 +22,7 @@ from histobench.core.local_folder import is_shared, local_dir
 from histobench.core.reading import read_note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EMFILE, errno.EIO])
 def test_a_passing_error_is_tried_again_and_a_lasting_one_is_not_taken_for_absence(
     faulty_disk: Any, tmp_path: Path, code: int

@@ -39,6 +39,8 @@ from histobench.mint.tools.python_tool import as_observation
 from histobench.mint.tools.wikipedia.article import Article, rendered
 from histobench.mint.tools.wikipedia.tape import Tape
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("HISTOBENCH_EXAMPLES", "200"))
 _WORDS = (
     "0 1 7 -3 2.5 1e9 1e999 nan inf , . / * ** ^ + - ( ) [ ] { } = ≈ $ % ° \\frac{1}{2} \\boxed{3} a) (b) "

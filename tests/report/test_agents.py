@@ -37,6 +37,7 @@ def test_a_conversation_is_taken_apart_into_turns(results: Path) -> None:
     assert episode.turns[1].observation is None
 
 
+@pytest.mark.slow
 def test_rates_gain_and_turns(site: Path, data_of: DataOf) -> None:
     agents = data_of(site, "agents")
     alone, helped = agents["runs"]

@@ -23,6 +23,8 @@ from histobench.roi.comparison.selection import select_runs
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
 
+pytestmark = pytest.mark.slow
+
 Open = Callable[..., Any]
 Drawn = Callable[[Any], None]
 TABLE = "table.leaderboard tbody tr"

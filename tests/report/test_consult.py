@@ -19,6 +19,8 @@ from histobench.consult.plays import read_plays
 from histobench.consult.study import RUNS, open_study
 from histobench.report.site import build_site
 
+pytestmark = pytest.mark.slow
+
 DataOf = Callable[[Path, str], Any]
 Open = Callable[..., Any]
 Drawn = Callable[[Any], None]

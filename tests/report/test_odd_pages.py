@@ -13,6 +13,8 @@ import pytest
 
 from histobench.report.site import build_site
 
+pytestmark = pytest.mark.slow
+
 Open = Callable[..., Any]
 
 

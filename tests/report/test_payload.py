@@ -18,6 +18,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(key=st.text(), value=VALUES)
 def test_what_is_written_is_read_back_and_holds_no_markup(key: str, value: object) -> None:
     text = script(key, value)

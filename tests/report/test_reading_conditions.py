@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 Open = Callable[..., Any]
 Drawn = Callable[[Any], None]
 TABLE = "table.leaderboard tbody tr"

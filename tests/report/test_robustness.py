@@ -161,6 +161,7 @@ def test_the_worst_images_are_those_of_a_slow_loop(results: Path) -> None:
         assert {kind: each[kind]["image"] for kind in near} == near
 
 
+@pytest.mark.slow
 def test_a_reader_sees_sites_stress_and_the_worst_images(
     page_site: Path, open_page: Any, drawn: Callable[[Any], None], expect: Any
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_reader_sees_sites_stress_and_the_worst_images(
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.slow
 def test_registered_pairs_have_a_table_of_their_own_after_the_sites(tmp_path: Path, open_page: Any) -> None:
     for encoder in ("one", "two"):
         parts = [features(split, encoder, 0.0) for split in ("train", "test")]

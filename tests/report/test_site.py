@@ -48,6 +48,7 @@ def test_every_page_has_its_data(site: Path, data_of: DataOf) -> None:
     assert overview["agents"] == ["agent-x, k = 5", "agent-x + judge (no_GT-textual), k = 5"]
 
 
+@pytest.mark.slow
 def test_several_processes_write_what_one_writes(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

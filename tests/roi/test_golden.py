@@ -19,6 +19,8 @@ from histobench.roi.protocols.linear_probe import linear_probe
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.protocols.prototype import prototype
 
+pytestmark = pytest.mark.slow
+
 #: The set that comes with the tests, and the one that is on some machines only.
 SHIPPED, ELSEWHERE = "lunghist700", "lc25000"
 SLICE = Path(__file__).parents[1] / "data" / "reference"

@@ -91,6 +91,7 @@ def test_95_percent_intervals_of_the_macro_auroc_cover_in_93_to_97_percent() -> 
     assert 0.93 <= np.mean(inside) <= 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_on_null_data_the_paired_test_rejects_about_5_percent(n_classes: int) -> None:
     generator = np.random.default_rng(5)

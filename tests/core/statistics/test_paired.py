@@ -42,6 +42,7 @@ def test_the_difference_changes_sign_with_the_order_and_the_p_value_stays() -> N
     assert there.p_value == back.p_value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["percentile", "bca"])
 def test_on_many_samples_it_agrees_with_the_paired_t_test(method: str) -> None:
     generator = np.random.default_rng(3)
@@ -95,6 +96,7 @@ def correct_answers(generator: np.random.Generator, n_models: int, difficulty: n
     return (generator.random((n_models, len(difficulty))) < difficulty).astype(float)
 
 
+@pytest.mark.slow
 def test_95_percent_intervals_of_a_true_difference_cover_in_93_to_97_percent() -> None:
     generator = np.random.default_rng(7)
     n = 300
@@ -114,6 +116,7 @@ def _mean_of_clipped() -> float:
     return (3 / 4 - 0.1) - (3 / 4 * 0.1**4 - 0.1 * 0.1**3)
 
 
+@pytest.mark.slow
 def test_on_null_data_any_corrected_claim_in_a_table_is_false_in_at_most_5_percent() -> None:
     generator = np.random.default_rng(9)
     n, n_models = 240, 5
@@ -134,6 +137,7 @@ def test_on_null_data_any_corrected_claim_in_a_table_is_false_in_at_most_5_perce
     assert wrong_best / 2000 <= 0.05
 
 
+@pytest.mark.slow
 def test_on_null_data_with_patients_the_cluster_bootstrap_keeps_the_false_positives_down() -> None:
     generator = np.random.default_rng(11)
     patients = np.repeat(np.arange(60), 8)

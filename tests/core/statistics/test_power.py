@@ -63,6 +63,7 @@ def test_units_for_error_is_statsmodels_one_sample_size() -> None:
     assert units_for_error(0.02, 100, 0.04) == math.ceil(expected)
 
 
+@pytest.mark.slow
 def test_needed_units_agree_with_mcnemars_closed_form_for_accuracy() -> None:
     generator = np.random.default_rng(1)
     first = (generator.random(1000) < 0.8).astype(float)

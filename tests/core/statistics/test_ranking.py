@@ -82,6 +82,7 @@ def test_nemenyi_p_value_is_alpha_at_the_critical_difference() -> None:
     np.testing.assert_allclose(p_values, p_values.T)
 
 
+@pytest.mark.slow
 def test_on_null_data_friedman_and_nemenyi_claim_in_at_most_5_percent() -> None:
     generator = np.random.default_rng(1)
     critical = nemenyi_critical_difference(5, 12)

@@ -157,6 +157,7 @@ with open(sys.argv[1]) as requests, open(sys.argv[2], "w") as answers:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_sandbox")
 def test_a_batch_holds_the_turns_of_all_running_episodes(
     script: Any, make_data: Callable[[int], Path], tmp_path: Path

@@ -65,6 +65,7 @@ def test_the_request_is_the_published_one(server: Any, connect: Callable[..., En
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [

@@ -82,6 +82,7 @@ def test_the_countdown_asks_for_a_solution_at_the_last_step() -> None:
     )
 
 
+@pytest.mark.slow
 @given(
     st.text()
     | st.lists(st.sampled_from(["<execute>", "</execute>", "<solution>", "</solution>", "x", "\n"])).map(

@@ -48,6 +48,7 @@ def test_a_dataset_folder_holds_every_conversation(finished: Path, tmp_path: Pat
     assert f"| scripted | gsm8k | 5 | 10 | {sum(row['success'] for row in rows)} |" in card
 
 
+@pytest.mark.slow
 def test_logs_of_inspect_come_back_as_the_same_outcomes(finished: Path, tmp_path: Path) -> None:
     pytest.importorskip("inspect_ai")
     export(finished, "inspect", tmp_path / "logs")
@@ -92,6 +93,7 @@ def test_turns_as_lines(finished: Path, tmp_path: Path) -> None:
     assert len(lines) - 10 == sum(len(episode.exchanges) for episode in episodes)
 
 
+@pytest.mark.slow
 def test_another_benchmarks_log_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inspect_ai: Any = pytest.importorskip("inspect_ai")
     from inspect_ai.dataset import Sample
@@ -122,6 +124,7 @@ def test_another_benchmarks_log_is_imported(tmp_path: Path, capsys: pytest.Captu
     assert "50.00" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("inspect_ai")
     (tmp_path / "x.eval").write_bytes(b"no log")

@@ -18,6 +18,8 @@ from histobench.mint.tools.python_tool import PythonREPL
 from histobench.mint.tools.wikipedia.folder_index import FolderIndex
 from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
 
+pytestmark = pytest.mark.slow
+
 GOALS = ["put", "clean", "heat", "cool", "examine", "puttwo"]
 KINDS = ["reasoning", "humaneval", "mbpp", *(f"alfworld/{goal}" for goal in GOALS)]
 _BLOCK = re.compile(

@@ -189,6 +189,7 @@ def test_broken_recordings_are_named(tmp_path: Path) -> None:
         list(read_recordings(tmp_path / "nothing"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("needs_sandbox")
 def test_the_verb_prints_the_gates_and_fails_with_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -20,6 +20,7 @@ def _episode(k: int, success: bool, *, task: str = "gsm8k", feedback: str = "Non
     return EpisodeOutcome("m", feedback, kind, k, task, "0", success)
 
 
+@pytest.mark.slow
 def test_the_published_numbers_come_out_of_the_recorded_episodes(shared_dir: Path) -> None:
     folder = shared_dir / "mint" / "replay"
     expected = json.loads((folder / "expected_metrics.json").read_text(encoding="utf-8"))
@@ -28,6 +29,7 @@ def test_the_published_numbers_come_out_of_the_recorded_episodes(shared_dir: Pat
     assert {model: computed[model] for model in expected} == expected
 
 
+@pytest.mark.slow
 def test_the_verb_writes_the_published_numbers(
     shared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from histobench.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("one_sandbox")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_sandbox")]
 EPISODES = 24
 FAULTS = ("429", "500", "hang", "truncated", "empty text", "html", "drop")
 

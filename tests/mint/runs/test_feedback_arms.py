@@ -12,7 +12,7 @@ import pytest
 from histobench.cli.main import main
 from histobench.mint.feedback.kind import SENTENCES
 
-pytestmark = pytest.mark.usefixtures("one_sandbox")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_sandbox")]
 EPISODES = 10
 EXPERT_MARK = "Expert feedback:\n"
 

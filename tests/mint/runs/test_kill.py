@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EPISODES = 200
 KILLS = 4
 
@@ -24,7 +26,6 @@ def command(recording: Path, data: Path, output: Path) -> list[str]:
     return [sys.executable, "-c", program, "mint", "run", *arguments, "--concurrency", "4"]
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(
     tmp_path: Path, make_data: Callable[[int], Path], make_recording: Callable[[int], Path], script: Any
 ) -> None:

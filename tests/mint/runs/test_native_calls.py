@@ -63,6 +63,7 @@ def play(server: Any, data: Path, output: Path, *flags: str) -> int:
     return main(["mint", "run", "--agent", agent, *arguments, *flags])
 
 
+@pytest.mark.slow
 def test_the_same_calls_give_the_same_observations_in_both_dialects(
     server: Any, replies: Any, script: Any, make_data: Callable[[int], Path], tmp_path: Path, capsys: Any
 ) -> None:

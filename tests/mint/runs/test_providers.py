@@ -10,7 +10,7 @@ import pytest
 
 from histobench.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("one_sandbox")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_sandbox")]
 
 
 def anthropic(body: dict[str, Any], text: str) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from histobench.mint.sandbox.container_engines import DockerLike, Gvisor, Surrou
 from histobench.mint.sandbox.container_view import container_view
 from histobench.mint.sandbox.withheld import withheld_paths
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(memory_mb=400, scratch_mb=16, file_mb=16, processes=24, patience=0, grace=5)
 ENGINES = ("gvisor", "podman", "docker")
 

@@ -20,6 +20,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     messages=st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), max_size=5),
     cut=st.integers(1, 50),
@@ -44,6 +45,7 @@ def test_messages_arrive_whole_and_in_order(messages: list[dict[str, object]], c
         assert arrived == messages
 
 
+@pytest.mark.slow
 @given(noise=st.binary(max_size=300))
 @settings(max_examples=1000, deadline=None)
 def test_noise_is_refused_or_waited_for_but_never_believed(noise: bytes) -> None:

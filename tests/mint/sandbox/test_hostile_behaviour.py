@@ -12,6 +12,8 @@ import pytest
 
 from histobench.mint.sandbox import SandboxPool
 
+pytestmark = pytest.mark.slow
+
 _LIST = Path(__file__).with_name("hostile_behaviour.toml").read_text(encoding="utf-8")
 BEHAVIOURS = {entry["does"]: entry for entry in tomllib.loads(_LIST)["behaviour"]}
 

@@ -107,6 +107,7 @@ def test_the_prompt_of_input_is_part_of_the_output(repl: PythonREPL) -> None:
     assert repl("input('name? ')").startswith(f"name? {DASHES}\nEOFError")
 
 
+@pytest.mark.slow
 def test_a_time_out_is_an_ordinary_traceback_and_keeps_the_state(ipython_pool: SandboxPool) -> None:
     tool = PythonREPL(pool=ipython_pool, timeout=2)
     tool("kept = 1")
@@ -249,6 +250,7 @@ def test_what_has_gone_since_can_be_used_as_in_the_recordings(ipython_pool: Sand
     tool.close()
 
 
+@pytest.mark.slow
 def test_a_cell_that_ran_out_of_memory_says_where_and_the_session_goes_on(ipython_pool: SandboxPool) -> None:
     with open_sandbox(
         ipython_pool.backend, preload=(), shell="ipython", limits=Limits(memory_mb=300)

@@ -14,6 +14,8 @@ from histobench.mint.sandbox import SandboxPool, open_sandbox
 from histobench.mint.sandbox.guest import scratch, watch
 from histobench.mint.sandbox.guest.processes import process_table
 
+pytestmark = pytest.mark.slow
+
 _LIST = Path(__file__).with_name("hostile_limits.toml").read_text(encoding="utf-8")
 GRABS = {entry["does"]: entry for entry in tomllib.loads(_LIST)["grab"]}
 PRELUDE = "import ctypes, os, socket, sys, time\nlibc = ctypes.CDLL(None)\n"

@@ -55,6 +55,7 @@ def carried(value: Any) -> Any:
     return made(json.loads(json.dumps(written(value, no_object))), no_object)
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_data_arrives_equal_and_of_the_same_type(value: Any) -> None:
     arrived = carried(value)

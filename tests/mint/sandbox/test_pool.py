@@ -143,6 +143,7 @@ def test_the_interpreter_is_found_wherever_it_lies() -> None:
     assert not any(folder in ("/", "/root", "/home") for folder in folders)
 
 
+@pytest.mark.slow
 def test_scientific_packages_work_under_the_default_limits(bare_pool: SandboxPool) -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("sympy")

@@ -218,6 +218,7 @@ def test_no_privilege_is_left(bare_pool: SandboxPool) -> None:
             assert int(status[name], 16) & ~allowed == 0, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("niceness", [-20, -10, 0, 10])
 def test_a_hosts_priority_gives_no_episode_a_better_one(bare_pool: SandboxPool, niceness: int) -> None:
     program = (

@@ -6,7 +6,11 @@ import threading
 import time
 from dataclasses import replace
 
+import pytest
+
 from histobench.mint.sandbox import SandboxPool, open_sandbox
+
+pytestmark = pytest.mark.slow
 
 
 def test_many_threads_call_tools_and_each_gets_its_own_answer(bare_pool: SandboxPool) -> None:

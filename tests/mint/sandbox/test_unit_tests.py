@@ -35,6 +35,7 @@ def test_a_program_too_new_for_the_recordings_fails_where_they_are_the_measure(
     assert run_unit_tests(bare_pool, GOOD, TESTS, wording="python3.8").passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [
@@ -126,6 +127,7 @@ CHEATS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CHEATS)
 def test_a_cheat_does_not_pass(bare_pool: SandboxPool, how: str) -> None:
     assert not run_unit_tests(bare_pool, f"{WRONG}\n{CHEATS[how]}", TESTS, timeout=2).passed

@@ -21,7 +21,7 @@ from histobench.mint.tasks.codegen import HumanEvalTask, MBPPTask
 CLASSES: dict[str, type[Task]] = {"humaneval": HumanEvalTask, "mbpp": MBPPTask}
 
 
-pytestmark = pytest.mark.usefixtures("needs_sandbox")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_sandbox")]
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,7 @@ def test_a_question_is_asked_once_even_over_two_runs(site: _Site, tmp_path: Path
     assert len(site.asked) == asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", [(429, "slow down"), (503, "lag"), (200, "{broken"), (200, '{"error": {"info": "x"}}')]
 )

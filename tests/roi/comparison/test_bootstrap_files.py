@@ -48,6 +48,7 @@ def test_intervals_are_those_of_a_loop_over_scikit_learn(write_run: Write) -> No
     assert entry["std"] == pytest.approx(np.std(slow, ddof=1))
 
 
+@pytest.mark.slow
 def test_the_metrics_of_each_class_have_intervals_too(write_run: Write) -> None:
     (run,) = load_runs(write_run("a"))
     found = run_intervals(run, BootstrapSettings(n_bootstrap=100, random_state=5))["per_class"]

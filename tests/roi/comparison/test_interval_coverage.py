@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
@@ -25,7 +27,6 @@ def simulation() -> ModuleType:
     return module
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("situation", "least"),
     [
@@ -43,7 +44,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
         assert share >= least or made < 30, metric
 
 
-@pytest.mark.slow
 def test_equal_encoders_over_few_patients_are_rarely_called_different(simulation: ModuleType) -> None:
     claims = simulation.false_claims(simulation.EQUAL[1], 300, seed=3)
     for metric in simulation.TESTED:

@@ -49,6 +49,7 @@ def test_with_groups_the_answer_is_in_groups(write_run: Write) -> None:
     assert "test groups (about" in in_words(plan)
 
 
+@pytest.mark.slow
 def test_a_smaller_difference_needs_more_images(two: Path) -> None:
     runs = load_runs(two)
     needed = [

@@ -181,6 +181,7 @@ def test_progress_reaches_the_number_of_files(tmp_path: Path) -> None:
     assert seen == [(done, 6) for done in range(1, 7)]
 
 
+@pytest.mark.slow
 def test_the_copies_in_lc25000_are_within_groups(shared_dir: Path) -> None:
     dataset = load_dataset(shared_dir / "data/lc25000/meta.csv", split="0.7/0.1/0.2")
     findings = check_dataset(dataset)

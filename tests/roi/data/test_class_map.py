@@ -84,6 +84,7 @@ def test_id_and_name_lines_give_back_any_names(tmp_path: Path, names: list[str])
     assert read_class_map(write(tmp_path, text)) == tuple(names)
 
 
+@pytest.mark.slow
 @quick
 @given(
     names=st.lists(

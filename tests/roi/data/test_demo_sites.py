@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.data.load import load_dataset
 from histobench.roi.data.site_balance import site_warnings
@@ -11,6 +13,7 @@ from histobench.roi.data.site_balance import site_warnings
 SMALL = {"train_per_class": 40, "test_per_class": 20, "size": 32}
 
 
+@pytest.mark.slow
 def test_sites_are_columns_of_the_same_tiles(tmp_path: Path) -> None:
     small = {"train_per_class": 6, "test_per_class": 2, "size": 32}
     plain = write_demo_dataset(tmp_path / "plain", **small)  # type: ignore[arg-type]
@@ -22,6 +25,7 @@ def test_sites_are_columns_of_the_same_tiles(tmp_path: Path) -> None:
     assert "sites" not in (plain.parent / "synthetic-crc.recipe.json").read_text()
 
 
+@pytest.mark.slow
 def test_the_crossed_set_is_clean_and_the_confounded_one_is_flagged(tmp_path: Path) -> None:
     crossed = load_dataset(write_demo_dataset(tmp_path / "a", sites="crossed", **SMALL))  # type: ignore[arg-type]
     assert not [text for text in site_warnings(crossed) if "confounded" in text]

@@ -15,6 +15,8 @@ from histobench.roi.encoders.construct import construct
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.encoders.spec import EncoderSpec
 
+pytestmark = pytest.mark.slow
+
 transformers = pytest.importorskip("transformers")
 open_clip = pytest.importorskip("open_clip")
 

@@ -41,6 +41,7 @@ def test_the_zoo_has_all_encoders_of_the_contract_and_many_more() -> None:
     assert len(ZOO) >= 46
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_full_size_network_has_the_stored_cost(name: str, published: Callable[[str], Any]) -> None:
     spec = ZOO[name]
@@ -54,6 +55,7 @@ def test_full_size_network_has_the_stored_cost(name: str, published: Callable[[s
         assert cost.params == pytest.approx(count(facts["params"]), abs=rounding(facts["params"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_LAYOUT)
 def test_full_size_network_has_the_published_tensors(name: str, published: Callable[[str], Any]) -> None:
     spec = ZOO[name]
@@ -65,6 +67,7 @@ def test_full_size_network_has_the_published_tensors(name: str, published: Calla
     assert {key: tuple(tensor.shape) for key, tensor in state.items()} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_LAYOUT)
 def test_a_checkpoint_in_the_published_layout_gives_the_features_of_the_network(
     name: str, published: Callable[[str], Any], tmp_path: Path
@@ -90,6 +93,7 @@ def test_a_checkpoint_in_the_published_layout_gives_the_features_of_the_network(
     assert encoder.identity["weights"].startswith("sha256:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ZOO if name not in WITH_LAYOUT or ZOO[name].variants])
 def test_every_output_has_the_documented_dimension(name: str) -> None:
     for output in ("", *ZOO[name].variants):

@@ -17,6 +17,7 @@ from histobench.roi.encoders.registry import create_encoder, get_spec, list_enco
 PATCH_EMBED_START = [0.006820317, 0.018321397, 0.031856194]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["lc25000", "lunghist700"])
 def test_efficientnet_features_of_real_images_equal_the_stored_ones(shared_dir: Path, dataset: str) -> None:
     stored = np.load(shared_dir / "golden" / "roi" / f"{dataset}_efficientnet-lite0.npz")
@@ -36,6 +37,7 @@ def test_efficientnet_features_of_real_images_equal_the_stored_ones(shared_dir: 
     np.testing.assert_allclose(features, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_random_vit_is_the_same_every_time_and_depends_on_the_image() -> None:
     images = torch.linspace(-1, 1, 2 * 3 * 224 * 224).view(2, 3, 224, 224).sin()
     with torch.inference_mode():

@@ -73,6 +73,7 @@ def test_features_are_the_embedding_before_the_projection(encoder: TinyVLEncoder
     torch.testing.assert_close(projected.norm(dim=1), torch.ones(3))
 
 
+@pytest.mark.slow
 def test_zero_shot_names_most_fresh_synthetic_tiles(encoder: TinyVLEncoder, sample) -> None:
     tiles, labels = sample
     probabilities = encoder.run_zero_shot(PROMPTS, _features(encoder, tiles), "cpu")
@@ -140,6 +141,7 @@ def test_the_batch_does_not_change_a_feature(encoder: TinyVLEncoder, sample) -> 
     torch.testing.assert_close(alone, together, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [64, 224, 448])
 def test_other_input_sizes_give_nearly_the_same_answer(encoder: TinyVLEncoder, sample, size: int) -> None:
     tiles, labels = sample
@@ -160,6 +162,7 @@ def test_the_fingerprint_names_the_weights(encoder: TinyVLEncoder) -> None:
     assert encoder.supports_zero_shot
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(texts=st.lists(st.text(max_size=200), min_size=1, max_size=4))
 def test_any_text_becomes_a_unit_vector(encoder: TinyVLEncoder, texts: list[str]) -> None:

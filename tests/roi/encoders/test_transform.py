@@ -60,6 +60,7 @@ def test_encoders_squash_where_their_authors_do() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_processors_of_transformers_that_squash() -> None:
     transformers = pytest.importorskip("transformers")
     image = picture(301, 224)

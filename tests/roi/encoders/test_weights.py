@@ -463,6 +463,7 @@ MALFORMED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", MALFORMED)
 def test_a_malformed_configuration_is_one_line_that_names_it(text: str, checkpoint: Path) -> None:
     path = checkpoint.parent / "config.json"

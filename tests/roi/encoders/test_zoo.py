@@ -48,6 +48,7 @@ def own_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_encoder_is_added_by_yaml_alone(own_zoo: Path, tmp_path: Path) -> None:
     original = timm.create_model(
         "vit_tiny_patch16_224", num_classes=0, init_values=1e-5, dynamic_img_size=True
@@ -110,6 +111,7 @@ def test_a_broken_file_is_named(text: str, message: str, tmp_path: Path) -> None
         load_zoo(tmp_path / "mine.yaml")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.recursive(

@@ -97,6 +97,7 @@ def test_a_probe_whose_weights_are_all_zero_says_so(
     assert zero.rows[0].caveats == ()
 
 
+@pytest.mark.slow
 def test_shots_that_were_left_out_do_not_mark_the_others(tmp_path: Path) -> None:
     outcome = evaluate(
         EvaluationRequest(("Few-shot",), features(TRAIN), features(TRAIN, seed=1), tmp_path, device="cpu")

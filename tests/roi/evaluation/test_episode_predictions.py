@@ -57,6 +57,7 @@ def reported_episodes(run: StoredRun) -> list[dict[str, float]]:
     return episodes
 
 
+@pytest.mark.slow
 def test_scikit_learn_finds_every_episodes_metrics_in_what_was_kept(request_: EvaluationRequest) -> None:
     evaluate(request_)
     runs = stored(request_.results_dir)
@@ -83,6 +84,7 @@ def test_scikit_learn_finds_every_episodes_metrics_in_what_was_kept(request_: Ev
             assert area == pytest.approx(expected["auroc"], abs=5e-3)  # a tie more among 225 pairs
 
 
+@pytest.mark.slow
 def test_one_small_file_per_task_and_none_for_tasks_without_episodes(request_: EvaluationRequest) -> None:
     evaluate(replace(request_, tasks=("Few-shot", "Proto"), options=Options(n_iter=100, n_way=(2, 3))))
     files = [
@@ -141,6 +143,7 @@ def test_an_interrupted_task_leaves_no_predictions_of_an_earlier_one(
     assert not list(request.results_dir.rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_intervals_are_over_episodes_and_patients_and_runs_are_called_runs(
     request_: EvaluationRequest,
 ) -> None:

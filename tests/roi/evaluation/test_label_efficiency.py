@@ -15,6 +15,8 @@ from histobench.roi.protocols.retrieval import retrieval
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.writer import mean_and_std
 
+pytestmark = pytest.mark.slow
+
 
 def features(n: int, seed: int) -> FeatureSet:
     rng = np.random.default_rng(seed)

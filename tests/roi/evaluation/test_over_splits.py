@@ -71,6 +71,7 @@ def results(written: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(written, tmp_path / "results"))
 
 
+@pytest.mark.slow
 def test_splits_are_results_of_their_own_and_no_part_of_the_ordinary_tables(results: Path) -> None:
     assert len(load_runs(results)) == 4
     runs = split_runs(results)
@@ -93,6 +94,7 @@ def test_splits_are_results_of_their_own_and_no_part_of_the_ordinary_tables(resu
         assert not inside & {row["group"] for row in rows if row["img_name"] not in tested}
 
 
+@pytest.mark.slow
 def test_the_comparison_is_that_of_the_values_of_the_splits(results: Path) -> None:
     runs = [run for run in split_runs(results) if run.task == "KNN"]
     (table,) = compare_splits(runs, metric="accuracy")
@@ -140,6 +142,7 @@ def test_a_split_that_is_missing_is_left_out_for_all_and_said(results: Path) -> 
         compare_splits(gone, metric="accuracy", test="5x2cv-f")
 
 
+@pytest.mark.slow
 def test_leaving_out_one_group_pools_its_predictions_into_one_test_set(tmp_path: Path) -> None:
     for encoder, skill in (("good", 3.0), ("poor", 1.2)):
         evaluate_over_splits(replace(request_of(tmp_path, encoder, skill), tasks=("Proto",)), Scheme(1, 0))

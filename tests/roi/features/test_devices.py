@@ -15,6 +15,8 @@ from histobench.roi.features.inference.loop import Unit, plan_units
 from histobench.roi.features.inference.multi_device import share_units
 from histobench.roi.features.settings import EncoderRecipe
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., RoiDataset]
 
 

@@ -188,6 +188,7 @@ def spoil(dataset: RoiDataset) -> None:
     dataset.splits["test"][2].path.write_text("not an image")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_bad_images_stop_the_run_and_all_of_them_are_named(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path, workers: int
@@ -306,6 +307,7 @@ def test_images_in_tar_files_give_the_features_of_the_same_files(
         run(replace(shards, splits={"test": (missing,)}), tiny, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_golden_features_of_real_images(shared_dir: Path, tmp_path: Path) -> None:
     """The first images of the golden set, from the files, to cosine 0.9999."""
     golden = np.load(shared_dir / "golden" / "roi" / "lunghist700_efficientnet-lite0.npz")

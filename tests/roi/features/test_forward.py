@@ -195,6 +195,7 @@ def test_auto_batch_on_a_cpu_is_small() -> None:
     assert largest_batch(forward, (28, 28, 3), torch.uint8) == cpu_batch() == 8
 
 
+@pytest.mark.slow
 def test_a_last_batch_that_is_smaller_does_not_compile_again(encoder_file: Path) -> None:
     from torch._dynamo.utils import counters
 

@@ -145,6 +145,7 @@ def test_a_killed_worker_is_replaced_and_its_jobs_are_done_again(images: list[Im
     assert pool.restarts == 2
 
 
+@pytest.mark.slow
 def test_an_image_that_takes_workers_down_is_found_and_the_others_are_read(images: list[ImageRef]) -> None:
     pool = ProcessPool(1)
     refs = [*images[:5], Poison("x.png", "x.png"), *images[5:9]]

@@ -56,6 +56,7 @@ def shard_files_below(cache: Path) -> list[Path]:
     return [path for folder in (cache / "features").glob("*") for path in shard_files(folder)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("Slow",), ("Slow", "Wide", "Large")], ids=["one", "three"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_at_random_points_the_files_are_the_same_bit_for_bit(
@@ -102,6 +103,7 @@ def test_killed_at_random_points_the_files_are_the_same_bit_for_bit(
     assert {path.name: path.read_bytes() for path in (tmp_path / "killed").glob("*.pt")} == expected
 
 
+@pytest.mark.slow
 def test_a_kill_loses_at_most_one_shard(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, own_cache: Path
 ) -> None:

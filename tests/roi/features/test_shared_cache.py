@@ -19,6 +19,8 @@ from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.extract import extract
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., RoiDataset]
 
 

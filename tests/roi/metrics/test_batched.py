@@ -23,6 +23,7 @@ def agree(batched: dict[str, np.ndarray], k: int, single: dict[str, float | None
             assert batched[name][k] == pytest.approx(value, abs=1e-9), name
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 5), st.integers(3, 40), st.integers(0, 10**6), st.sampled_from([None, 1, 4]))
 def test_resamples_equal_a_loop_over_repeated_rows(c: int, n: int, seed: int, votes: int | None) -> None:
@@ -73,6 +74,7 @@ def test_images_that_were_not_scored_count_in_no_resample() -> None:
         agree(batched, k, evaluate(p[draw], labels[draw], predicted=predicted[draw], classes="abc").values)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 5), st.integers(5, 40), st.integers(0, 10**6), st.sampled_from([None, 1, 4]))
 def test_episodes_equal_a_loop(c: int, n: int, seed: int, votes: int | None) -> None:

@@ -37,6 +37,7 @@ def test_every_metric_equals_scikit_learn(reference, c: int, votes: int | None) 
         assert result.scores[name].value == pytest.approx(value, abs=1e-9), name
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 6), st.integers(8, 60), st.integers(0, 10**6), st.sampled_from([None, 1, 5]))
 def test_every_metric_equals_scikit_learn_on_any_data(

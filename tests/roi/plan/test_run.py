@@ -18,6 +18,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_failing_encoder_does_not_stop_the_others_and_nothing_is_done_twice(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -42,6 +43,7 @@ def test_a_failing_encoder_does_not_stop_the_others_and_nothing_is_done_twice(
     assert read_rows(results / "tiles" / "tiny-vl" / "uni" / "results.parquet") == rows
 
 
+@pytest.mark.slow
 def test_splits_are_evaluated_on_the_same_features_and_stand_in_the_summary(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,6 +116,7 @@ def test_a_long_support_of_thunders_simple_shot_weighs_more_than_a_short_one() -
     assert ours.predicted.tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_chosen_c_gives_scikit_learns_probabilities(blobs: tuple[Split, Split, Split]) -> None:
     (x, y), (v, vy), (t, _) = blobs
     ours = sklearn_probe(x, y, t, n_classes=3, val=v, val_labels=vy)
@@ -142,6 +143,7 @@ def test_c_is_scikit_learns_with_two_classes_too(
     np.testing.assert_allclose(ours.probabilities[:, list(classes)], expected, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_without_a_validation_set_c_is_chosen_by_seeded_folds(blobs: tuple[Split, Split, Split]) -> None:
     (x, y), _, (t, _) = blobs
     first = sklearn_probe(x, y, t, n_classes=3, seed=1)
@@ -168,6 +170,7 @@ def test_patience_is_the_published_one_of_every_dataset(images: int, patience: i
     assert math.ceil(eva.PATIENCE_SHARE * epochs) == patience
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_eva_runs_are_seeded_and_learn(blobs: tuple[Split, Split, Split], n_classes: int) -> None:
     splits = [(x[y < n_classes], y[y < n_classes]) for x, y in blobs]
@@ -269,6 +272,7 @@ def test_label_shares_are_nested_and_keep_every_class() -> None:
 PINNED = {"sklearn": 0.421, "thunder": 0.369, "thunder-knn": 0.311, "thunder-shot": 0.303, "eva": 0.395}
 
 
+@pytest.mark.slow
 def test_every_preset_gives_its_pinned_outcome_on_real_features(shared_dir: Path) -> None:
     golden = np.load(shared_dir / "golden" / "roi" / "lunghist700_efficientnet-lite0.npz")
     x, t = (torch.from_numpy(golden[f"{split}_embeddings"]) for split in ("train", "test"))

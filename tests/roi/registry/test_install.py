@@ -34,6 +34,8 @@ from histobench.roi.registry.pixel_arrays import hdf5_images
 
 from .conftest import Habits
 
+pytestmark = pytest.mark.slow
+
 Files = dict[str, bytes]
 
 

@@ -22,6 +22,8 @@ from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.placement import claim_place, place_of
 from histobench.roi.results.reader import load_runs
 
+pytestmark = pytest.mark.slow
+
 
 def features(seed: int, *, size: int = 224, encoder: str | None = "e") -> FeatureSet:
     rng = np.random.default_rng(seed)

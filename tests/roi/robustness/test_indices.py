@@ -53,6 +53,7 @@ def _judged(
     return kind.compute(x, _manifest(label, site, group), confounder_column="center", **more)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("k", [5, 11, 30])
 def test_ri_and_mari_equal_croma(seed: int, k: int) -> None:
@@ -67,6 +68,7 @@ def test_ri_and_mari_equal_croma(seed: int, k: int) -> None:
     assert ours.value == pytest.approx(judge.value, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_chosen_k_is_cromas(seed: int) -> None:
     x, label, site, group = _made(seed)

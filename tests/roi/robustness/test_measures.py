@@ -90,6 +90,7 @@ def test_apd_and_nipd_equal_croma() -> None:
     assert apd(accuracies) == pytest.approx(croma.apd(accuracies), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_confounded_training_costs_accuracy_only_where_the_site_pulls() -> None:
     x, label, site, group = _made(label_pull=0.6, site_pull=3.0)
     pulled = confounding_schedule(x, label, site, group, repeats=2)
@@ -179,6 +180,7 @@ def test_the_clustering_score_in_a_draw_is_that_of_repeated_images() -> None:
     assert np.isnan(of_clustering(found, label, site, group)(times * ((np.arange(48) // 2) % 2))).all()
 
 
+@pytest.mark.slow
 def test_apd_and_nipd_in_a_draw_are_those_of_repeated_test_images() -> None:
     from functools import partial
 

@@ -164,6 +164,7 @@ def test_features_without_sites_are_an_error_that_says_what_to_do(
     assert "--site-regex" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_slow_measures_have_intervals_and_columns_or_say_why_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -212,6 +212,7 @@ def changed(features: FeatureSet, sites: dict[str, tuple[str, ...]]) -> FeatureS
     )
 
 
+@pytest.mark.slow
 def test_the_task_measures_pairs_beside_the_sites_and_encoders_are_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

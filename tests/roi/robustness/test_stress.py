@@ -125,6 +125,7 @@ def test_an_image_is_decoded_once_and_changed_alike_whatever_the_others_are() ->
     np.testing.assert_array_equal(both[:, 1], alone[:, 0])
 
 
+@pytest.mark.slow
 def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     table = write_demo_dataset(tmp_path / "data", train_per_class=3, test_per_class=1, size=64)

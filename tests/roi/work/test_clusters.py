@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HARNESS = Path(__file__).resolve().parents[3] / "benchmarks" / "cluster_faults.py"
 
 
@@ -25,7 +27,6 @@ def clusters() -> ModuleType:
     return module
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("engine", "faults"), [("ray", ["worker", "node", "driver"]), ("slurm", ["worker", "requeue"])]

@@ -77,6 +77,7 @@ def local(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return plan.results.rename(tmp_path / "local")
 
 
+@pytest.mark.slow
 def test_units_in_any_hands_give_the_bytes_of_one_process(plan: Plan, local: Path, assert_same: Same) -> None:
     done = run_benchmark(plan, engine=TwoWorkers())
     assert (done.outcome.evaluated, done.outcome.failures) == (4, [])
@@ -89,6 +90,7 @@ def test_units_in_any_hands_give_the_bytes_of_one_process(plan: Plan, local: Pat
     assert_same(local, plan.results)
 
 
+@pytest.mark.slow
 def test_done_is_what_the_output_and_the_files_it_names_say(
     plan: Plan, local: Path, assert_same: Same, tmp_path: Path
 ) -> None:
@@ -107,6 +109,7 @@ def test_done_is_what_the_output_and_the_files_it_names_say(
     assert_same(local, plan.results)
 
 
+@pytest.mark.slow
 def test_what_fails_is_told_does_not_stop_the_rest_and_is_done_when_asked_again(
     plan: Plan, local: Path, assert_same: Same, tmp_path: Path
 ) -> None:
@@ -129,6 +132,7 @@ def test_what_fails_is_told_does_not_stop_the_rest_and_is_done_when_asked_again(
         run_benchmark(plan, engine=TwoWorkers(), retry_failed=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_random_faults_of_the_disk_lose_nothing_and_change_no_byte(
     plan: Plan,
@@ -161,6 +165,7 @@ def test_random_faults_of_the_disk_lose_nothing_and_change_no_byte(
     assert_same(local, plan.results)
 
 
+@pytest.mark.slow
 def test_another_engine_or_another_plan_in_the_same_folder_is_refused_in_one_line(plan: Plan) -> None:
     run_benchmark(plan, engine=TwoWorkers())
     folder = RunFolder.latest(plan.results)

@@ -16,6 +16,8 @@ from histobench.roi.encoders.construct import construct
 from histobench.roi.encoders.networks import conch, conch_v15, ctranspath, genbio_pathfm, keep, musk
 from histobench.roi.encoders.registry import get_spec
 
+pytestmark = pytest.mark.slow
+
 NETWORKS = {
     "conch_v1": conch,
     "conch_v15": conch_v15,

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from histobench.roi.encoders.networks import conch
 
+pytestmark = pytest.mark.slow
+
 
 def test_pooler_is_one_attention_of_normed_queries_over_normed_tokens(slow: Any, scramble: Any) -> None:
     pooler = scramble(conch.AttentionalPooler(16, 24, queries=3, heads=4))

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from histobench.roi.encoders.networks import conch_v15
 
+pytestmark = pytest.mark.slow
+
 
 def test_pooler_is_one_attention_without_biases(slow: Any, scramble: Any) -> None:
     pooler = scramble(conch_v15.AttentionalPooler(16, 24, queries=2, heads=4))

@@ -11,6 +11,8 @@ from torch import nn
 
 from histobench.roi.encoders.networks import ctranspath
 
+pytestmark = pytest.mark.slow
+
 
 def test_stem_is_two_strided_convolutions_and_a_pointwise_one(slow: Any, scramble: Any) -> None:
     stem = scramble(ctranspath.ConvStem(in_chans=3, embed_dim=16, norm_layer=nn.LayerNorm))

@@ -54,6 +54,7 @@ def test_feed_forward_is_gated_by_silu(slow: Any, monkeypatch: pytest.MonkeyPatc
     assert slow.array(module(x)) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_feature_is_the_cls_of_red_green_and_blue_side_by_side(scramble: Any) -> None:
     network = scramble(genbio_pathfm.build(depth=1))

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from histobench.roi.encoders.networks import keep
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "lung", "tissue", "tum", "##our", ".", "an"]
 
 

@@ -11,6 +11,8 @@ import torch
 
 from histobench.roi.encoders.networks import conch, conch_v15, ctranspath, genbio_pathfm, keep, musk
 
+pytestmark = pytest.mark.slow
+
 NETWORKS = {
     "conch_v1": conch,
     "conch_v15": conch_v15,

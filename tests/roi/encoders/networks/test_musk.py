@@ -10,6 +10,8 @@ import torch
 
 from histobench.roi.encoders.networks import musk
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
