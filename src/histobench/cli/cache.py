@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the job."""
+    """Do what the chosen action says and print what came of it; the exit code."""
     return {"ls": _ls, "rm": _rm, "verify": _verify}[args.job](args)
 
 

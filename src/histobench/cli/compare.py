@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare, print, write."""
+    """Compare the chosen runs, print the tables and write them where asked; the exit code."""
 
     from histobench.roi.comparison.comparison import CompareSettings, compare_runs
     from histobench.roi.comparison.comparison_files import write_comparison

@@ -36,7 +36,7 @@ def add_jobs(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the job."""
+    """Do what the chosen action says and print what came of it; the exit code."""
     return {"list": _list, "show": _show, "get": _get, "pin": _pin, "remove": _remove}[args.job](args)
 
 

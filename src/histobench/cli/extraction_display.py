@@ -30,7 +30,7 @@ class Bar:
         self._console = open_terminal(error=True)
 
     def begin(self, what: str, total: int) -> None:
-        """Show the bar."""
+        """Show a bar for `total` images, called `what`."""
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._bar = Progress(
@@ -48,13 +48,13 @@ class Bar:
         self._bar.start()
 
     def advance(self, count: int) -> None:
-        """Move it."""
+        """`count` more images are done: move the bar and show the rate since it began."""
         self._done += count
         rate = self._done / max(time.perf_counter() - self._began, 1e-9)
         self._bar.update(self._task, advance=count, rate=f"{rate:.1f} images/s")
 
     def end(self) -> None:
-        """Take it away."""
+        """Take the bar off the terminal."""
         self._bar.stop()
 
     def say(self, text: str) -> None:

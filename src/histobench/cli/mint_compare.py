@@ -30,7 +30,7 @@ ALPHA = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which two."""
+    """Where the runs are, and the two agents that are compared, each with its expert if it had one."""
     parser.add_argument("results", nargs="+", help="folders of runs, recordings or outcome tables")
     parser.add_argument("--first", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
     parser.add_argument("--second", required=True, help="MODEL or MODEL+EXPERT[/KIND]")

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write and count."""
+    """Write a file per configuration and say how many."""
     from histobench.mint.configs import config_variables
     from histobench.mint.configs.dataset import select_datasets
     from histobench.mint.configs.matrix import write_configs

@@ -52,7 +52,7 @@ class Regions:
     _measured: dict[tuple[int, int], Measured] = field(default_factory=dict)
 
     def take(self, rows: Ints) -> Regions:
-        """Some of them."""
+        """The images of these rows alone, in this order."""
 
         def pick(values: Sequence[T]) -> tuple[T, ...]:
             return tuple(values[row] for row in rows)

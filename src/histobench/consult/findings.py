@@ -24,11 +24,21 @@ from histobench.core.statistics.paired import bootstrap_p_value
 from histobench.core.statistics.resampling import Counts, SamplingDesign, draw_counts, sampling_design
 
 Floats = NDArray[np.float64]
-READER = "policy-reader"
-RATIONAL = "policy-rational"
+POLICY = "policy-"
+READER = f"{POLICY}reader"
+RATIONAL = f"{POLICY}rational"
 RESAMPLES = 2000
 #: Bins of equal width of the confidence that the tool states.
 RELIANCE_BINS = 5
+
+
+def is_policy(agent: str) -> bool:
+    """Whether an agent, by the name in tables, is a rule of histobench's own and no model or person.
+
+    >>> is_policy("policy-reader"), is_policy("gpt-4o-mini")
+    (True, False)
+    """
+    return agent.startswith(POLICY)
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,7 @@ class Findings:
     @property
     def agents(self) -> list[str]:
         """Reference agents last."""
-        return sorted({agent for agent, _ in self.plays}, key=lambda name: (name.startswith("policy-"), name))
+        return sorted({agent for agent, _ in self.plays}, key=lambda name: (is_policy(name), name))
 
     def lines(self) -> list[Line]:
         """Every agent in every arm, in the order of the study's arms."""
@@ -188,7 +198,7 @@ class Findings:
         """Every agent that is no policy, in every arm with an encoder that the reader has played, too."""
         verdicts = []
         for agent, arm in self.plays:
-            if agent.startswith("policy-") or arm == "none" or (READER, arm) not in self.plays:
+            if is_policy(agent) or arm == "none" or (READER, arm) not in self.plays:
                 continue
             difference = self.difference("final", (agent, arm), (READER, arm))
             interval = percentile_interval(difference(self.counts), level=self._level)
@@ -329,12 +339,12 @@ class Findings:
         return lambda counts: evaluation(counts)["over_tool"]
 
     def _after_swap(self, agent: str) -> Callable[[Counts], Floats] | None:
-        if (agent, "swap") not in self.plays or (agent, "strong") not in self.plays:
+        arms = CONTRAST_ARMS["swap"]
+        if any((agent, arm) not in self.plays for arm in arms):
             return None
-        swap, strong = self.plays[agent, "swap"], self.plays[agent, "strong"]
-        after = self._after(swap)
-        after &= np.isin(np.arange(len(after)), strong.rows)
-        late = [Evaluation(plays.among(after), self.weights) for plays in (swap, strong)]
+        after = np.zeros(len(self.weights), dtype=bool)
+        after[self.contrast_rows(agent, "swap")] = True
+        late = [Evaluation(self.plays[agent, arm].among(after), self.weights) for arm in arms]
         return lambda counts: late[0](counts)["discrimination"] - late[1](counts)["discrimination"]
 
     def _between(self, agent: str, one: str, other: str) -> Callable[[Counts], Floats] | None:

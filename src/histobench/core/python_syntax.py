@@ -9,7 +9,7 @@ from typing import Any
 _LOCK = threading.Lock()
 
 
-def parse_python(text: str, mode: str = "exec") -> Any:
+def parse_python(text: str | bytes, mode: str = "exec") -> Any:
     """As `ast.parse`.
 
     CPython 3.11 counts the depth of a tree for all threads together: two that build one at the same time may

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from histobench import __version__
+from histobench.consult.findings import is_policy
 from histobench.report.agent_runs import AgentRun
 from histobench.report.consult_payload import PlayedStudy
 from histobench.report.encoder_facts import bibtex, encoder_facts
@@ -204,9 +205,7 @@ def consult_paragraph(studies: Sequence[PlayedStudy]) -> str:
     if not studies:
         return ""
     names = list(
-        dict.fromkeys(
-            name for study in studies for name in study.findings.agents if not name.startswith("policy-")
-        )
+        dict.fromkeys(name for study in studies for name in study.findings.agents if not is_policy(name))
     )
     encoders = list(
         dict.fromkeys(encoder.name for study in studies for encoder in study.study.facts.encoders)

@@ -6,6 +6,8 @@ import ast
 import re
 from dataclasses import dataclass
 
+from histobench.core.python_syntax import parse_python
+
 _CELL = re.compile(r"<execute>(.*?)</execute>", re.DOTALL)
 _OBSERVATION = re.compile(r"\n\nObservation:\n(.*?)(?=\nAssistant:\n|\Z)", re.DOTALL)
 #: The expert's notes name some actions differently from the tools.
@@ -28,7 +30,7 @@ def expert_calls(trajectory: str) -> list[Call]:
     """
     calls = []
     for cell in _CELL.findall(trajectory):
-        for statement in ast.parse(cell.strip()).body:
+        for statement in parse_python(cell.strip()).body:
             match statement:
                 case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)):
                     words = tuple(str(ast.literal_eval(argument)) for argument in args)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_file import HAND_WRITTEN, read_plain_text
+from histobench.core.python_syntax import parse_python
 
 _METHODS = {"strip", "lstrip", "rstrip"}
 
@@ -18,7 +19,7 @@ class LiteralSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._tree = ast.parse(read_plain_text(path, limit=HAND_WRITTEN))
+            self._tree = parse_python(read_plain_text(path, limit=HAND_WRITTEN))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise HistobenchError(f"cannot read the published prompts from {path}: {error}") from error
         self._names = self._texts(self._tree.body, {})

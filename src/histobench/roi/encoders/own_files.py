@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from histobench.core.cache_folder import cache_dir
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_file import HAND_WRITTEN, read_plain
+from histobench.core.python_syntax import parse_python
 from histobench.roi.encoders.file_hash import sha256_now
 from histobench.roi.encoders.own_import import sibling
 
@@ -129,7 +130,7 @@ def _imports(file: Path, folder: Path) -> Iterator[str]:
 
 def _tree(file: Path) -> ast.AST:
     try:
-        return ast.parse(read_plain(file, limit=HAND_WRITTEN))
+        return parse_python(read_plain(file, limit=HAND_WRITTEN))
     except (OSError, SyntaxError, ValueError):
         return ast.Module([], [])
 

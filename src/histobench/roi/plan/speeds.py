@@ -35,7 +35,7 @@ class Speed:
 
     @property
     def images_per_second(self) -> float:
-        """The rate."""
+        """Images per second of the forward passes that were measured."""
         return self.images / self.seconds
 
 

@@ -47,7 +47,7 @@ class AnthropicAPI(ProviderAPI):
         capabilities: Capabilities,
         functions: Sequence[ToolSpec] = (),
     ) -> Request:
-        """A message."""
+        """A request for the next message: system texts apart, neighbours of one role merged."""
         sent = list(turns(messages, merge_roles=True, history=sampling.reasoning_history))
         body: dict[str, Any] = {
             "model": self.model,
@@ -72,7 +72,7 @@ class AnthropicAPI(ProviderAPI):
         return Request(joined(self.base_url, "messages"), body, headers)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
-        """All blocks."""
+        """The blocks of an answer as parts, in their order."""
         blocks = payload.get("content")
         if not isinstance(blocks, list) or payload.get("type", "message") != "message":
             raise MalformedAnswerError("no content in the answer")

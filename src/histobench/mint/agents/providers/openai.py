@@ -58,7 +58,7 @@ class ChatCompletionsAPI(ProviderAPI):
         capabilities: Capabilities,
         functions: Sequence[ToolSpec] = (),
     ) -> Request:
-        """A chat completion."""
+        """A request for a chat completion, without what the server is known not to understand."""
         sent: list[dict[str, Any]] = []
         for message in turns(
             messages, merge_roles=capabilities.merge_roles, history=sampling.reasoning_history
@@ -75,7 +75,7 @@ class ChatCompletionsAPI(ProviderAPI):
         return Request(joined(self.base_url, "chat/completions"), body, headers)
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
-        """The first choice."""
+        """The first choice of an answer: its text, reasoning, calls, and why it ended."""
         try:
             choice = payload["choices"][0]
             message = choice["message"]
