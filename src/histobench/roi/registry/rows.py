@@ -271,7 +271,7 @@ def _from_npz(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> li
     source = _archives(folder, rule["archive"])[0]
     rows = []
     check_zip(source)
-    with np.load(source, allow_pickle=False) as box:
+    with np.load(check_plain(source), allow_pickle=False) as box:
         for split in ("train", "val", "test"):
             labels, target = box[f"{split}_labels"], folder / "images" / f"{source.stem}_{split}.npy"
             if not is_current(target, source):
