@@ -37,7 +37,7 @@ from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.factory import Terms, open_player, player_name
 from histobench.mint.agents.spec import parse_agent
 from histobench.mint.prompts.first_message import OwnWording
-from histobench.mint.runs.episode_run import Stage
+from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.request import RunRequest
 from histobench.mint.runs.run import Run
 from histobench.mint.runs.tally import Standing
@@ -239,7 +239,7 @@ def measure(
         total = len(work.jobs)
         memory = Memory([round(total * share) for share in MARKS])
         with open_sandbox() as pool:
-            stage = Stage(pool, OwnWording(), Tape(tape) if tape else None, threading.Event())
+            stage = RunContext(pool, OwnWording(), Tape(tape) if tape else None, threading.Event())
             own, start = cpu_seconds(resource.RUSAGE_SELF), time.perf_counter()
             outcome = work.carry_out(stage, concurrency=concurrency, watch=memory.look)
             seconds = time.perf_counter() - start

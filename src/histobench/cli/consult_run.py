@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from histobench.cli.flag_values import positive
 from histobench.cli.mint_run import (
     CALLS,
+    DEFAULT,
     INCOMPLETE,
     add_model_arguments,
     add_provider_arguments,
@@ -29,7 +30,7 @@ from histobench.cli.terminal import open_terminal
 if TYPE_CHECKING:
     from histobench.consult.run import Seat
     from histobench.mint.runs.planned_cell import PlannedCell
-    from histobench.mint.runs.run import Outcome
+    from histobench.mint.runs.run import RunOutcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--arms", default="all", help="arms, separated by commas (default: all without an expert)"
     )
     what.add_argument("--limit", type=positive, help="only the first N cases")
-    what.add_argument("--repeat", type=int, default=1, help="play everything N times (default: 1)")
+    what.add_argument(
+        "--repeat",
+        type=int,
+        default=DEFAULT.repeat,
+        help=f"play everything N times (default: {DEFAULT.repeat})",
+    )
     what.add_argument(
         "--calls",
         choices=CALLS,
@@ -51,9 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--expert", help="the agent that gives feedback in the arm expert")
     what.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
     what.add_argument("-o", "--output", help="folder of the episodes (default: runs in the study)")
-    what.add_argument("--sandbox", default="auto", help="auto, or one that `histobench doctor` lists")
+    what.add_argument(
+        "--sandbox", default=DEFAULT.sandbox, help="auto, or one that `histobench doctor` lists"
+    )
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--concurrency", type=int, default=8, help="episodes at a time (default: 8)")
+    limits.add_argument(
+        "--concurrency",
+        type=int,
+        default=DEFAULT.concurrency,
+        help=f"episodes at a time (default: {DEFAULT.concurrency})",
+    )
     limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
     add_model_arguments(parser.add_argument_group("advanced: how the model writes"), max_tokens=800)
     add_provider_arguments(parser.add_argument_group("advanced: the provider"))
@@ -68,13 +81,14 @@ def run(args: argparse.Namespace) -> int:
     return 0 if outcome.complete else INCOMPLETE
 
 
-def play(args: argparse.Namespace) -> tuple[Path, list[PlannedCell], Outcome]:
+def play(args: argparse.Namespace) -> tuple[Path, list[PlannedCell], RunOutcome]:
     """Play the missing episodes: where they are, what was planned and what has come of it."""
     from histobench.cli.mint_progress import progress_display
     from histobench.consult.run import check_arms, plan_cells, player_opener
     from histobench.consult.study import RUNS, open_study
     from histobench.mint.prompts.first_message import OwnWording
-    from histobench.mint.runs.play import RunOptions, open_terms, play_cells
+    from histobench.mint.runs.options import RunOptions
+    from histobench.mint.runs.play import open_terms, play_cells
 
     options = RunOptions.of(args)
     study = open_study(args.study)
@@ -104,7 +118,7 @@ def _seat(args: argparse.Namespace) -> Seat:
     from histobench.mint.agents.spec import parse_agent
     from histobench.mint.configs.cell import NONE, check_model_name
     from histobench.mint.feedback.kind import FeedbackKind
-    from histobench.mint.runs.play import RunOptions
+    from histobench.mint.runs.options import RunOptions
     from histobench.mint.runs.request import plan_expert
 
     is_policy = args.agent.startswith(f"{KIND}:")

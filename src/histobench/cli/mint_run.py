@@ -20,14 +20,13 @@ from __future__ import annotations
 import argparse
 
 from histobench.cli.terminal import open_terminal
+from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
 
 CALLS = ("text", "native")
 BALANCES = ("least-busy", "round-robin")
 REASONING_HISTORIES = ("provider", "none", "all")
-#: As histobench.mint.runs.play has them, which is not imported before it is needed.
-OUTPUT = "mint-results"
-ANSWERS = "answers.sqlite"
 INCOMPLETE = 1
+DEFAULT = RunOptions()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,41 +36,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--tasks", help="datasets or families, separated by commas (default: quickstart)")
     what.add_argument("--data", help="folder of the datasets (default: data/processed)")
     what.add_argument(
-        "--k", default="5", help="most actions of an episode: 5, or 1,3,5, or 1..5 (default: 5)"
+        "--k",
+        default=DEFAULT.k,
+        help=f"most actions of an episode: 5, or 1,3,5, or 1..5 (default: {DEFAULT.k})",
     )
     what.add_argument("--limit", type=int, help="only the first N tasks of each dataset")
-    what.add_argument("--repeat", type=int, default=1, help="play everything N times (default: 1)")
+    what.add_argument(
+        "--repeat",
+        type=int,
+        default=DEFAULT.repeat,
+        help=f"play everything N times (default: {DEFAULT.repeat})",
+    )
     what.add_argument(
         "--calls",
         choices=CALLS,
-        default="text",
+        default=DEFAULT.calls,
         help="how the model acts: tags in its text, as published, or functions of its provider (native)",
     )
     what.add_argument(
-        "--feedback", default="none", help="an expert: an agent, placebo or none (default: none)"
+        "--feedback",
+        default=DEFAULT.feedback,
+        help=f"an expert: an agent, placebo or none (default: {DEFAULT.feedback})",
     )
     what.add_argument("-o", "--output", help=f"folder of the results (default: {OUTPUT})")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--concurrency", type=int, default=8, help="episodes at a time (default: 8)")
+    limits.add_argument(
+        "--concurrency",
+        type=int,
+        default=DEFAULT.concurrency,
+        help=f"episodes at a time (default: {DEFAULT.concurrency})",
+    )
     limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
     add_model_arguments(parser.add_argument_group("advanced: how the model writes"))
     _add_protocol_arguments(parser.add_argument_group("advanced: the protocol"))
     add_provider_arguments(parser.add_argument_group("advanced: the provider"))
 
 
-def add_model_arguments(how: argparse._ArgumentGroup, *, max_tokens: int = 512) -> None:
+def add_model_arguments(how: argparse._ArgumentGroup, *, max_tokens: int = DEFAULT.max_tokens) -> None:
     """How long and how freely the model writes."""
     how.add_argument(
         "--max-tokens", type=int, default=max_tokens, help=f"of one message (default: {max_tokens})"
     )
-    how.add_argument("--temperature", type=float, default=0.0, help="default: 0")
+    how.add_argument(
+        "--temperature", type=float, default=DEFAULT.temperature, help=f"default: {DEFAULT.temperature:g}"
+    )
     how.add_argument("--top-p", type=float, help="nucleus sampling (default: the provider's)")
     how.add_argument("--seed", type=int, help="of the sampling, where the provider offers one")
     how.add_argument("--reasoning-effort", help="low, medium, high, ...: no temperature and stop words then")
     how.add_argument(
         "--reasoning-history",
         choices=REASONING_HISTORIES,
-        default="provider",
+        default=DEFAULT.reasoning_history,
         help="what of its reasoning a model gets back: as its provider documents, none, or all",
     )
     how.add_argument(
@@ -84,14 +99,23 @@ def add_model_arguments(how: argparse._ArgumentGroup, *, max_tokens: int = 512) 
 def _add_protocol_arguments(how: argparse._ArgumentGroup) -> None:
     how.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
     how.add_argument("--config", help="a configuration file, or a folder of them, instead of --tasks and --k")
-    how.add_argument("--rule", choices=("strict", "published"), default="strict", help="the scoring rule")
-    how.add_argument("--prompts", choices=("own", "official"), default="own", help="whose words")
+    how.add_argument("--rule", choices=("strict", "published"), default=DEFAULT.rule, help="the scoring rule")
+    how.add_argument("--prompts", choices=("own", "official"), default=DEFAULT.prompts, help="whose words")
     how.add_argument("--prompts-dir", help="a clone of the published benchmark, for --prompts official")
-    how.add_argument("--wikipedia", default="live", help="live, tape:FILE or folder:DIR (default: live)")
-    how.add_argument("--sandbox", default="auto", help="auto, or one that `histobench doctor` lists")
-    how.add_argument("--feedback-form", choices=("textual", "binary", "placebo"), default="textual")
     how.add_argument(
-        "--gt", action=argparse.BooleanOptionalAction, default=False, help="the expert knows the solution"
+        "--wikipedia",
+        default=DEFAULT.wikipedia,
+        help=f"live, tape:FILE or folder:DIR (default: {DEFAULT.wikipedia})",
+    )
+    how.add_argument("--sandbox", default=DEFAULT.sandbox, help="auto, or one that `histobench doctor` lists")
+    how.add_argument(
+        "--feedback-form", choices=("textual", "binary", "placebo"), default=DEFAULT.feedback_form
+    )
+    how.add_argument(
+        "--gt",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULT.gt,
+        help="the expert knows the solution",
     )
 
 
@@ -99,14 +123,21 @@ def add_provider_arguments(how: argparse._ArgumentGroup) -> None:
     """How the provider is asked, and what its answers cost."""
     how.add_argument("--cache", help=f"file of answers, or none (default: {ANSWERS} in the results' folder)")
     how.add_argument("--prices", help="YAML file of prices: MODEL: [read, written] in dollars per million")
-    how.add_argument("--attempts", type=int, default=10, help="of one request (default: 10)")
-    how.add_argument("--timeout", type=float, default=300.0, help="seconds for one answer (default: 300)")
+    how.add_argument(
+        "--attempts", type=int, default=DEFAULT.attempts, help=f"of one request (default: {DEFAULT.attempts})"
+    )
+    how.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT.timeout,
+        help=f"seconds for one answer (default: {DEFAULT.timeout:g})",
+    )
     how.add_argument("--rpm", type=float, help="requests per minute, besides what the provider's headers say")
     how.add_argument("--tpm", type=float, help="tokens per minute, likewise")
     how.add_argument(
         "--balance",
         choices=BALANCES,
-        default="least-busy",
+        default=DEFAULT.balance,
         help="which of several servers is asked next (openai:M@http://a/v1,http://b/v1)",
     )
     how.add_argument(
@@ -121,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     """Play the missing episodes and say how it went."""
     from histobench.cli.mint_progress import progress_display
     from histobench.cli.mint_summary import print_summary
-    from histobench.mint.runs.play import RunOptions, play
+    from histobench.mint.runs.play import play
 
     console = open_terminal(error=True)
     played = play(RunOptions.of(args), lambda tally: progress_display(console, tally))

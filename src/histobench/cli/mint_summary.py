@@ -12,10 +12,10 @@ from histobench.cli.whole_lines import whole_lines
 
 if TYPE_CHECKING:
     from histobench.mint.configs.cell import Cell
-    from histobench.mint.runs.run import Outcome
+    from histobench.mint.runs.run import RunOutcome
 
 
-def print_summary(output: Path, cells: Sequence[Cell], outcome: Outcome) -> None:
+def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> None:
     """A line for each cell, then what is missing and how to go on."""
     from rich.table import Table
 

@@ -39,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, and say it in words."""
     from histobench.cli.compare import names_in
-    from histobench.roi.comparison.planning import PlanSettings, plan_test_set
+    from histobench.roi.comparison.power import PowerSettings, plan_test_set
     from histobench.roi.comparison.selection import by_dataset, select_runs
     from histobench.roi.results.reader import load_runs
 
-    settings = PlanSettings(
+    settings = PowerSettings(
         args.metric, args.delta, args.power, args.alpha, args.n_bootstrap, args.random_state
     )
     encoders = names_in(args.encoders) or []
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
         say(json.dumps([asdict(plan) for plan in plans], indent=2))
         return 0
-    from histobench.roi.comparison.planning import in_words
+    from histobench.roi.comparison.power import in_words
 
     say("\n\n".join(in_words(plan) for plan in plans))
     return 0

@@ -17,7 +17,7 @@ from histobench.mint.envs.action import Action
 from histobench.mint.envs.general_env import GeneralEnv
 from histobench.mint.envs.native_calls import PROPOSE
 from histobench.mint.envs.state import Budget
-from histobench.mint.envs.turn_loop import Outcome
+from histobench.mint.envs.turn_loop import ActionOutcome
 from histobench.mint.messages.images import load_image
 from histobench.mint.messages.parts import Message, Text, ToolResult, ToolSpec
 from histobench.mint.tasks.base import Task
@@ -101,26 +101,26 @@ class ConsultEnv(GeneralEnv):
             else text
         )
 
-    def outcome(self, action: Action) -> Outcome:
+    def outcome(self, action: Action) -> ActionOutcome:
         """An answer that cannot be parsed is an answer: it has the place of one."""
         if action.kind == "proposal_unparsable":
             said = self.check("").observation or ""
             results = tuple(ToolResult(each.call.id, each.call.name, said) for each in action.calls)
-            outcome = Outcome(said, results=results)
+            outcome = ActionOutcome(said, results=results)
         else:
             outcome = super().outcome(action)
         self._note()
         return outcome
 
-    def check(self, solution: str) -> Outcome:
+    def check(self, solution: str) -> ActionOutcome:
         """Note the answer; nobody is told whether it is right."""
         answer = read_answer(solution, self._case_task.case.options)
         self._answers.append(answer)
         if len(self._answers) > 1:
-            return Outcome(success=answer.label == self._case_task.case.reference)
+            return ActionOutcome(success=answer.label == self._case_task.case.reference)
         self._desk.opened = True
         open_tools = [tool for tool in self.tools if isinstance(tool, EncoderTool) and tool.is_open()]
-        return Outcome(first_noted(open_tools, answer.problem))
+        return ActionOutcome(first_noted(open_tools, answer.problem))
 
     def _note(self) -> None:
         """Keep what happened where results find it."""

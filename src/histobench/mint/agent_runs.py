@@ -12,18 +12,19 @@ from histobench.mint.results.outcome import EpisodeOutcome
 from histobench.mint.results.tables.groups import group_rows
 from histobench.mint.results.tables.leaderboard import leaderboard
 from histobench.mint.results.uncertainty import rate_interval
-from histobench.mint.runs.play import RunOptions, no_display, play
+from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.play import no_display, play
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from histobench.mint.runs.run import Outcome
+    from histobench.mint.runs.run import RunOutcome
 
 
 class AgentRuns:
     """The episodes below a folder (or in a table of outcomes), as tables."""
 
-    def __init__(self, folder: str | Path, outcome: Outcome | None = None) -> None:
+    def __init__(self, folder: str | Path, outcome: RunOutcome | None = None) -> None:
         self.folder = Path(folder)
         #: How the run ended that made this object; None for runs that were opened.
         self.outcome = outcome

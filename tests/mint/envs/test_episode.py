@@ -5,17 +5,17 @@ from __future__ import annotations
 from histobench.mint.envs.action import Action
 from histobench.mint.envs.episode import RequestRefusedError, play
 from histobench.mint.envs.state import Budget, State
-from histobench.mint.envs.turn_loop import Outcome
+from histobench.mint.envs.turn_loop import ActionOutcome
 from histobench.mint.messages.parts import Message
 
 
 class World:
     """Echoes code; the answer is 4."""
 
-    def outcome(self, action: Action) -> Outcome:
+    def outcome(self, action: Action) -> ActionOutcome:
         if action.kind == "proposal":
-            return Outcome(success=action.content == "4")
-        return Outcome(action.content)
+            return ActionOutcome(success=action.content == "4")
+        return ActionOutcome(action.content)
 
 
 def test_the_agent_sees_the_whole_conversation() -> None:

@@ -9,7 +9,7 @@ import pytest
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.general_env import GeneralEnv
 from histobench.mint.envs.state import Budget, State
-from histobench.mint.envs.turn_loop import Outcome
+from histobench.mint.envs.turn_loop import ActionOutcome
 from histobench.mint.messages.parts import Image, Message, Text, ToolCall, ToolResult
 from histobench.mint.tasks.reasoning import ReasoningTask
 from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError, ToolServiceError
@@ -70,10 +70,10 @@ class TwoAnswers(GeneralEnv):
         super().__init__(ReasoningTask("1", "What is it?", "tumour"), [tool])
         self._tool = tool
 
-    def check(self, solution: str) -> Outcome:
+    def check(self, solution: str) -> ActionOutcome:
         if not self._tool.opened:
             self._tool.opened = True
-            return Outcome("Noted. predict is open now.")
+            return ActionOutcome("Noted. predict is open now.")
         return super().check(solution)
 
 

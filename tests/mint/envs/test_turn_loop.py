@@ -14,7 +14,7 @@ from histobench.mint.envs.action import classify, provider_error
 from histobench.mint.envs.state import Budget, State
 from histobench.mint.envs.turn_loop import (
     WRONG,
-    Outcome,
+    ActionOutcome,
     act,
     begin,
     observe,
@@ -25,7 +25,7 @@ from histobench.mint.envs.turn_loop import (
 from histobench.mint.envs.words import HELP
 
 
-def _play(texts: list[str], outcomes: list[Outcome], budget: Budget = Budget()) -> State:  # noqa: B008
+def _play(texts: list[str], outcomes: list[ActionOutcome], budget: Budget = Budget()) -> State:  # noqa: B008
     state = begin("task")
     for text, outcome in zip(texts, outcomes, strict=True):
         action = classify(text)
@@ -39,7 +39,7 @@ def _play(texts: list[str], outcomes: list[Outcome], budget: Budget = Budget()) 
 def test_a_wrong_second_proposal_on_the_last_step_ends_by_proposals() -> None:
     wrong = "<solution>1</solution>"
     run = "<execute>1</execute>"
-    state = _play([run, run, run, wrong, wrong], [Outcome("x")] * 5)
+    state = _play([run, run, run, wrong, wrong], [ActionOutcome("x")] * 5)
     assert state.terminate_reason == "max_propose_steps"
 
 
@@ -57,25 +57,25 @@ def test_an_unclosed_block_after_a_closed_one_is_ignored() -> None:
 
 
 def test_an_empty_message_is_invalid_and_leaves_no_entry() -> None:
-    state = _play([""], [Outcome(HELP)])
+    state = _play([""], [ActionOutcome(HELP)])
     assert [message.role for message in state.history] == ["user", "user"]
     assert state.counts.invalid_action == 1
 
 
 def test_a_provider_error_ends_the_episode_and_counts_nothing() -> None:
     action = provider_error("context too long")
-    state = settle(act(begin("task"), action), action, Outcome(), Budget())
+    state = settle(act(begin("task"), action), action, ActionOutcome(), Budget())
     assert (state.terminate_reason, state.error, state.counts.total) == ("error", "context too long", 0)
 
 
 def test_a_failure_of_the_tool_itself_is_free() -> None:
     action = classify("<execute>1</execute>")
-    state = settle(act(begin("t"), action), action, Outcome("traceback", counted=False), Budget())
+    state = settle(act(begin("t"), action), action, ActionOutcome("traceback", counted=False), Budget())
     assert state.counts.total == 0
 
 
 def test_the_countdown_asks_for_a_solution_at_the_last_step() -> None:
-    state = _play(["<execute>1</execute>"], [Outcome()], Budget(2, 2))
+    state = _play(["<execute>1</execute>"], [ActionOutcome()], Budget(2, 2))
     assert state.history[-1].content == (
         "Observation:\nYour answer is wrong.\nYou have 1 steps left and 2 chances to propose solution left.\n"
         "You should take the last step to propose a solution.\n"
@@ -119,12 +119,12 @@ def _check_books(record: dict) -> None:
         assert not state.finished, where
         if turn["kind"] == "error":
             action = provider_error(record.get("error") or "error")
-            outcome = Outcome()
+            outcome = ActionOutcome()
         else:
             action = classify(turn["assistant"])
             assert action.kind == turn["kind"], where
             last = number == len(record["turns"]) - 1
-            outcome = Outcome(
+            outcome = ActionOutcome(
                 turn.get("observation", ""),
                 success=turn.get("verdict") == "correct"
                 or (last and record["terminate_reason"] == "task_success"),
@@ -148,7 +148,7 @@ def _check_books(record: dict) -> None:
 
 
 def test_a_wrong_answer_has_its_own_words() -> None:
-    state = _play(["<solution>1</solution>"], [Outcome()])
+    state = _play(["<solution>1</solution>"], [ActionOutcome()])
     assert WRONG in state.history[-1].content
     with pytest.raises(AttributeError):
         state.finished = True  # type: ignore[misc]

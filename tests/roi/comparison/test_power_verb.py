@@ -12,7 +12,7 @@ import pytest
 
 from histobench.cli.main import main
 from histobench.core.statistics.power import mcnemar_samples
-from histobench.roi.comparison.planning import PlanSettings, in_words, plan_test_set
+from histobench.roi.comparison.power import PowerSettings, in_words, plan_test_set
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
 
@@ -27,7 +27,7 @@ def two(write_run: Write) -> Path:
 
 
 def test_accuracy_is_planned_by_simulation_and_by_mcnemars_formula(two: Path) -> None:
-    plan = plan_test_set(load_runs(two), PlanSettings("accuracy", delta=0.05, n_bootstrap=2000))
+    plan = plan_test_set(load_runs(two), PowerSettings("accuracy", delta=0.05, n_bootstrap=2000))
     first, second = (run.predictions for run in load_runs(two))
     discordant = np.mean((first.predicted == first.labels) != (second.predicted == second.labels))
     assert plan.discordant == pytest.approx(discordant)
@@ -42,7 +42,7 @@ def test_accuracy_is_planned_by_simulation_and_by_mcnemars_formula(two: Path) ->
 def test_with_groups_the_answer_is_in_groups(write_run: Write) -> None:
     write_run("a", 1.5, groups=True)
     runs = load_runs(write_run("b", 1.4, groups=True))
-    plan = plan_test_set(runs, PlanSettings("accuracy", delta=0.08, n_bootstrap=300))
+    plan = plan_test_set(runs, PowerSettings("accuracy", delta=0.08, n_bootstrap=300))
     assert plan.unit == "groups"
     assert plan.mcnemar_images is None
     assert plan.estimate.present_units == 30
@@ -53,7 +53,7 @@ def test_with_groups_the_answer_is_in_groups(write_run: Write) -> None:
 def test_a_smaller_difference_needs_more_images(two: Path) -> None:
     runs = load_runs(two)
     needed = [
-        plan_test_set(runs, PlanSettings("auroc", delta=delta, n_bootstrap=300)).estimate.units_needed
+        plan_test_set(runs, PowerSettings("auroc", delta=delta, n_bootstrap=300)).estimate.units_needed
         for delta in (0.04, 0.02)
     ]
     assert needed[1] == pytest.approx(4 * needed[0], rel=0.35)

@@ -25,7 +25,7 @@ from histobench.roi.features.inference.forward import (
     is_out_of_memory,
     resolve_precision,
 )
-from histobench.roi.features.inference.fuse_conv_bn import folded
+from histobench.roi.features.inference.fuse_conv_bn import fused
 from histobench.roi.features.inference.tuning import cpu_batch, largest_batch
 
 PIXELS = torch.arange(11 * 28 * 28 * 3, dtype=torch.int64).remainder(251).to(torch.uint8).view(11, 28, 28, 3)
@@ -162,8 +162,8 @@ class Shared(nn.Module):
 
 
 def test_folding_is_refused_where_it_would_change_the_features() -> None:
-    assert folded(Shared().eval(), torch.rand(1, 3, 8, 8)) is None
-    assert folded(nn.Conv2d(3, 4, 3).eval(), torch.rand(1, 3, 8, 8)) is None
+    assert fused(Shared().eval(), torch.rand(1, 3, 8, 8)) is None
+    assert fused(nn.Conv2d(3, 4, 3).eval(), torch.rand(1, 3, 8, 8)) is None
 
 
 @pytest.mark.parametrize("name", ["resnet18", "tf_efficientnet_lite0"])
@@ -175,7 +175,7 @@ def test_timm_networks_are_folded_completely(name: str) -> None:
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.2)
             module.running_var.uniform_(0.5, 2)
-    twin = folded(network, torch.randn(1, 3, 64, 64))
+    twin = fused(network, torch.randn(1, 3, 64, 64))
     assert twin is not None
     assert not any(isinstance(module, nn.BatchNorm2d) for module in twin.modules())
 

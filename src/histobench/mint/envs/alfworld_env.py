@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from histobench.mint.envs.action import Action
 from histobench.mint.envs.general_env import CELL_TIMEOUT_S, GeneralEnv
-from histobench.mint.envs.turn_loop import Outcome
+from histobench.mint.envs.turn_loop import ActionOutcome
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tools.alfworld import household_tools
@@ -45,7 +45,7 @@ class AlfWorldEnv(GeneralEnv):
         super().close()
         self._household.close()
 
-    def outcome(self, action: Action) -> Outcome:
+    def outcome(self, action: Action) -> ActionOutcome:
         """What comes of an action; a broken game is not the agent's doing: the episode is played again."""
         outcome = super().outcome(action)
         failure = self._household.game.failure

@@ -8,7 +8,7 @@ from typing import Protocol
 from histobench.mint.envs.action import Action, classify_message, provider_error
 from histobench.mint.envs.native_calls import read_calls
 from histobench.mint.envs.state import Budget, FeedbackType, State
-from histobench.mint.envs.turn_loop import Outcome, act, begin, observation_block, observe, settle
+from histobench.mint.envs.turn_loop import ActionOutcome, act, begin, observation_block, observe, settle
 from histobench.mint.messages.parts import Message, ToolSpec
 
 #: Reads the conversation (and, where calls are native, the functions of this turn), writes the next message.
@@ -24,7 +24,7 @@ class RequestRefusedError(Exception):
 class Environment(Protocol):
     """What acts on the world."""
 
-    def outcome(self, action: Action) -> Outcome:
+    def outcome(self, action: Action) -> ActionOutcome:
         """What comes of an action."""
 
 
@@ -46,7 +46,7 @@ def play(
 
     >>> class World:
     ...     def outcome(self, action):
-    ...         return Outcome(success=action.content == "4")
+    ...         return ActionOutcome(success=action.content == "4")
     >>> state = play(World(), lambda history: "<solution>4</solution>", prompt="What is 2 + 2?")
     >>> state.success, state.terminate_reason
     (True, 'task_success')

@@ -10,7 +10,7 @@ from typing import Any
 from histobench.mint.envs.action import Action, CheckedCall
 from histobench.mint.envs.native_calls import PROPOSAL, PROPOSE, PYTHON
 from histobench.mint.envs.state import Budget
-from histobench.mint.envs.turn_loop import WRONG, Outcome
+from histobench.mint.envs.turn_loop import WRONG, ActionOutcome
 from histobench.mint.envs.words import BAD_CALL, CLOSED, NOT_MADE, SERVICE_FAILED, TOOL_FAILED, correction
 from histobench.mint.messages.parts import Image, Message, ToolCall, ToolResult, ToolSpec
 from histobench.mint.sandbox import SandboxPool
@@ -69,7 +69,7 @@ class GeneralEnv:
         """The first message, where the common one will not do."""
         return None
 
-    def outcome(self, action: Action) -> Outcome:
+    def outcome(self, action: Action) -> ActionOutcome:
         """What comes of an action."""
         if action.calls:
             return self._answer(action)
@@ -78,8 +78,8 @@ class GeneralEnv:
         if action.kind == "proposal":
             return self.check(action.content)
         if action.kind == "error":
-            return Outcome()
-        return Outcome(correction(action, proposal=PROPOSE if action.native else None))
+            return ActionOutcome()
+        return ActionOutcome(correction(action, proposal=PROPOSE if action.native else None))
 
     def close(self) -> None:
         """End the session."""
@@ -97,24 +97,24 @@ class GeneralEnv:
         """Whether the last turn ended the task without a proposal; only simulators can say so."""
         return False
 
-    def check(self, solution: str) -> Outcome:
+    def check(self, solution: str) -> ActionOutcome:
         """What comes of a proposed solution; no observation is the protocol's "wrong"."""
         success, problem = checked(self.task, solution)
-        return Outcome(problem) if problem else Outcome(success=success)
+        return ActionOutcome(problem) if problem else ActionOutcome(success=success)
 
-    def _run(self, code: str) -> Outcome:
+    def _run(self, code: str) -> ActionOutcome:
         text = self._repl(code).strip()
-        return Outcome(text, success=self.solved_by_acting(), images=self._take_images())
+        return ActionOutcome(text, success=self.solved_by_acting(), images=self._take_images())
 
-    def _answer(self, action: Action) -> Outcome:
+    def _answer(self, action: Action) -> ActionOutcome:
         """The results of native calls, in their order."""
         if action.is_proposal:
-            verdict = self.check(action.content) if action.kind == "proposal" else Outcome()
+            verdict = self.check(action.content) if action.kind == "proposal" else ActionOutcome()
             said = WRONG if verdict.observation is None else verdict.observation
             results = tuple(_proposed(call, said) for call in action.calls)
-            return Outcome(verdict.observation, verdict.success, results=results)
+            return ActionOutcome(verdict.observation, verdict.success, results=results)
         results = tuple(self._make(call) for call in action.calls)
-        return Outcome(
+        return ActionOutcome(
             "\n".join(result.text for result in results), success=self.solved_by_acting(), results=results
         )
 

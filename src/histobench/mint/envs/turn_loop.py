@@ -20,7 +20,7 @@ LAST_STEP = "You should take the last step to propose a solution."
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ActionOutcome:
     """What came of an action: text for the agent (`None`: a wrong proposal), and whether the task is solved.
 
     `counted` is false when the tool itself (not the agent's code) failed: such a turn is free. `results`
@@ -58,7 +58,7 @@ def act(state: State, action: Action) -> State:
     return replace(state, history=history, counts=counts, faults=faults)
 
 
-def settle(state: State, action: Action, outcome: Outcome, budget: Budget) -> State:
+def settle(state: State, action: Action, outcome: ActionOutcome, budget: Budget) -> State:
     """Apply what came of the action, then check the budgets; proposals are checked before steps."""
     if action.kind == "error":
         return _finish(state, "error", error=action.error)
@@ -83,7 +83,7 @@ def proposals_left(state: State, budget: Budget) -> int:
     return budget.max_propose_solution - state.counts.propose_solution
 
 
-def observation_block(state: State, outcome: Outcome, budget: Budget) -> str:
+def observation_block(state: State, outcome: ActionOutcome, budget: Budget) -> str:
     """The observation with its countdown, as the agent and the expert see it."""
     text = _observation(outcome)
     if budget.count_down:
@@ -96,7 +96,7 @@ def observation_block(state: State, outcome: Outcome, budget: Budget) -> str:
 
 def observe(
     state: State,
-    outcome: Outcome,
+    outcome: ActionOutcome,
     budget: Budget,
     *,
     feedback: str = "",
@@ -128,7 +128,7 @@ def observe(
     )
 
 
-def _observation(outcome: Outcome) -> str:
+def _observation(outcome: ActionOutcome) -> str:
     return f"Observation:\n{WRONG if outcome.observation is None else outcome.observation}\n"
 
 

@@ -15,7 +15,7 @@ from histobench.mint.agents.factory import agent_stop_words, expert_stop_words
 from histobench.mint.inspect.player import InspectPlayer, as_inspect_messages
 from histobench.mint.messages.record import message_from_record
 from histobench.mint.prompts.first_message import Wording
-from histobench.mint.runs.episode_run import Finished, Stage, run_episode
+from histobench.mint.runs.episode_run import Finished, RunContext, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.wikipedia.source import open_encyclopedia
@@ -63,8 +63,8 @@ def mint_episode(playbook: Playbook) -> Solver:
             from histobench.mint.sandbox import shared_pool
 
             encyclopedia = open_encyclopedia(playbook.wikipedia)
-            stage = Stage(shared_pool(), playbook.wording, encyclopedia, threading.Event())
-            return run_episode(planned, task, state.epoch, stage=stage, player=player, expert=expert)
+            shared = RunContext(shared_pool(), playbook.wording, encyclopedia, threading.Event())
+            return run_episode(planned, task, state.epoch, shared=shared, player=player, expert=expert)
 
         finished = await to_thread.run_sync(play, limiter=limiter)
         _keep(state, finished, player)

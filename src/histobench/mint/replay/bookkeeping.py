@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from histobench.mint.envs.action import classify, provider_error
 from histobench.mint.envs.state import Budget
-from histobench.mint.envs.turn_loop import Outcome, act, begin, observe, proposals_left, settle, steps_left
+from histobench.mint.envs.turn_loop import (
+    ActionOutcome,
+    act,
+    begin,
+    observe,
+    proposals_left,
+    settle,
+    steps_left,
+)
 from histobench.mint.replay.recording import Recording
 
 
@@ -22,7 +30,7 @@ def book_differences(recording: Recording) -> list[str]:
             wrong.append(f"turn {number} is {action.kind}, recorded {turn.kind}")
         last = number == len(recording.turns)
         solved = turn.verdict == "correct" or (last and recording.terminate_reason == "task_success")
-        outcome = Outcome(turn.observation or "", success=solved)
+        outcome = ActionOutcome(turn.observation or "", success=solved)
         state = settle(act(state, action), action, outcome, budget)
         left = (steps_left(state, budget), proposals_left(state, budget))
         if turn.steps_left is not None and left != (turn.steps_left, turn.proposals_left):
@@ -30,7 +38,7 @@ def book_differences(recording: Recording) -> list[str]:
         state = observe(state, outcome, budget, feedback=turn.feedback)
     if recording.terminate_reason == "error" and not state.finished:
         action = provider_error(recording.error or "error")
-        state = settle(act(state, action), action, Outcome(), budget)
+        state = settle(act(state, action), action, ActionOutcome(), budget)
     ending = (state.terminate_reason, state.success)
     if ending != (recording.terminate_reason, recording.success):
         wrong.append(f"ends as {ending}, recorded {(recording.terminate_reason, recording.success)}")

@@ -31,7 +31,7 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True)
-class Stage:
+class RunContext:
     """What all episodes of a run share."""
 
     pool: SandboxPool
@@ -52,17 +52,23 @@ class Finished:
 
 
 def run_episode(
-    planned: PlannedCell, task: Task, repeat: int, *, stage: Stage, player: Player, expert: Player | None
+    planned: PlannedCell,
+    task: Task,
+    repeat: int,
+    *,
+    shared: RunContext,
+    player: Player,
+    expert: Player | None,
 ) -> Finished:
     """Play to the end; whatever is raised is not the model's failure: the episode has to be played again."""
     key = EpisodeKey(planned.dataset.name, task.task_id, repeat)
     task = copy.copy(task)  # the same task may be played several times at once
     task.rule = planned.rule
     if isinstance(task, CodeGenTask):
-        task.pool = stage.pool
+        task.pool = shared.pool
     agent = player.open(key)
     try:
-        return _played(planned, task, repeat, stage=stage, agent=agent, expert=expert, key=key)
+        return _played(planned, task, repeat, shared=shared, agent=agent, expert=expert, key=key)
     finally:
         agent.close()
 
@@ -72,52 +78,56 @@ def _played(
     task: Task,
     repeat: int,
     *,
-    stage: Stage,
+    shared: RunContext,
     agent: EpisodeAgent,
     expert: Player | None,
     key: EpisodeKey,
 ) -> Finished:
     clock = _Clock()
     budget = _budget(planned)
-    tools = episode_tools(planned.dataset, stage.encyclopedia)
-    with open_environment(task, tools, pool=stage.pool) as environment:
-        adviser = _adviser(planned, task, environment.tools, stage, expert, key)
+    tools = episode_tools(planned.dataset, shared.encyclopedia)
+    with open_environment(task, tools, pool=shared.pool) as environment:
+        episode_expert = _episode_expert(planned, task, environment.tools, shared, expert, key)
         native = planned.cell.calls == "native"
         prompt = environment.own_prompt(budget, native=native) or (
-            calls_message(task, budget, with_feedback=adviser is not None)
+            calls_message(task, budget, with_feedback=episode_expert is not None)
             if native
             else first_message(
-                task, environment.tools, budget, with_feedback=adviser is not None, wording=stage.wording
+                task,
+                environment.tools,
+                budget,
+                with_feedback=episode_expert is not None,
+                wording=shared.wording,
             )
         )
         state = play(
             environment,
-            _stoppable(agent, stage.stopping, clock),
+            _stoppable(agent, shared.stopping, clock),
             prompt=prompt,
             budget=budget,
-            expert=adviser,
+            expert=episode_expert,
             feedback_type=planned.expert.kind.state_type if planned.expert else "no_feedback",
             functions=environment.functions if native else None,
         )
         described = task.to_dict()
-    return _finished(state, described, agent, adviser, planned, repeat, clock)
+    return _finished(state, described, agent, episode_expert, planned, repeat, clock)
 
 
 def _finished(
     state: State,
     described: dict[str, Any],
     agent: EpisodeAgent,
-    adviser: EpisodeExpert | None,
+    episode_expert: EpisodeExpert | None,
     planned: PlannedCell,
     repeat: int,
     clock: _Clock,
 ) -> Finished:
     tokens = agent.usage.as_published()
     usage, cost = agent.usage, agent.cost
-    if adviser is not None:
-        tokens |= adviser.usage.as_published("feedback_")
-        usage += adviser.usage
-        cost = None if cost is None or adviser.cost is None else cost + adviser.cost
+    if episode_expert is not None:
+        tokens |= episode_expert.usage.as_published("feedback_")
+        usage += episode_expert.usage
+        cost = None if cost is None or episode_expert.cost is None else cost + episode_expert.cost
     details: dict[str, Any] = {
         "task_id": described["task_id"],
         "repeat": repeat,
@@ -135,20 +145,20 @@ def _finished(
             details[name] = count
     if state.faults:
         details["faults"] = dict(Counter(state.faults))
-    if adviser is not None:
-        details["feedback"] = adviser.as_record()
+    if episode_expert is not None:
+        details["feedback"] = episode_expert.as_record()
     episode = {"state": state.as_published(tokens), "task": described}
     images = tuple(image for message in state.history for image in message.images)
     return Finished(episode, details, state.success, usage, images)
 
 
-def _adviser(
-    planned: PlannedCell, task: Task, tools: Any, stage: Stage, expert: Player | None, key: EpisodeKey
+def _episode_expert(
+    planned: PlannedCell, task: Task, tools: Any, shared: RunContext, expert: Player | None, key: EpisodeKey
 ) -> EpisodeExpert | None:
     if planned.expert is None:
         return None
     writer = expert.open(key) if expert is not None else None
-    return EpisodeExpert(planned.expert.kind, task, tools, stage.wording, writer)
+    return EpisodeExpert(planned.expert.kind, task, tools, shared.wording, writer)
 
 
 def _budget(planned: PlannedCell) -> Budget:

@@ -5,120 +5,37 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint import sandbox
 from histobench.mint.agents.cache import AnswerCache
-from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.cost import CostTracker, find_price, read_prices
 from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
-from histobench.mint.agents.hosts import Balance
 from histobench.mint.agents.rate_limit import RateLimits
 from histobench.mint.agents.retry import RetryPolicy
 from histobench.mint.agents.spec import parse_agent
 from histobench.mint.configs.cell import NONE, check_model_name
-from histobench.mint.envs.grammar import ACTION_GRAMMAR, SOLUTION_GRAMMAR
 from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.choice import choose_wording
 from histobench.mint.prompts.first_message import Wording
 from histobench.mint.results.details import spent_below
 from histobench.mint.runs.config_file import read_configs
-from histobench.mint.runs.episode_run import Stage
+from histobench.mint.runs.episode_run import RunContext
+from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
 from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell
 from histobench.mint.runs.request import RunRequest, parse_budgets, plan_expert
-from histobench.mint.runs.run import OpenPlayer, Outcome, Run
+from histobench.mint.runs.run import OpenPlayer, Run, RunOutcome
 from histobench.mint.runs.tally import Standing, Tally
 from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.rule import as_rule
 from histobench.mint.tools.wikipedia.source import Encyclopedia, open_encyclopedia
 
-OUTPUT = "mint-results"
-ANSWERS = "answers.sqlite"
-
 #: Opens whatever shows how a run is going; what it yields is told each new standing.
 Display = Callable[[Tally], AbstractContextManager[Callable[[Standing], None]]]
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Who plays what, how, and where the episodes go; docs/mint.md tells each one's meaning."""
-
-    agent: str | None = None
-    tasks: str | None = None
-    data: str | None = None
-    k: str = "5"
-    limit: int | None = None
-    repeat: int = 1
-    calls: str = "text"
-    feedback: str = "none"
-    output: str | None = None
-    concurrency: int = 8
-    max_cost: float | None = None
-    max_tokens: int = 512
-    temperature: float = 0.0
-    top_p: float | None = None
-    seed: int | None = None
-    reasoning_effort: str | None = None
-    reasoning_history: str = "provider"
-    constrain: bool = False
-    name: str | None = None
-    config: str | None = None
-    rule: str = "strict"
-    prompts: str = "own"
-    prompts_dir: str | None = None
-    wikipedia: str = "live"
-    sandbox: str = "auto"
-    feedback_form: Form = "textual"
-    gt: bool = False
-    cache: str | None = None
-    prices: str | None = None
-    attempts: int = 10
-    timeout: float = 300.0
-    rpm: float | None = None
-    tpm: float | None = None
-    balance: Balance = "least-busy"
-    batch: str | None = None
-
-    @classmethod
-    def of(cls, given: object) -> RunOptions:
-        """From an object that has some of the options as attributes, such as parsed arguments."""
-        values = vars(given)
-        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
-
-    def __post_init__(self) -> None:
-        for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise HistobenchError(f"`{name}` must be at least 1, not {value}")
-        if not self.timeout > 0:  # also "nan"
-            raise HistobenchError(f"`timeout` must be more than 0 seconds, not {self.timeout}")
-        if not 0 <= self.temperature < float("inf"):
-            raise HistobenchError(f"`temperature` must be 0 or more, not {self.temperature}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise HistobenchError(f"`top_p` must be more than 0 and at most 1, not {self.top_p}")
-        if self.calls == "native" and self.prompts != "own":
-            raise HistobenchError("`calls` native has words of its own; leave out `prompts` official")
-        if self.calls == "native" and self.constrain:
-            raise HistobenchError(
-                "`constrain` is for `calls` text; the server sees to the form of native calls"
-            )
-
-    @property
-    def sampling(self) -> Sampling:
-        """How the model under test writes."""
-        return Sampling(
-            self.temperature,
-            self.max_tokens,
-            top_p=self.top_p,
-            seed=self.seed,
-            reasoning_effort=self.reasoning_effort,
-            reasoning_history=self.reasoning_history,  # type: ignore[arg-type]
-            grammar=ACTION_GRAMMAR if self.constrain else None,
-            last_grammar=SOLUTION_GRAMMAR if self.constrain else None,
-        )
 
 
 @dataclass(frozen=True)
@@ -127,7 +44,7 @@ class Played:
 
     output: Path
     cells: tuple[PlannedCell, ...]
-    outcome: Outcome
+    outcome: RunOutcome
 
 
 def play(options: RunOptions, display: Display) -> Played:
@@ -164,7 +81,7 @@ def play_cells(
     encyclopedia: Encyclopedia | None,
     withhold: Sequence[Path],
     display: Display,
-) -> Outcome:
+) -> RunOutcome:
     """Play what is missing of cells and their tasks; `withhold` is what no agent's code may read."""
     with Run(planned, output, open_player=open_player, repeats=options.repeat, costs=terms.costs) as work:
         if not work.jobs:
@@ -174,8 +91,8 @@ def play_cells(
                 sandbox.open_sandbox(options.sandbox, withhold=sorted(set(withhold))) as pool,
                 display(work.tally) as watch,
             ):
-                stage = Stage(pool, wording, encyclopedia, threading.Event())
-                outcome = work.carry_out(stage, concurrency=options.concurrency, watch=watch)
+                shared = RunContext(pool, wording, encyclopedia, threading.Event())
+                outcome = work.carry_out(shared, concurrency=options.concurrency, watch=watch)
     if terms.cache is not None:
         terms.cache.close()
     return outcome

@@ -14,13 +14,13 @@ from histobench.mint.agents.completion import ProviderError, Sampling
 from histobench.mint.agents.cost import CostLimitError, CostTracker
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.runs.cell_store import CellStore
-from histobench.mint.runs.episode_run import Stage, StoppedError, run_episode
+from histobench.mint.runs.episode_run import RunContext, StoppedError, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.tally import Standing, Tally
 from histobench.mint.tasks.base import Task
 
 #: So many episodes in a row that no provider let finish, for each episode at a time, end the run.
-PATIENCE = 3
+FAILURES_PER_WORKER = 3
 #: The folder of the second, third, ... time that the same cells are played.
 REPEAT = "repeat{number}"
 
@@ -41,7 +41,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended. `stopped` says why it ended early."""
 
     standing: Standing
@@ -95,17 +95,19 @@ class Run:
             store.close()
 
     def carry_out(
-        self, stage: Stage, *, concurrency: int = 8, watch: Callable[[Standing], None] = lambda _: None
-    ) -> Outcome:
+        self, shared: RunContext, *, concurrency: int = 8, watch: Callable[[Standing], None] = lambda _: None
+    ) -> RunOutcome:
         """Play what is missing. An interruption stops all episodes; what has finished is kept."""
         limits = [player.max_concurrency for player in self._players.values()]
         workers = max(1, min([concurrency, len(self.jobs), *(limit for limit in limits if limit)]))
         work: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in self.jobs:
             work.put(job)
-        state = _Progress(self.tally, self._costs, stage.stopping, watch, give_up_after=PATIENCE * workers)
+        state = _Progress(
+            self.tally, self._costs, shared.stopping, watch, give_up_after=FAILURES_PER_WORKER * workers
+        )
         threads = [
-            threading.Thread(target=_work, args=(work, stage, state), name=f"episode-{number}", daemon=True)
+            threading.Thread(target=_work, args=(work, shared, state), name=f"episode-{number}", daemon=True)
             for number in range(workers)
         ]
         for thread in threads:
@@ -117,23 +119,23 @@ class Run:
                     if state.broken_off:
                         self._stop_players()
         except BaseException:
-            stage.stopping.set()
+            shared.stopping.set()
             self._stop_players()
             for thread in threads:
                 thread.join()
             raise
         if state.defect is not None:
             raise state.defect
-        return Outcome(
+        return RunOutcome(
             state.standing(),
             state.stopped,
             sum(store.repaired for store in self._stores),
             tuple(state.problems),
         )
 
-    def nothing_to_do(self) -> Outcome:
+    def nothing_to_do(self) -> RunOutcome:
         """The outcome when every episode is on disk already."""
-        return Outcome(self.tally.standing(), repaired=sum(store.repaired for store in self._stores))
+        return RunOutcome(self.tally.standing(), repaired=sum(store.repaired for store in self._stores))
 
     def _plan(self, cells: Sequence[tuple[PlannedCell, Sequence[Task]]], output: Path, repeats: int) -> None:
         total = successes = failures = 0
@@ -228,26 +230,26 @@ class _Progress:
         self._stopping.set()
 
 
-def _work(work: queue.SimpleQueue[Job], stage: Stage, state: _Progress) -> None:
-    while not stage.stopping.is_set():
+def _work(work: queue.SimpleQueue[Job], shared: RunContext, state: _Progress) -> None:
+    while not shared.stopping.is_set():
         try:
             job = work.get_nowait()
         except queue.Empty:
             return
         try:
-            _play(job, stage, state)
+            _play(job, shared, state)
         except BaseException as error:  # a defect or a full disk: the whole run ends with it
             state.defect = state.defect or error
             state.stop(str(error), broken_off=True)
 
 
-def _play(job: Job, stage: Stage, state: _Progress) -> None:
+def _play(job: Job, shared: RunContext, state: _Progress) -> None:
     from histobench.mint.alfworld.simulator import SimulatorError
     from histobench.mint.sandbox.zygote_process import SandboxError
 
     try:
         finished = run_episode(
-            job.planned, job.task, job.repeat, stage=stage, player=job.player, expert=job.expert
+            job.planned, job.task, job.repeat, shared=shared, player=job.player, expert=job.expert
         )
     except StoppedError:
         return
@@ -255,7 +257,7 @@ def _play(job: Job, stage: Stage, state: _Progress) -> None:
         state.stop(str(error))
         return
     except (ProviderError, SimulatorError, SandboxError) as error:
-        if not stage.stopping.is_set():
+        if not shared.stopping.is_set():
             state.failed(job, error)
         return
     job.store.add(finished.episode, finished.details, finished.images)

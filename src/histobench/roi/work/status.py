@@ -18,7 +18,7 @@ RUNNING, STALE, WAITING = "running", "stale", "waiting"
 
 
 @dataclass(frozen=True)
-class Cell:
+class JobStatus:
     """One dataset x encoder: units by state, and why the failed ones failed."""
 
     dataset: str
@@ -33,7 +33,7 @@ class Status:
 
     folder: Path
     engine: str
-    cells: tuple[Cell, ...]
+    cells: tuple[JobStatus, ...]
     states: Counter[str]
     #: host -> units that are being done there
     hosts: Counter[str]
@@ -74,7 +74,7 @@ def status_of(results: Path) -> Status:
         folder.path,
         str(folder.plan.get("engine", "")),
         tuple(
-            Cell(dataset, encoder, found, tuple(dict.fromkeys(reasons)))
+            JobStatus(dataset, encoder, found, tuple(dict.fromkeys(reasons)))
             for (dataset, encoder), (found, reasons) in cells.items()
         ),
         states,

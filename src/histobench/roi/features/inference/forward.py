@@ -18,7 +18,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.inference.fuse_conv_bn import folded
+from histobench.roi.features.inference.fuse_conv_bn import fused
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -164,7 +164,7 @@ class Forward:
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(1, 3, transform.crop, transform.crop, generator=generator).to(self.device)
         with arithmetic(self.device, "fp32"):
-            twin = folded(encoder, images.contiguous(memory_format=torch.channels_last))
+            twin = fused(encoder, images.contiguous(memory_format=torch.channels_last))
         if isinstance(twin, BasePatchEncoder):
             network = PixelEncoder(twin, channels_last=True).to(self.device).eval()
             self._run = self._network = network.to(memory_format=torch.channels_last)

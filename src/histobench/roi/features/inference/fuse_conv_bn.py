@@ -1,4 +1,4 @@
-"""Batch normalisation folded into the convolutions before it: the same function with less to move."""
+"""Batch normalisation fused into the convolutions before it: the same function with less to move."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 TOLERANCE = 1e-4
 
 
-def folded(encoder: nn.Module, images: Tensor) -> nn.Module | None:
+def fused(encoder: nn.Module, images: Tensor) -> nn.Module | None:
     """A copy of a frozen network without its batch normalisations, or None when that changes the features.
 
     Which convolution feeds which normalisation is seen in a run over `images`; whether the copy computes

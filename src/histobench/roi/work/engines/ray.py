@@ -25,7 +25,7 @@ from histobench.roi.work.unit import COMPUTING, KINDS, Unit, same_batch
 #: A unit whose worker died so often is taken for the cause.
 ATTEMPTS = 4
 #: Seconds between two looks at the cluster, and without any worker after which it is given up.
-PAUSE, PATIENCE = 0.2, 120.0
+PAUSE, SILENT_SECONDS = 0.2, 120.0
 #: Seconds within which a cluster has to answer at all.
 KNOCK = 10.0
 
@@ -177,7 +177,7 @@ class _Driver:
             self._end(self._slots.pop())
         if wanted:
             self._alive = time.monotonic()
-        elif time.monotonic() - self._alive > PATIENCE:
+        elif time.monotonic() - self._alive > SILENT_SECONDS:
             raise HistobenchError("the Ray cluster has no nodes left; what was finished is kept, run again")
 
     def _hand_out(self, left: list[Unit]) -> None:

@@ -26,7 +26,7 @@ from histobench.roi.results.stored_run import StoredRun
 
 
 @dataclass(frozen=True)
-class Plan:
+class PowerAnalysis:
     """What two stored runs say about a test set that could show a difference of delta."""
 
     dataset: str
@@ -44,7 +44,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class PlanSettings:
+class PowerSettings:
     """What difference is to be seen, and how surely."""
 
     metric: str = "balanced_accuracy"
@@ -60,13 +60,13 @@ class PlanSettings:
             raise HistobenchError(f"`delta` must be positive, not {self.delta:g}")
         for name, value in (("power", self.power), ("alpha", self.alpha)):
             if not 0 < value < 1:
-                raise HistobenchError(f"--{name} must lie between 0 and 1, not {value:g}")
+                raise HistobenchError(f"`{name}` must lie between 0 and 1, not {value:g}")
         check_random_state(self.random_state)
         if self.n_bootstrap is not None and self.n_bootstrap < 100:
             raise HistobenchError(f"`n_bootstrap` must be at least 100, not {self.n_bootstrap}")
 
 
-def plan_test_set(runs: Sequence[StoredRun], settings: PlanSettings) -> Plan:
+def plan_test_set(runs: Sequence[StoredRun], settings: PowerSettings) -> PowerAnalysis:
     """Images or groups needed so that two encoders' difference of `delta` shows; `runs` are two runs."""
     named = distinct_names(runs)
     if len(named) != 2:
@@ -97,7 +97,7 @@ def plan_test_set(runs: Sequence[StoredRun], settings: PlanSettings) -> Plan:
     discordant = float(np.mean(right[0] != right[1]))
     closed = settings.metric == "accuracy" and not design.is_clustered and discordant >= settings.delta
     rates = {"alpha": settings.alpha}
-    return Plan(
+    return PowerAnalysis(
         dataset=dataset,
         first=first,
         second=second,
@@ -126,7 +126,7 @@ def _metric(predictions: Predictions, metric: str) -> Metric:
     return value
 
 
-def in_words(plan: Plan) -> str:
+def in_words(plan: PowerAnalysis) -> str:
     """The plan as a few sentences."""
     estimate = plan.estimate
     per_group = (

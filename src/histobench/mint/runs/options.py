@@ -1,0 +1,92 @@
+"""What a run of agents may be told; the command line and Python take names and defaults from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.agents.completion import Sampling
+from histobench.mint.agents.hosts import Balance
+from histobench.mint.envs.grammar import ACTION_GRAMMAR, SOLUTION_GRAMMAR
+from histobench.mint.feedback.kind import Form
+
+OUTPUT = "mint-results"
+ANSWERS = "answers.sqlite"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Who plays what, how, and where the episodes go; docs/mint.md tells each one's meaning."""
+
+    agent: str | None = None
+    tasks: str | None = None
+    data: str | None = None
+    k: str = "5"
+    limit: int | None = None
+    repeat: int = 1
+    calls: str = "text"
+    feedback: str = "none"
+    output: str | None = None
+    concurrency: int = 8
+    max_cost: float | None = None
+    max_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float | None = None
+    seed: int | None = None
+    reasoning_effort: str | None = None
+    reasoning_history: str = "provider"
+    constrain: bool = False
+    name: str | None = None
+    config: str | None = None
+    rule: str = "strict"
+    prompts: str = "own"
+    prompts_dir: str | None = None
+    wikipedia: str = "live"
+    sandbox: str = "auto"
+    feedback_form: Form = "textual"
+    gt: bool = False
+    cache: str | None = None
+    prices: str | None = None
+    attempts: int = 10
+    timeout: float = 300.0
+    rpm: float | None = None
+    tpm: float | None = None
+    balance: Balance = "least-busy"
+    batch: str | None = None
+
+    @classmethod
+    def of(cls, given: object) -> RunOptions:
+        """From an object that has some of the options as attributes, such as parsed arguments."""
+        values = vars(given)
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise HistobenchError(f"`{name}` must be at least 1, not {value}")
+        if not self.timeout > 0:  # also "nan"
+            raise HistobenchError(f"`timeout` must be more than 0 seconds, not {self.timeout}")
+        if not 0 <= self.temperature < float("inf"):
+            raise HistobenchError(f"`temperature` must be 0 or more, not {self.temperature}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise HistobenchError(f"`top_p` must be more than 0 and at most 1, not {self.top_p}")
+        if self.calls == "native" and self.prompts != "own":
+            raise HistobenchError("`calls` native has words of its own; leave out `prompts` official")
+        if self.calls == "native" and self.constrain:
+            raise HistobenchError(
+                "`constrain` is for `calls` text; the server sees to the form of native calls"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the model under test writes."""
+        return Sampling(
+            self.temperature,
+            self.max_tokens,
+            top_p=self.top_p,
+            seed=self.seed,
+            reasoning_effort=self.reasoning_effort,
+            reasoning_history=self.reasoning_history,  # type: ignore[arg-type]
+            grammar=ACTION_GRAMMAR if self.constrain else None,
+            last_grammar=SOLUTION_GRAMMAR if self.constrain else None,
+        )
