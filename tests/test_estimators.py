@@ -18,6 +18,7 @@ from histobench.roi.protocols.prototype import prototype
 ESTIMATORS = [LinearProbe(), LinearProbe(cost=100), KNN(5), Prototype(), SimpleShot()]
 
 
+@pytest.mark.slow
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learns_own_checks(estimator, check) -> None:  # type: ignore[no-untyped-def]
     check(estimator)

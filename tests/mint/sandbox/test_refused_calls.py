@@ -148,6 +148,7 @@ MEMORY = {
 REQUESTS = {**NETWORK, **FILES, **KERNEL, **MEMORY}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", REQUESTS)
 def test_request_is_refused(bare_pool: SandboxPool, treasure, what: str) -> None:
     facts = {

@@ -23,6 +23,8 @@ from histobench.roi.registry.entry import RemoteFile
 
 from .conftest import Habits, answer
 
+pytestmark = pytest.mark.slow
+
 DATA = b"PK" + random.Random(0).randbytes(2_999_998)
 
 
