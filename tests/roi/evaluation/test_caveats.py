@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from histobench.cli.main import main
 from histobench.cli.result_table import print_outcome
-from histobench.roi.evaluation.caveats import caveats
+from histobench.roi.evaluation.caveats import caveats, site_caveats
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_set import FeatureSet
@@ -54,6 +55,41 @@ def test_a_class_from_one_patient_is_marked_in_file_table_and_comparison(
     shown = capsys.readouterr().out
     assert shown.count("] (1)") == 2  # with an interval or without one
     assert f"(1) {said}" in shown
+
+
+def _at_sites(labels: list[int], sites: list[str], **more: tuple[str, ...]) -> FeatureSet:
+    groups = [f"{len(labels)}-{k // 3}" for k in range(len(labels))]
+    return replace(features(labels, groups, seed=len(labels)), sites={"scanner": tuple(sites), **more})
+
+
+def test_confounded_data_are_told_with_every_accuracy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever runs the usual tasks has not run `data check`, nor asked for robustness."""
+    labels = TRAIN[:30]
+    sites = ["" if k == 4 else "sharp" if label == 0 else "soft" for k, label in enumerate(labels)]
+    train, test = (
+        _at_sites(TRAIN, ["sharp" if label == 0 else "soft" for label in TRAIN]),
+        _at_sites(labels, sites),
+    )
+    print_outcome(evaluate(EvaluationRequest(("KNN",), train, test, tmp_path)))
+    said = "label and scanner are confounded (Cramer's V 1.00): accuracy may come from the scanner instead of"
+    assert said in caplog.text
+    shown = capsys.readouterr().out
+    assert "KNN (1)" in shown
+    assert said in " ".join(shown.split())
+    content = json.loads(TaskFiles.of(tmp_path, "KNN").complete.read_text())
+    assert any(said in text for text in content["additional_info"]["caveats"])
+
+
+def test_what_is_crossed_or_is_no_site_is_not_called_confounded() -> None:
+    crossed = ["sharp", "soft"] * 30
+    slides = tuple(f"p{k // 3}" for k in range(60))  # as the groups
+    places = tuple(map(str, TRAIN))
+    assert site_caveats([_at_sites(TRAIN, crossed, slide=slides, pair=places)]) == ()
+    assert site_caveats([features(TRAIN)]) == ()
+    (said,) = site_caveats([_at_sites(TRAIN, crossed, stain=places)])
+    assert "label and stain are confounded" in said
 
 
 def test_classes_that_all_come_from_one_patient_each_are_told_in_one_line() -> None:

@@ -32,6 +32,17 @@ def cramers_v(one: Sequence[object], other: Sequence[object]) -> float:
     return float(np.sqrt(chi_squared.sum() / (table.sum() * smaller)))
 
 
+def confounded(labels: Sequence[object], sites: Sequence[str], column: str) -> str | None:
+    """What to say where label and site go together; None where they do not."""
+    value = cramers_v(labels, sites)
+    if not value >= CONFOUNDED:
+        return None
+    return (
+        f"label and {column} are confounded (Cramer's V {value:.2f}): accuracy may come from the "
+        f"{column} instead of the tissue"
+    )
+
+
 def site_warnings(dataset: RoiDataset) -> Iterator[str]:
     """What an accuracy on this set may owe to the sites, in words; images of unknown site are left out."""
     splits = [split for split in SPLITS for _ in dataset.splits.get(split, ())]
@@ -42,12 +53,8 @@ def site_warnings(dataset: RoiDataset) -> Iterator[str]:
         sites = [values[k] for k in known]
         if column == PAIR_COLUMN or len(set(sites)) < 2:
             continue
-        value = cramers_v([labels[k] for k in known], sites)
-        if value >= CONFOUNDED:
-            yield (
-                f"label and {column} are confounded (Cramer's V {value:.2f}): accuracy may come from the "
-                f"{column} instead of the tissue"
-            )
+        if told := confounded([labels[k] for k in known], sites, column):
+            yield told
         yield from _one_site_each(dataset.classes, [labels[k] for k in known], sites, column)
         test = {values[k] for k in known if splits[k] == "test"}
         train = {values[k] for k in known if splits[k] != "test"}

@@ -1,10 +1,12 @@
-"""What the make-up of the test set does to the numbers: classes without images, or from a single patient."""
+"""What the make-up of the data does to the numbers: classes without images, from one patient or one site."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from histobench.roi.data.single_groups import single_group_classes
+from histobench.roi.data.site_balance import confounded
+from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.features.feature_set import FeatureSet
 
 
@@ -31,6 +33,33 @@ def caveats(test: FeatureSet, classes: Sequence[str]) -> tuple[str, ...]:
             "and with it every mean over classes, rests on one patient or slide"
         )
     return tuple(found)
+
+
+def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
+    """The site columns that go along with the label, over all splits; images of unknown site are left out.
+
+    A column whose every value is of one group (a slide, a fold of one patient) is no site and not looked at.
+    """
+    found = []
+    for column in dict.fromkeys(column for part in parts for column in part.sites):
+        images = [
+            (label, site, group)
+            for part in parts
+            for label, site, group in zip(
+                part.labels.tolist(),
+                part.sites.get(column) or ("",) * len(part),
+                part.groups or range(len(part)),
+                strict=True,
+            )
+            if site
+        ]
+        one_group_each = len({(site, group) for _, site, group in images}) == len(
+            {site for _, site, _ in images}
+        )
+        if column != PAIR_COLUMN and images and not one_group_each:
+            labels, sites, _ = zip(*images, strict=True)
+            found.append(confounded(labels, sites, column))
+    return tuple(text for text in found if text)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.evaluation.caveats import caveats
+from histobench.roi.evaluation.caveats import caveats, site_caveats
 from histobench.roi.evaluation.choosing import Choosing, choosing
 from histobench.roi.evaluation.leakage import leaks
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -90,7 +90,9 @@ class Context:
     @cached_property
     def caveats(self) -> tuple[str, ...]:
         """What is odd about the data and holds for every task's numbers."""
-        return (*self.leaks, *caveats(self.request.test, self.classes))
+        parts = (self.request.train, self.request.val, self.request.test)
+        known = [part for part in parts if part is not None]
+        return (*self.leaks, *site_caveats(known), *caveats(self.request.test, self.classes))
 
     @property
     def info(self) -> dict[str, Any]:
