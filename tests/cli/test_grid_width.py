@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 
+import pytest
 from rich.console import Console
 
 from histobench.cli import consult_run
@@ -33,6 +34,21 @@ def test_columns_that_do_not_fit_stand_in_a_further_table_with_the_names() -> No
     assert text.count("efficientnet-lite0") == len(columns_that_fit(GRID, 80)) == 3
     assert text.count(VALUE) == 10
     assert all(heading in text for heading in GRID.header)
+
+
+@pytest.mark.parametrize("width", range(72, 130))
+def test_nothing_is_cut_at_any_width(width: int) -> None:
+    """Two signs stand between two columns: a name of seven letters does not fit into six."""
+    values = ("0.000 [0.000, 0.000]", "-", "0.994 [0.989, 0.999]", "-", "-")
+    for heading in ("encoder", "change"):
+        grid = Grid("t", (heading, *GRID.header[1:]), (("tiny-vl", *values), ("x", *values)))
+        console = Console(file=io.StringIO(), width=width)
+        print_grid(grid, console)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "tiny-vl" in text
+        assert f"{heading} " in text
+        assert text.count(values[0]) == 2
+        assert text.count(values[2]) == 2
 
 
 def test_a_wide_terminal_has_one_table() -> None:

@@ -162,22 +162,28 @@ def columns_that_fit(grid: Grid, width: int) -> list[list[int]]:
     ([[0, 1, 2]], [[0, 1], [0, 2]])
     """
     columns = list(range(len(grid.header)))
-    if "encoder" not in grid.header or width < _NARROW:
+    if width < _NARROW:
         return [columns]
-    name = grid.header.index("encoder")
-    wide = [max(len(grid.header[k]), *(len(row[k]) for row in grid.rows)) + 1 for k in columns]
-    room = width - sum(wide) + wide[name]
+    name = _names_of(grid)
+    # Two signs are between two columns.
+    wide = [max(len(grid.header[k]), *(len(row[k]) for row in grid.rows)) + 2 for k in columns]
+    room = width + 2 - sum(wide) + wide[name]
     if room >= min(wide[name], _LEAST_NAME):
         return [columns]
     lead = columns[: name + 1]
     parts: list[list[int]] = []
     for column in columns[name + 1 :]:
-        used = sum(wide[k] for k in (*parts[-1], column)) if parts else width + 1
+        used = sum(wide[k] for k in (*parts[-1], column)) - 2 if parts else width + 1
         if used > width:
             parts.append([*lead, column])
         else:
             parts[-1].append(column)
     return parts
+
+
+def _names_of(grid: Grid) -> int:
+    """The column that says what a row is of."""
+    return grid.header.index("encoder") if "encoder" in grid.header else 0
 
 
 def print_grid(grid: Grid, console: Console) -> None:
@@ -190,7 +196,7 @@ def print_grid(grid: Grid, console: Console) -> None:
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
             # Long names are folded first; on a narrow terminal the numbers are, or no name would be left.
-            whole = (grid.header[column] == "encoder") == (console.width < _NARROW)
+            whole = (column == _names_of(grid)) == (console.width < _NARROW)
             table.add_column(grid.header[column], no_wrap=whole, overflow="fold")
         for row in grid.rows:
             cells = (row[column] for column in columns)

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     def cells(verdict: Verdict) -> tuple[str, ...]:
         ours, published = verdict.ours, verdict.published
         bounds = "" if ours.low is None or ours.high is None else f" [{ours.low:.3f}, {ours.high:.3f}]"
-        said = f"{verdict.verdict}: {verdict.because}" if verdict.because else verdict.verdict
+        said = f"{verdict.verdict} ({reasons[verdict.because]})" if verdict.because else verdict.verdict
         return (
             published.dataset,
             published.encoder,
@@ -49,7 +49,13 @@ def run(args: argparse.Namespace) -> int:
         told = "has no result of an encoder and dataset with published numbers"
         console.print(f"{args.results} {told}", soft_wrap=True)
         return 0
-    notes = list(dict.fromkeys(f"{v.published.source}: {v.published.url}" for v in verdicts))
+    # A reason is a sentence; in the table it would be cut.
+    reasons = {
+        because: number
+        for number, because in enumerate(dict.fromkeys(v.because for v in verdicts if v.because), start=1)
+    }
+    notes = [f"({number}) {because}" for because, number in reasons.items()]
+    notes += list(dict.fromkeys(f"{v.published.source}: {v.published.url}" for v in verdicts))
     notes += dict.fromkeys(f"not confirmed: {v.published.unsure}" for v in verdicts if v.published.unsure)
     notes += dict.fromkeys(f"known difference: {v.published.known}" for v in verdicts if v.published.known)
     notes += dict.fromkeys(

@@ -164,6 +164,27 @@ def test_a_results_folder_is_verified_from_its_files(tmp_path: Path) -> None:
     assert [row["verdict"] for row in written] == ["reproduced"]
 
 
+def test_reasons_are_whole_on_a_terminal_of_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    labels = np.repeat([0, 1], 10)
+    predictions = Predictions(np.eye(2)[labels], labels, labels, ("a", "b"), tuple(map(str, range(20))))
+    write_task(
+        tmp_path / "uni_v1",
+        "KNN",
+        predictions,
+        identity=RunIdentity("tcga-uniform", "uni_v1", size="224"),
+        scores={"balanced_accuracy": Score(1.0)},
+        per_class={},
+        confusion_matrix=[[10, 0], [0, 10]],
+    )
+    assert main(["verify", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "not comparable (1)" in shown
+    assert "(1) the split that they used is not published" in shown
+
+
 def test_a_folder_without_anything_published_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +161,23 @@ def test_the_table_of_changes_fits_80_characters_and_says_what_its_intervals_are
     print_grid(grid, console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert sum(line.startswith("change ") for line in lines) == 1  # one table, and not one per column
+    assert sum("-0.115 [-0.225, -0.004]  -12 [-22, 0]   -12 [-22, 0]" in line for line in lines) == len(
+        CHANGES
+    )
+    assert all(any(line.startswith(f"{each.name} ") for line in lines) for each in CHANGES)
+
+
+@pytest.mark.parametrize("strength", [1, 2, 3])
+def test_macenko_leaves_specks_on_glass_alone(strength: int) -> None:
+    """A stain of which there is less than nothing would be amplified without bounds."""
+    draw = np.random.default_rng(0)
+    pixels = np.full((256, 256, 3), (236, 245, 228), dtype=np.uint8)
+    specks = np.exp(
+        -draw.uniform(0.3, 1.5, (120, 1)) * draw.uniform([0.5, 0.5, 0.3], [0.6, 0.8, 0.6], (120, 3))
+    )
+    pixels.reshape(-1, 3)[draw.choice(256 * 256, 120, replace=False)] = (255 * specks).astype(np.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        changed_pixels = BY_NAME[f"macenko_{strength}"].apply(pixels, draw)
+    glass = (pixels == (236, 245, 228)).all(axis=2)
+    assert (changed_pixels[glass] == pixels[glass]).all()

@@ -87,7 +87,12 @@ def run_stress(
     for name in encoders:
         train = load(next(file.path for file in files if file.asked == name))
         encoder = _loaded(name, weights, device)
-        features = stressed_features(_decoded(chosen), changes, _encode(encoder, device), seed=seed)
+        progress.begin(f"{dataset.name} x {label_of(name)}, {len(changes)} changes of each", len(chosen))
+        try:
+            counted = _counted(_decoded(chosen), progress)
+            features = stressed_features(counted, changes, _encode(encoder, device), seed=seed)
+        finally:
+            progress.end()
         made: tuple[Change, ...] = tuple(changes)
         told: tuple[str, ...] = ()
         if attack:
@@ -106,7 +111,7 @@ def stress_grid(report: StressReport) -> Grid:
     """One row per perturbation, the greatest loss of accuracy first; it fits 80 characters."""
     ranked = sorted(report.stressed, key=lambda item: (-item.accuracy_drop.value, item.name))
     rows = tuple(
-        (item.name, _cell(item.cosine, 3), _cell(item.flip_rate, 2), _cell(item.accuracy_drop, 2))
+        (item.name, _cell(item.cosine), _percent(item.flip_rate), _percent(item.accuracy_drop))
         for item in ranked
     )
     intervals = "95 % intervals over groups" if report.groups > 1 else "no intervals: there is one group only"
@@ -116,7 +121,7 @@ def stress_grid(report: StressReport) -> Grid:
         *report.notes,
     )
     title = f"{report.encoder} on {report.dataset}: changed images"
-    return Grid(title, ("change", "cosine", "other prediction", "accuracy lost"), rows, notes)
+    return Grid(title, ("change", "cosine", "other class %", "accuracy lost %"), rows, notes)
 
 
 def _chosen(test: Sequence[RoiImage], count: int, seed: int) -> list[RoiImage]:
@@ -136,6 +141,13 @@ def _decoded(images: Sequence[RoiImage]) -> Iterator[tuple[str, Pixels]]:
         except OSError as error:
             raise HistobenchError(f"{image.origin}: cannot read {image.path}: {error.strerror}") from error
         yield image.name, np.asarray(open_rgb(data, name=str(image.path)))
+
+
+def _counted(images: Iterator[tuple[str, Pixels]], progress: Progress) -> Iterator[tuple[str, Pixels]]:
+    """The images; each is told as done when the next is asked for."""
+    for image in images:
+        yield image
+        progress.advance(1)
 
 
 def _loaded(name: str, weights: str | None, device: str) -> BasePatchEncoder:
@@ -260,8 +272,17 @@ def _as_json(report: StressReport, *, draws: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _cell(found: Interval, digits: int) -> str:
-    text = f"{found.value:.{digits}f}"
-    if found.low is None:
-        return text
-    return f"{text} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+def _cell(found: Interval) -> str:
+    return _with_bounds(*(None if value is None else f"{value:.3f}" for value in _numbers(found)))
+
+
+def _percent(found: Interval) -> str:
+    return _with_bounds(*(None if value is None else f"{round(100 * value)}" for value in _numbers(found)))
+
+
+def _numbers(found: Interval) -> tuple[float | None, ...]:
+    return found.value, found.low, found.high
+
+
+def _with_bounds(value: str | None, low: str | None, high: str | None) -> str:
+    return f"{value}" if low is None else f"{value} [{low}, {high}]"

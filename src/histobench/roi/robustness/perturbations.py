@@ -104,9 +104,13 @@ def macenko(top: float) -> Apply:
         # Haematoxylin absorbs more red than eosin does.
         stains = np.array(sorted(ends, key=lambda stain: -stain[0] / np.linalg.norm(stain)))
         amounts = np.linalg.lstsq(stains.T, density.T, rcond=None)[0]
-        most = np.maximum(np.percentile(amounts, 99, axis=1), 1e-6)
+        most = np.percentile(amounts, 99, axis=1)
+        if (most <= 0).any():
+            return pixels  # specks on glass: one of the two stains is not there
         placed = amounts * (_TARGET_TOP * top / most)[:, None]
-        return _pixels((256 * np.exp(-(placed.T @ _TARGET)) - 1).reshape(pixels.shape))
+        # Whatever is brighter than the lamp is white, and need not be computed further.
+        light = np.exp(np.minimum(-(placed.T @ _TARGET), 1.0))
+        return _pixels((256 * light - 1).reshape(pixels.shape))
 
     return apply
 
