@@ -71,6 +71,19 @@ def check(count: int, folder: Path) -> Work:
     return lambda: check_dataset(data, workers=1)
 
 
+def comparing(count: int, folder: Path) -> Work:
+    """Of `data check` what is about pairs of images: the search for near-duplicates."""
+    from histobench.roi.data.near_duplicates import SIDE as THUMB
+    from histobench.roi.data.near_duplicates import near_duplicates
+
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(0, 256, (count, 4, 4), dtype=np.uint8)
+    thumbs = coarse.repeat(THUMB // 4, axis=1).repeat(THUMB // 4, axis=2)
+    parts = ["train", "train", "train", "train", "test"] * (count // 5)
+    contents = [number.to_bytes(4) for number in range(count)]
+    return lambda: list(near_duplicates(list(thumbs), parts, contents))
+
+
 def hashing(count: int, folder: Path) -> Work:
     """The inventory of a dataset that nobody has seen before, with one loading worker."""
     from histobench.roi.features.cache.content_hashes import take_inventory
@@ -211,6 +224,7 @@ def report(count: int, folder: Path) -> Work:
 
 PARTS: dict[str, Callable[[int, Path], Work]] = {
     "data check": check,
+    "data check, near-duplicates": comparing,
     "hashing": hashing,
     "hashes remembered": hashed_before,
     "planning": planning,

@@ -26,7 +26,7 @@ _MOST = 64
 
 #: Cells along a side of the coarse look, pairs and pictures that are looked at in one go, and what rounding
 #: may take from the bound.
-_CELLS, _AT_ONCE, _ROUNDING = 8, 8192, 1e-5
+_CELLS, _AT_ONCE, _ROUNDING = 4, 8192, 1e-5
 
 Thumb = NDArray[np.uint8]  # [SIDE, SIDE]
 
@@ -74,7 +74,7 @@ class _Pictures:
     """Thumbnails [n, SIDE, SIDE] with what it takes to tell most pairs apart at a glance.
 
     Of two vectors of length 1, a . b is at most Pa . Pb + |a - Pa| |b - Pb|, where P takes means over cells:
-    64 numbers in place of 576, and a pair that falls short of `_ALIKE` by them falls short of it.
+    16 numbers in place of 576, and a pair that falls short of `_ALIKE` by them falls short of it.
     """
 
     def __init__(self, pictures: NDArray[np.uint8]) -> None:
