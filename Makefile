@@ -52,6 +52,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/run_all.py
+	@$(BIN)/python benchmarks/extract.py
+	@$(BIN)/python benchmarks/loader.py
+	@$(BIN)/python benchmarks/growth.py
 
 # Writes the lock for every platform at once; run after changing the dependencies.
 lock: $(STAMP)

@@ -85,6 +85,28 @@ def test_batches_come_in_order_with_the_right_pixels(images: list[ImageRef], kin
     assert seen == [0, 7, 14, 21, 28, 35]
 
 
+def test_jpeg_tiles_have_pillows_pixels_and_damaged_ones_are_told(
+    images: list[ImageRef], tmp_path: Path
+) -> None:
+    refs = []
+    for number, ref in enumerate(images[:6]):
+        path = tmp_path / f"{number}.jpg"
+        Image.open(ref.file).crop((0, 0, 28, 28)).save(path, subsampling=number % 3)
+        refs.append(locate(path))
+    Path(refs[2].file).write_bytes(Path(refs[2].file).read_bytes()[:-40])
+    keys = tuple(digest(ref.read()) for ref in refs)
+    pool = ProcessPool(1)
+    try:
+        loader = Loader(pool, [TransformSpec(resize=28, crop=28)], [(28, 28, 3)], batch=6, slots=2)
+        [batch] = loader.batches([Request(tuple(refs), keys)])
+    finally:
+        pool.close()
+    assert {row: failure.lasting for row, failure in batch.failures.items()} == {2: True}
+    assert not batch.pixels[0][2].any()
+    for row in (0, 1, 3, 4, 5):
+        np.testing.assert_array_equal(batch.pixels[0][row], np.asarray(Image.open(refs[row].file)))
+
+
 def test_a_second_loader_of_a_pool_has_batches_of_its_own_size(images: list[ImageRef]) -> None:
     pool = ProcessPool(1)
     keys = [digest(ref.read()) for ref in images]
