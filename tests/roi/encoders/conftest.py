@@ -13,6 +13,9 @@ import torch
 import yaml
 from torch import Tensor
 
+from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.registry import get_spec
+
 FOLDER = Path(__file__).parent / "manifests"
 
 
@@ -112,3 +115,13 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
     monkeypatch.delenv("HISTOBENCH_WEIGHTS", raising=False)
     monkeypatch.delenv("HISTOBENCH_ZOO", raising=False)
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint of one block in the layout of lunit-vits16."""
+    path = tmp_path / "somewhere" / "lunit.pth"
+    path.parent.mkdir()
+    network = construct(get_spec("lunit-vits16"), allow_random=True, depth=1).network
+    torch.save(network.state_dict(), path)
+    return path

@@ -15,14 +15,14 @@ from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.file_hash import cache_dir, sha256_of
 from histobench.roi.encoders.hub_cache import find_others, find_pinned
-from histobench.roi.encoders.patience import UnreachableError, call_while_reachable
+from histobench.roi.encoders.reachable import UnreachableError, call_while_reachable
 from histobench.roi.encoders.spec import EncoderSpec
 
 log = logging.getLogger(__name__)
 
 LOGIN = "then run: hf auth login"
 #: A hub that could not be reached is not asked again for so long: each time its library waits half a minute.
-_PATIENCE_SECONDS = 120.0
+_UNREACHABLE_SECONDS = 120.0
 _unreachable_at: float | None = None
 
 
@@ -134,7 +134,7 @@ def _download(spec: EncoderSpec, file: str) -> Path:
 
 
 def _was_just_unreachable() -> bool:
-    return _unreachable_at is not None and time.monotonic() - _unreachable_at < _PATIENCE_SECONDS
+    return _unreachable_at is not None and time.monotonic() - _unreachable_at < _UNREACHABLE_SECONDS
 
 
 def _note_unreachable() -> None:

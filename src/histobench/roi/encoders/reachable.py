@@ -26,7 +26,7 @@ def call_while_reachable(function: Callable[[], Any], url: str) -> Any:
     Download libraries try again for half a minute before they say that there is no network. Here one short
     question to the same server goes out at the same time.
     """
-    seconds = _patience()
+    seconds = _seconds()
     news: queue.Queue[tuple[str, Any]] = queue.Queue()
 
     def work() -> None:
@@ -66,7 +66,7 @@ def answers(url: str, seconds: float) -> bool:
         return isinstance(getattr(error, "reason", error), ssl.SSLError)
 
 
-def _patience() -> float:
+def _seconds() -> float:
     try:
         return max(float(os.environ.get("HF_HUB_ETAG_TIMEOUT", SECONDS)), 0.1)
     except ValueError:

@@ -1,0 +1,160 @@
+"""The hub: what is asked of it, and what is said when it does not answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.encoders import download
+from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.file_hash import sha256_of
+from histobench.roi.encoders.registry import create_encoder, get_spec
+
+
+def test_offline_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "_download", lambda *_: pytest.fail("went to the network"))
+    for name in ("uni_v1", "plip", "lunit-bt"):
+        with pytest.raises(HistobenchError, match=r"HF_HUB_OFFLINE=1 forbids"):
+            create_encoder(name)
+
+
+def test_a_gated_repository_says_where_to_ask_and_how_to_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError
+
+    def refuse(*_: Any, **__: Any) -> str:
+        raise GatedRepoError.__new__(GatedRepoError)
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    with pytest.raises(
+        HistobenchError, match=r"request it at https://huggingface\.co/MahmoodLab/UNI2-h, .*hf auth login"
+    ):
+        create_encoder("uni_v2")
+
+
+def test_a_hub_that_cannot_be_reached_is_not_waited_for_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    asked: list[str] = []
+
+    def away(repo: str, *_: Any, **__: Any) -> str:
+        asked.append(repo)
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", away)
+    monkeypatch.setattr(download, "_unreachable_at", None)
+    for name in ("uni_v1", "uni_v1", "virchow2"):
+        with pytest.raises(HistobenchError, match=f"{name}: the model hub cannot be reached for "):
+            create_encoder(name)
+    assert asked == ["MahmoodLab/uni"]
+    monkeypatch.setattr(download, "_UNREACHABLE_SECONDS", 0.0)
+    with pytest.raises(HistobenchError, match="virchow2: the model hub cannot be reached"):
+        create_encoder("virchow2")
+    assert asked == ["MahmoodLab/uni", "paige-ai/Virchow2"]
+
+
+def test_the_hub_is_asked_for_the_pinned_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub
+
+    asked: dict[str, Any] = {}
+
+    def give(repo: str, file: str, **kwargs: Any) -> str:
+        asked.update(repo=repo, file=file, **kwargs)
+        (tmp_path / file).write_bytes(b"something else")
+        return str(tmp_path / file)
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", give)
+    spec = get_spec("uni_v1")
+    with pytest.raises(HistobenchError, match=f"not the pinned {spec.source.sha256}"):
+        create_encoder("uni_v1")
+    assert asked == {"repo": "MahmoodLab/uni", "file": "pytorch_model.bin", "revision": spec.source.revision}
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def test_a_cache_at_another_revision_is_told_and_taken_only_on_request(
+    checkpoint: Path, hub_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = get_spec("lunit-vits16")
+    folder = hub_cache / f"models--{spec.source.repo.replace('/', '--')}" / "snapshots" / ("f" * 40)
+    folder.mkdir(parents=True)
+    network = construct(spec, allow_random=True, depth=1).network
+    save_file(network.state_dict(), folder / spec.source.file)
+    with pytest.raises(HistobenchError) as failure:
+        construct(spec, depth=1)
+    said = str(failure.value)
+    assert f"has it at revision {'f' * 40} instead of the pinned {spec.source.revision}" in said
+    assert "`allow_revision` takes that" in said
+    encoder = construct(spec, depth=1, allow_revision=True)
+    assert encoder.identity["weights"] == f"sha256:{sha256_of(folder / spec.source.file)}"
+    assert encoder.identity["revision"] == "f" * 40
+    assert f"not at the pinned {spec.source.revision}" in caplog.text
+    # The very bytes that are pinned need no permission, whatever their revision is called.
+    pinned = replace(spec, source=replace(spec.source, sha256=sha256_of(folder / spec.source.file)))
+    assert construct(pinned, depth=1).identity["weights"] == encoder.identity["weights"]
+
+
+def test_a_hub_that_is_silent_is_given_up_soon_and_without_noise(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never says a word
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.2")
+        monkeypatch.setattr(download, "_unreachable_at", None)
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: threading.Event().wait())
+        with pytest.raises(HistobenchError, match="uni_v1: the model hub cannot be reached for "):
+            create_encoder("uni_v1")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_slow_download_from_a_server_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from histobench.roi.encoders import reachable
+
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # answers 501 to anything
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        now, answered, real = [0.0], threading.Event(), reachable.answers
+        monkeypatch.setattr(reachable, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+        def answers(url: str, seconds: float) -> bool:
+            said = real(url, seconds)
+            now[0] = 1000.0  # far beyond the time in which something must answer
+            answered.set()
+            return said
+
+        def download() -> str:
+            assert answered.wait(300)
+            time.sleep(0.5)
+            return "the file"
+
+        monkeypatch.setattr(reachable, "answers", answers)
+        assert reachable.call_while_reachable(download, url) == "the file"
+        with pytest.raises(ZeroDivisionError):
+            reachable.call_while_reachable(lambda: 1 / 0, url)
+        server.shutdown()
