@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+from histobench.report.board import board_payload
 from histobench.report.methods import robustness_paragraph
 from histobench.report.robustness_payload import robustness_payload, stored_tables
 from histobench.report.site import build_site
+from histobench.report.table import TableJob, build_table
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.results.reader import load_runs
 
 #: Would run if a page treated names as markup.
 ATTACK = "<img src=x onerror=window.hacked=1>"
@@ -55,6 +58,18 @@ def test_the_page_of_a_dataset_gets_every_encoder_and_measure(results: Path) -> 
     assert index["values"][0][0] > index["values"][1][0]
     assert all(low <= value <= high for value, low, high in index["values"])
     assert robustness_payload("other", stored_tables(results)) == []
+
+
+def test_confounded_data_are_told_under_the_leaderboard(tmp_path: Path) -> None:
+    parts = []
+    for split in ("train", "test"):
+        each = features(split, "one", 0.0)
+        parts.append(replace(each, sites={"scanner": tuple("AB"[k] for k in each.labels.tolist())}))
+    evaluate(EvaluationRequest(("Proto",), *parts, tmp_path / "r" / "one"))
+    (run,) = load_runs(tmp_path / "r")
+    table = build_table(TableJob(0, "tissue", 0, {0: ("one", run)}, tmp_path / "site"))
+    (told,) = board_payload([table], {0: "one"})["problems"]
+    assert "label and scanner are confounded (Cramer's V 1.00)" in told
 
 
 def test_the_methods_say_how_robustness_was_measured(results: Path) -> None:

@@ -47,7 +47,8 @@ def board_payload(results: Sequence[TableResult], row_names: dict[int, str]) -> 
         "how": [result.how for result in results],
         "numImages": [result.n_images for result in results],
         "numGroups": [result.n_groups for result in results],
-        "problems": [result.problem for result in results],
+        # Under the table, so that nobody takes an accuracy for more than it is.
+        "problems": ["; ".join(filter(None, (result.problem, *result.caveats))) for result in results],
     }
 
 

@@ -76,6 +76,7 @@ class TableResult:
     how: str = ""
     interval_kinds: set[str] = field(default_factory=set)  # methods: "logit-t", "wilson", ...
     problem: str = ""
+    caveats: tuple[str, ...] = ()  # what the runs' own files say to keep in mind
     failures: dict[int, str] = field(default_factory=dict)
 
 
@@ -92,6 +93,7 @@ def _build(job: TableJob) -> TableResult:
     named = {name: run.predictions for name, run in readable.values()}
     statistics = table_statistics(named, dict(readable.values())) if named else TableStatistics()
     result.problem = statistics.problem
+    result.caveats = tuple(dict.fromkeys(text for _, run in readable.values() for text in run.caveats))
     result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
     result.how = f"jackknife over {statistics.resampled}" if statistics.resampled else ""
     for number, (name, run) in readable.items():

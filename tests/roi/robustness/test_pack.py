@@ -67,6 +67,9 @@ def test_what_cannot_be_measured_says_why() -> None:
     assert result.confounding == pytest.approx(1.0)
     assert "confounded" in result.caveats[0]
     assert "crossed" in (result.pack.measures["croma_median"].reason or "")
+    for name in ("robustness_index", "robustness_index_k11", "margin_aware_index"):
+        assert result.pack.measures[name].value is None  # a 0 of the data is none of the encoder
+        assert "no class comes from two sites" in (result.pack.measures[name].reason or "")
     assert "no site can be left out" in (result.pack.measures["new_site_knn_mean"].reason or "")
     assert result.pack.measures["new_site_knn_mean"].value is None
     assert "--slow" in (result.pack.measures["nipd"].reason or "")

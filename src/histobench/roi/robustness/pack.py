@@ -206,6 +206,9 @@ class _Work:
         self.attempt(("croma_median", "croma_worst_tenth", "croma_share_below"), margins)
 
     def _evidence(self, name: str, found: Evidence) -> None:
+        if (settled := _settled(self.tissue)) is not None:
+            self.measures[name] = Measure(None, reason=settled)
+            return
         self.add(name, found.value, of_evidence(found, self.tissue.groups))
         self.details.setdefault("support", {})[name] = found.support
 
@@ -305,6 +308,16 @@ class _Work:
             self.add(name, value(found.accuracies), of_schedule(found, t.labels, t.sites, t.groups, value))
 
         self.attempt(("apd", "nipd"), measured)
+
+
+def _settled(tissue: Tissue) -> str | None:
+    """Why an index of neighbours would be the same for every encoder; None where it would not."""
+    cells = {*zip(tissue.labels.tolist(), tissue.sites.tolist(), strict=True)}
+    if len({label for label, _ in cells}) == len(cells):
+        return "no class comes from two sites: the index would be 0 for every encoder"
+    if len({site for _, site in cells}) == len(cells):
+        return "no two classes come from one site: the index would be 1 for every encoder"
+    return None
 
 
 def _crossed(tissue: Tissue, rows: Ints) -> bool:
