@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from histobench.roi.work.engines.engine import Engine
 
 
+#: Which engines a flag is for.
+_ENGINES_OF_FLAG = {
+    "ray_address": ("ray",),
+    "slurm": ("slurm",),
+    "slurm_cpu": ("slurm",),
+    "workers": ("ray", "slurm"),
+}
+
+
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """`--engine` and what each engine may be told."""
     group = parser.add_argument_group("where it runs (docs/scale.md)")
@@ -32,11 +41,29 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_workers_arguments(group: argparse._ArgumentGroup) -> None:
+    """`--engine` of a run of agents, whose workers are all alike."""
+    group.add_argument(
+        "--engine",
+        choices=("local", "ray", "slurm"),
+        default="local",
+        help="this process (default), a Ray cluster, or Slurm jobs",
+    )
+    group.add_argument("--workers", type=int, help="processes that share the episodes (default: 4)")
+    group.add_argument("--ray-address", help="the cluster (default: the one of this machine, else a new one)")
+    group.add_argument("--slurm", metavar="KEY=VALUE,...", help="options of the jobs: partition=cpu,mem=8G")
+
+
+def check_engine_flags(args: argparse.Namespace) -> None:
+    """Raise where a flag belongs to another engine than the one that is asked for."""
+    for flag, engines in _ENGINES_OF_FLAG.items():
+        if getattr(args, flag, None) is not None and args.engine not in engines:
+            raise HistobenchError(f"--{flag.replace('_', '-')} goes with --engine {' or '.join(engines)}")
+
+
 def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
     """The engine that is asked for; flags of another one are a mistake."""
-    for flag, engine in (("ray_address", "ray"), ("slurm", "slurm"), ("slurm_cpu", "slurm")):
-        if getattr(args, flag) is not None and args.engine != engine:
-            raise HistobenchError(f"--{flag.replace('_', '-')} goes with --engine {engine}")
+    check_engine_flags(args)
     if args.engine == "local":
         from histobench.roi.work.engines.local import LocalEngine
 
@@ -47,7 +74,8 @@ def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
         from histobench.roi.work.engines.ray import RayEngine
 
         return RayEngine(args.ray_address)
-    from histobench.roi.work.engines.slurm import SlurmEngine, read_options
+    from histobench.core.slurm import read_options
+    from histobench.roi.work.engines.slurm import SlurmEngine
 
     common = read_options(args.slurm, "--slurm")
     apart = read_options(args.slurm_cpu, "--slurm-cpu")

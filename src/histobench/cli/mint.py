@@ -22,6 +22,7 @@ JOBS: Jobs = {
     "compare": ("histobench.cli.mint_compare", "two agents on the same tasks, with a paired test"),
     "export": ("histobench.cli.mint_export", "finished runs as a dataset folder, Inspect logs or traces"),
     "import": ("histobench.cli.mint_import", "Inspect logs of any benchmark as a table of outcomes"),
+    "part": ("histobench.cli.mint_part", "play one part of a run (what jobs on a cluster call)"),
     "configs": ("histobench.cli.mint_configs", "write the experiment matrix as JSON files"),
 }
 

@@ -30,14 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Write, and say what was written."""
     from histobench.core.errors import HistobenchError
-    from histobench.mint.results.stored_episode import find_result_files, read_episodes
+    from histobench.mint.results.stored_episode import find_result_files, read_files
 
-    episodes = [
-        episode
-        for path in args.results
-        for file in find_result_files(path)
-        for episode in read_episodes(file)
-    ]
+    files = [file for path in args.results for file in find_result_files(path)]
+    episodes = [episode for _, episode in read_files(files)]
     if not episodes:
         raise HistobenchError(f"no finished episodes in {', '.join(args.results)}")
     output, left_out = Path(args.output), 0

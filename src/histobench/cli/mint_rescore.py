@@ -170,7 +170,7 @@ class _Tasks:
 def _episodes(path: Path) -> Iterator[_Stored]:
     from histobench.mint.envs.state import Budget
     from histobench.mint.replay.recording import SUFFIX, read_recordings
-    from histobench.mint.results.stored_episode import find_result_files, read_episodes
+    from histobench.mint.results.stored_episode import find_result_files, read_files
 
     if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):
         for recording in read_recordings(path):
@@ -178,10 +178,9 @@ def _episodes(path: Path) -> Iterator[_Stored]:
             budget = Budget(recording.max_steps, recording.max_propose)
             yield _Stored(recording.outcome, texts, budget, recording.won)
         return
-    for file in find_result_files(path):
-        for episode in read_episodes(file):
-            budget = Budget(episode.cell.max_steps, episode.cell.max_propose_solution)
-            yield _Stored(episode.outcome, episode.messages, budget)
+    for _, episode in read_files(find_result_files(path)):
+        budget = Budget(episode.cell.max_steps, episode.cell.max_propose_solution)
+        yield _Stored(episode.outcome, episode.messages, budget)
 
 
 def _run_name(outcome: EpisodeOutcome) -> str:

@@ -13,12 +13,14 @@ Examples:
   histobench mint run --agent openai:gpt-4o-mini --tasks gsm8k,math --k 1..5 --max-cost 5
   histobench mint run --agent openai:M@http://localhost:8000/v1 --tasks reasoning --feedback openai:gpt-4o
   histobench mint run --config configs/ --output data/outputs
+  histobench mint run --agent openai:M@http://node:8000/v1 --tasks reasoning --engine slurm --workers 8
 """
 
 from __future__ import annotations
 
 import argparse
 
+from histobench.cli.engine_flags import add_workers_arguments, check_engine_flags
 from histobench.cli.terminal import open_terminal
 from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
 
@@ -70,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser.add_argument_group("advanced: how the model writes"))
     _add_protocol_arguments(parser.add_argument_group("advanced: the protocol"))
     add_provider_arguments(parser.add_argument_group("advanced: the provider"))
+    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
 
 
 def add_model_arguments(how: argparse._ArgumentGroup, *, max_tokens: int = DEFAULT.max_tokens) -> None:
@@ -150,6 +153,11 @@ def add_provider_arguments(how: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play the missing episodes and say how it went."""
+    if args.engine != "local":
+        from histobench.cli.mint_workers import run_elsewhere
+
+        return run_elsewhere(args)
+    check_engine_flags(args)
     from histobench.cli.mint_progress import progress_display
     from histobench.cli.mint_summary import print_summary
     from histobench.mint.runs.play import play

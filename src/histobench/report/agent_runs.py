@@ -14,7 +14,7 @@ from histobench.mint.messages.feedback_heading import FEEDBACK_HEADING
 from histobench.mint.messages.parts import Message, Reasoning
 from histobench.mint.replay.recording import SUFFIX, Recording, read_recordings
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
-from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_episodes
+from histobench.mint.results.stored_episode import FILE, EachOnce, StoredEpisode, read_episodes
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +74,12 @@ def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tup
     runs: dict[tuple[str, str, str, int], AgentRun] = {}
     problems: list[str] = []
     files = [*sorted(results_dir.rglob(FILE)), *sorted(results_dir.rglob(f"*.k*{SUFFIX}"))]
+    once = EachOnce()
     for path in files:
         if any(path.is_relative_to(folder) for folder in elsewhere):
             continue
         try:
-            for episode in _episodes(path):
+            for episode in _episodes(path, once):
                 o = episode.outcome
                 key = (o.model, o.feedback_model, o.feedback_type, o.k)
                 runs.setdefault(key, AgentRun(*key)).episodes.append(episode)
@@ -88,9 +89,9 @@ def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tup
     return [runs[key] for key in order], problems
 
 
-def _episodes(path: Path) -> Iterator[Episode]:
+def _episodes(path: Path, once: EachOnce) -> Iterator[Episode]:
     if path.name == FILE:
-        yield from map(conversation, read_episodes(path))
+        yield from map(conversation, once.of(path, read_episodes(path)))
     else:
         yield from map(_from_recording, read_recordings(path))
 

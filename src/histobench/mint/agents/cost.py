@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,24 @@ class CostTracker:
     """Tokens and dollars of all answers that were paid for; safe between threads.
 
     A request whose answer is under way is not yet booked, so that a run can pass the limit by as much as its
-    concurrent requests cost.
+    concurrent requests cost. `spent` is what was spent before; `others` says what other processes of the run
+    have spent by now, and `keep` is told what this one has.
     """
 
-    def __init__(self, *, max_cost: float | None = None, spent: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        max_cost: float | None = None,
+        spent: float = 0.0,
+        others: Callable[[], float] = lambda: 0.0,
+        keep: Callable[[float], None] = lambda dollars: None,
+    ) -> None:
         self._lock = threading.Lock()
         self._max_cost = max_cost
+        self._before = spent
         self._spent = spent
+        self._others = others
+        self._keep = keep
         self._usage = Usage()
         self._unpriced = 0
         self._calls = 0
@@ -66,10 +77,10 @@ class CostTracker:
                 "the provider does not say how many tokens an answer took: `max_cost` cannot be kept; "
                 "without it the run goes on"
             )
-        if self._spent >= self._max_cost:
+        spent = self._spent + self._others()
+        if spent >= self._max_cost:
             raise CostLimitError(
-                f"${self._spent:.4f} of at most ${self._max_cost:.4f} spent; "
-                "a higher `max_cost` goes on from here"
+                f"${spent:.4f} of at most ${self._max_cost:.4f} spent; a higher `max_cost` goes on from here"
             )
 
     def book(self, usage: Usage, cost: float | None) -> None:
@@ -81,6 +92,7 @@ class CostTracker:
                 self._unpriced += 1
             else:
                 self._spent += cost
+                self._keep(self._spent - self._before)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from histobench.mint.messages.feedback_heading import FEEDBACK_HEADING
 from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.replay.recording import SUFFIX, read_recordings
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
-from histobench.mint.results.stored_episode import find_result_files, read_episodes
+from histobench.mint.results.stored_episode import find_result_files, read_files
 
 #: What the agent's provider "said" when more is asked than was recorded.
 ENDED = "the recording ends here"
@@ -117,8 +117,7 @@ def _recorded(path: Path) -> Iterator[_Recorded]:
             feedback = [turn.feedback for turn in turns]
             yield _Recorded(recording.outcome, texts, feedback, recording.error)
         return
-    for file in find_result_files(path):
-        for episode in read_episodes(file):
-            answers = [answer or "" for _, answer in episode.exchanges]
-            feedback = [text.partition(FEEDBACK_HEADING)[2].removesuffix("\n") for text in answers]
-            yield _Recorded(episode.outcome, episode.written, feedback, episode.state.get("error"))
+    for _, episode in read_files(find_result_files(path)):
+        answers = [answer or "" for _, answer in episode.exchanges]
+        feedback = [text.partition(FEEDBACK_HEADING)[2].removesuffix("\n") for text in answers]
+        yield _Recorded(episode.outcome, episode.written, feedback, episode.state.get("error"))

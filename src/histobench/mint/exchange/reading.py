@@ -8,7 +8,7 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError
 from histobench.mint.replay.recording import SUFFIX, read_recordings
 from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table
-from histobench.mint.results.stored_episode import find_result_files, read_episodes
+from histobench.mint.results.stored_episode import find_result_files, read_files
 
 INSPECT_LOG = ".eval"
 
@@ -24,9 +24,8 @@ def read_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
     elif path.suffix == INSPECT_LOG:
         yield from _log_outcomes(path)
     else:
-        for file in find_result_files(path):
-            for episode in read_episodes(file):
-                yield episode.outcome
+        for _, episode in read_files(find_result_files(path)):
+            yield episode.outcome
 
 
 def _log_outcomes(path: Path) -> Iterator[EpisodeOutcome]:

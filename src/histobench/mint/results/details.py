@@ -26,9 +26,13 @@ def read_details(results: Path) -> dict[str, dict[str, Any]]:
     return details
 
 
-def spent_below(folder: str | Path) -> float:
-    """Dollars paid for the finished episodes of all runs below a folder, as far as they are known."""
-    files = Path(folder).glob(f"**/{DETAILS}")
+def spent_below(folder: str | Path, *, without: str) -> float:
+    """Dollars paid for the finished episodes of all runs below a folder, as far as they are known.
+
+    What lies in its subfolder `without` does not count.
+    """
+    folder = Path(folder)
+    files = (path for path in folder.glob(f"**/{DETAILS}") if path.relative_to(folder).parts[0] != without)
     costs = (record.get("cost") for path in files for record in read_details(path).values())
     return sum(cost for cost in costs if isinstance(cost, int | float))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from histobench.core.statistics.intervals import Interval
 from histobench.mint.configs.cell import Cell
 from histobench.mint.results.outcome import mean_tokens
-from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_episodes
+from histobench.mint.results.stored_episode import FILE, StoredEpisode, read_files
 from histobench.mint.results.uncertainty import rate_interval
 
 
@@ -28,7 +28,7 @@ class CellSummary:
 def summarise_cell(output: str | Path, cell: Cell) -> CellSummary | None:
     """All episodes of a cell below a folder, repeated runs included; `None` without any."""
     files = [path for path in sorted(Path(output).glob(f"**/{FILE}")) if _is_of(path, output, cell)]
-    episodes = [episode for file in files for episode in read_episodes(file)]
+    episodes = [episode for _, episode in read_files(files)]
     return summarise(episodes) if episodes else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from histobench.mint.results.details import gave_answer_away, read_details
 from histobench.mint.results.outcome import EpisodeOutcome
 
 FILE = "results.jsonl"
+#: Below a folder of results: what several processes have played, each in a folder of its own.
+WRITERS = "writers"
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,41 @@ def find_result_files(path: str | Path) -> list[Path]:
     if not files:
         raise HistobenchError(f"no {FILE} in {path}")
     return files
+
+
+class EachOnce:
+    """Lets an episode of one cell pass once, though two processes of one run may have played it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[Path, str], Path] = {}
+
+    def of(self, path: Path, episodes: Iterable[StoredEpisode]) -> Iterator[StoredEpisode]:
+        """The episodes of a file that stood in no other file of the same cell."""
+        place = _without_writer(path)
+        for episode in episodes:
+            if self._seen.setdefault((place, str(episode.task["task_id"])), path) == path:
+                yield episode
+
+
+def read_files(files: Iterable[Path]) -> Iterator[tuple[Path, StoredEpisode]]:
+    """The episodes of several results files, each once, with the file it stands in."""
+    once = EachOnce()
+    for file in files:
+        for episode in once.of(file, read_episodes(file)):
+            yield file, episode
+
+
+def _without_writer(path: Path) -> Path:
+    """Where the line would stand if one process had played everything.
+
+    >>> _without_writer(Path("out/writers/1of2-ab/gpt/F=None/results.jsonl")).as_posix()
+    'out/gpt/F=None/results.jsonl'
+    """
+    parts = path.parts
+    if WRITERS not in parts:
+        return path
+    here = len(parts) - 1 - parts[::-1].index(WRITERS)
+    return Path(*parts[:here], *parts[here + 2 :])
 
 
 def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:

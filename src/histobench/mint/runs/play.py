@@ -22,6 +22,7 @@ from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.choice import choose_wording
 from histobench.mint.prompts.first_message import Wording
 from histobench.mint.results.details import spent_below
+from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.config_file import read_configs
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
@@ -30,6 +31,7 @@ from histobench.mint.runs.request import RunRequest, parse_budgets, plan_expert
 from histobench.mint.runs.run import OpenPlayer, Run, RunOutcome
 from histobench.mint.runs.tally import Standing, Tally
 from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches
+from histobench.mint.runs.writers import Writer, check_alone, spent_by_writers
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.rule import as_rule
 from histobench.mint.tools.wikipedia.source import Encyclopedia, open_encyclopedia
@@ -47,13 +49,14 @@ class Played:
     outcome: RunOutcome
 
 
-def play(options: RunOptions, display: Display) -> Played:
-    """Play the episodes that are missing in the folder of results."""
+def play(options: RunOptions, display: Display, *, writer: Writer | None = None) -> Played:
+    """Play the episodes that are missing in the folder of results, or those of a writer's part."""
     wording = choose_wording(options.prompts, options.prompts_dir)
-    cells, output = plan_cells(options)
-    cells = [replace(cell, wikipedia=options.wikipedia) if searches(cell.dataset) else cell for cell in cells]
-    loaded = [(cell, load_tasks(cell.dataset, options.data or cell.data, options.limit)) for cell in cells]
-    terms = open_terms(options, output, cells)
+    loaded, output = load_cells(options)
+    cells = [cell for cell, _ in loaded]
+    if writer is None:
+        check_alone(output)
+    terms = open_terms(options, output, cells, writer)
     outcome = play_cells(
         loaded,
         options,
@@ -66,8 +69,18 @@ def play(options: RunOptions, display: Display) -> Played:
         encyclopedia=open_encyclopedia(options.wikipedia),
         withhold=[output, *(Path(place) for cell in cells if (place := options.data or cell.data))],
         display=display,
+        writer=writer,
     )
     return Played(output, tuple(cells), outcome)
+
+
+def load_cells(options: RunOptions) -> tuple[list[tuple[PlannedCell, Sequence[Task]]], Path]:
+    """The cells that are asked for with their tasks, and the folder of the results."""
+    cells, output = plan_cells(options)
+    cells = [replace(cell, wikipedia=options.wikipedia) if searches(cell.dataset) else cell for cell in cells]
+    return [
+        (cell, load_tasks(cell.dataset, options.data or cell.data, options.limit)) for cell in cells
+    ], output
 
 
 def play_cells(
@@ -81,9 +94,12 @@ def play_cells(
     encyclopedia: Encyclopedia | None,
     withhold: Sequence[Path],
     display: Display,
+    writer: Writer | None = None,
 ) -> RunOutcome:
     """Play what is missing of cells and their tasks; `withhold` is what no agent's code may read."""
-    with Run(planned, output, open_player=open_player, repeats=options.repeat, costs=terms.costs) as work:
+    with Run(
+        planned, output, open_player=open_player, repeats=options.repeat, costs=terms.costs, writer=writer
+    ) as work:
         if not work.jobs:
             outcome = work.nothing_to_do()
         else:
@@ -147,8 +163,14 @@ def _configured(options: RunOptions, rule: Any) -> tuple[list[PlannedCell], Path
     return cells, Path(options.output) if options.output else outputs.pop()
 
 
-def open_terms(options: RunOptions, output: Path, cells: Sequence[PlannedCell]) -> Terms:
-    """What all endpoints of the run share; raises where a limit of cost could not be kept."""
+def open_terms(
+    options: RunOptions, output: Path, cells: Sequence[PlannedCell], writer: Writer | None = None
+) -> Terms:
+    """What all endpoints of the run share; raises where a limit of cost could not be kept.
+
+    The writers of a run share its limits: each asks a part of the requests per minute, and looks at what the
+    others have spent before it asks.
+    """
     prices = read_prices(options.prices)
     if options.max_cost is not None:
         if not options.max_cost > 0:  # also "nan", which no sum ever reaches
@@ -162,17 +184,37 @@ def open_terms(options: RunOptions, output: Path, cells: Sequence[PlannedCell]) 
                     f"`max_cost` needs the price of {spec.target}; write `{spec.target}: [read, written]` "
                     "(dollars per million tokens) to a file and give it with `prices`"
                 )
-    cache = None if options.cache == "none" else AnswerCache(options.cache or output / ANSWERS)
+    place = output if writer is None else writer.folder  # a file of answers has one writer
+    kept = options.cache if writer is None else None
+    cache = None if options.cache == "none" else AnswerCache(kept or place / ANSWERS)
     for name in ("rpm", "tpm"):
         if (value := getattr(options, name)) is not None and not value > 0:
             raise HistobenchError(f"`{name}` must be more than 0, not {value}")
     return Terms(
-        limits=RateLimits(options.rpm, options.tpm),
+        limits=RateLimits(*(_share(limit, writer) for limit in (options.rpm, options.tpm))),
         balance=options.balance,
         batch=Batches(options.batch, output / "batches") if options.batch else None,
         concurrency=options.concurrency,
         retry=RetryPolicy(attempts=options.attempts, answer_timeout=options.timeout),
         cache=cache,
         prices=prices,
-        costs=CostTracker(max_cost=options.max_cost, spent=cache.spent() if cache else spent_below(output)),
+        costs=_costs(options, output, cache, writer),
     )
+
+
+def _costs(
+    options: RunOptions, output: Path, cache: AnswerCache | None, writer: Writer | None
+) -> CostTracker:
+    if writer is not None:
+        return CostTracker(
+            max_cost=options.max_cost,
+            spent=writer.spent_before,
+            others=writer.spent_by_others,
+            keep=writer.keep_spent,
+        )
+    here = cache.spent() if cache else spent_below(output, without=WRITERS)
+    return CostTracker(max_cost=options.max_cost, spent=here + spent_by_writers(output))
+
+
+def _share(limit: float | None, writer: Writer | None) -> float | None:
+    return limit if limit is None or writer is None else limit / writer.part.of

@@ -13,10 +13,12 @@ from histobench.mint.agents.agent import Player
 from histobench.mint.agents.completion import ProviderError, Sampling
 from histobench.mint.agents.cost import CostLimitError, CostTracker
 from histobench.mint.agents.spec import AgentSpec
+from histobench.mint.configs.cell import Cell
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_run import RunContext, StoppedError, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.tally import Standing, Tally
+from histobench.mint.runs.writers import Writer, finished_by_writers
 from histobench.mint.tasks.base import Task
 
 #: So many episodes in a row that no provider let finish, for each episode at a time, end the run.
@@ -55,8 +57,13 @@ class RunOutcome:
         return self.standing.done == self.standing.total
 
 
+def place_of(cell: Cell, repeat: int) -> str:
+    """The folder of a cell below the folder of results, the first time it is played or a later one."""
+    return cell.path if repeat == 1 else f"{REPEAT.format(number=repeat)}/{cell.path}"
+
+
 class Run:
-    """All episodes of the planned cells, those on disk already left out.
+    """All episodes of the planned cells, or those of a writer's part, without the ones on disk already.
 
     Use as a context manager: it opens the folders (and locks them) and the players, and closes both.
     """
@@ -69,8 +76,10 @@ class Run:
         open_player: OpenPlayer,
         repeats: int = 1,
         costs: CostTracker | None = None,
+        writer: Writer | None = None,
     ) -> None:
         self._open_player = open_player
+        self._writer = writer
         self._costs = costs or CostTracker()
         self._players: dict[tuple[AgentSpec, Sampling, bool], Player] = {}
         self._stores: list[CellStore] = []
@@ -141,14 +150,23 @@ class Run:
         total = successes = failures = 0
         for planned, tasks in cells:
             for repeat in range(1, repeats + 1):
-                root = output if repeat == 1 else output / REPEAT.format(number=repeat)
-                store = CellStore(root / planned.cell.path, planned.settings(), planned.record())
-                self._stores.append(store)
-                known = [store.finished.get(str(task.task_id)) for task in tasks]
-                total += len(tasks)
+                place = place_of(planned.cell, repeat)
+                finished = finished_by_writers(output, place, and_alone=self._writer is not None)
+                mine = [
+                    task
+                    for task in tasks
+                    if self._writer is None or self._writer.part.has(place, task.task_id)
+                ]
+                if self._writer is None or any(str(task.task_id) not in finished for task in mine):
+                    root = output if self._writer is None else self._writer.folder
+                    store = CellStore(root / place, planned.settings(), planned.record())
+                    self._stores.append(store)
+                    finished |= store.finished
+                known = [finished.get(str(task.task_id)) for task in mine]
+                total += len(mine)
                 successes += known.count(True)
                 failures += known.count(False)
-                missing = [task for task, done in zip(tasks, known, strict=True) if done is None]
+                missing = [task for task, done in zip(mine, known, strict=True) if done is None]
                 if not missing:
                     continue
                 player = self._player(planned.agent, planned.sampling, as_expert=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.ray_cluster import connect
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.loop import claim_unit, next_batch
 from histobench.roi.work.run_folder import RunFolder
@@ -26,8 +26,6 @@ from histobench.roi.work.unit import COMPUTING, KINDS, Unit, same_batch
 ATTEMPTS = 4
 #: Seconds between two looks at the cluster, and without any worker after which it is given up.
 PAUSE, SILENT_SECONDS = 0.2, 120.0
-#: Seconds within which a cluster has to answer at all.
-KNOCK = 10.0
 
 
 class RayWorker:
@@ -78,38 +76,11 @@ class RayEngine:
     whole = False
 
     def __init__(self, address: str | None = None) -> None:
-        self._address = address or os.environ.get("RAY_ADDRESS")
+        self._address = address
 
     def check(self) -> None:
         """Connect; one line where that is not possible."""
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        try:
-            import ray
-        except ImportError as error:
-            raise HistobenchError(
-                f"`engine` ray needs Ray ({error}): pip install 'histobench[ray]'"
-            ) from error
-        if ray.is_initialized():
-            return
-        _knock(self._address)
-        environment = {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
-        for name in ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL", "HF_HOME", "HF_HUB_OFFLINE"):
-            if name in os.environ:
-                environment[name] = os.environ[name]
-        try:
-            ray.init(
-                address=self._address,
-                runtime_env={"env_vars": environment},
-                log_to_driver=False,
-                include_dashboard=None if self._address else False,
-                logging_level="error",
-            )
-        except (ConnectionError, ValueError, RuntimeError, OSError, TimeoutError) as error:
-            told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise HistobenchError(
-                f"no Ray cluster at {self._address or 'this machine'}: {told}; `ray start --head` starts one"
-            ) from error
+        connect(self._address)
 
     def run(self, folder: RunFolder, display: Display) -> bool:
         """Hand out units until all have an output."""
@@ -120,20 +91,6 @@ class RayEngine:
         finally:
             ray.shutdown()
         return True
-
-
-def _knock(address: str | None) -> None:
-    """Ray itself waits for minutes before it says that nobody is there."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal():
-        return
-    try:
-        with socket.create_connection((host, int(port)), timeout=KNOCK):
-            pass
-    except (OSError, OverflowError) as error:
-        raise HistobenchError(
-            f"no Ray cluster at {address}: {error}; `ray start --head` starts one, --ray-address names it"
-        ) from error
 
 
 class _Driver:

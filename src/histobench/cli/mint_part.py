@@ -1,0 +1,49 @@
+"""Play one part of a run: what the jobs of `histobench mint run --engine slurm` call on their nodes.
+
+On SIGTERM and SIGUSR1 it keeps what is finished, and exits with code 143.
+
+Examples:
+  histobench mint part mint-results/writers/runs/20261116-101500-ab12cd.json 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+
+from histobench.cli.terminal import open_terminal, say
+from histobench.cli.work import STOPPED
+
+INCOMPLETE = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which part of which run."""
+    parser.add_argument("file", help="the file that describes the run, in OUTPUT/writers/runs")
+    parser.add_argument("number", type=int, help="the part, counted from 0")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play what is missing of the part."""
+    from histobench.cli.mint_progress import progress_display
+    from histobench.mint.runs.parted_run import play_part
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, stop)
+    console = open_terminal(error=True)
+    try:
+        outcome = play_part(
+            Path(args.file), args.number, lambda tally: progress_display(console, tally)
+        ).outcome
+    except KeyboardInterrupt:
+        say("stopped; what was finished is kept")
+        return STOPPED
+    standing = outcome.standing
+    say(f"{standing.done} of {standing.total} episodes of this part")
+    for problem in (*outcome.problems, *([outcome.stopped] if outcome.stopped else [])):
+        say(problem)
+    return 0 if outcome.complete else INCOMPLETE

@@ -1,0 +1,131 @@
+"""A run in parts: what the workers are told, what one of them does, and how far all of them are."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from histobench.core import slurm
+from histobench.core.address import without_credentials
+from histobench.core.atomic import write_json
+from histobench.core.errors import HistobenchError
+from histobench.core.reading import read_note
+from histobench.mint.agents.spec import parse_agent
+from histobench.mint.results.stored_episode import WRITERS
+from histobench.mint.runs.cell_store import CellStore
+from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell
+from histobench.mint.runs.play import Display, Played, load_cells, open_terms, play
+from histobench.mint.runs.run import RunOutcome, place_of
+from histobench.mint.runs.tally import Tally
+from histobench.mint.runs.writers import (
+    Part,
+    check_alone,
+    finished_by_writers,
+    open_writer,
+    spent_by_writers,
+)
+from histobench.mint.tasks.base import Task
+
+RUNS = "runs"
+#: As many as an array of Slurm may have tasks.
+MOST_PARTS = slurm.MOST_TASKS
+NONE_GIVEN = "none"
+
+
+@dataclass(frozen=True)
+class PartedRun:
+    """Options and the number of parts, in a file that every worker reads; `spent` are dollars of before."""
+
+    file: Path
+    options: RunOptions
+    parts: int
+    spent: float
+    output: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where the run's own files lie."""
+        return self.file.parent
+
+
+def plan_parts(options: RunOptions, parts: int) -> PartedRun:
+    """Check everything that can be checked here, and write down what the workers need to know."""
+    if not 1 <= parts <= MOST_PARTS:
+        raise HistobenchError(f"`workers` must be a number from 1 to {MOST_PARTS}, not {parts}")
+    _check_portable(options)
+    loaded, output = load_cells(options)
+    check_alone(output)
+    terms = open_terms(options, output, [cell for cell, _ in loaded])
+    if terms.cache is not None:
+        terms.cache.close()
+    for cell, _ in loaded:
+        for repeat in range(1, options.repeat + 1):
+            CellStore(output / place_of(cell.cell, repeat), cell.settings(), cell.record()).close()
+    spent = terms.costs.spent - spent_by_writers(output)
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}.json"
+    file = output / WRITERS / RUNS / name
+    options = replace(options, output=str(output.absolute()))
+    write_json(file, {"options": asdict(options), "parts": parts, "spent": spent})
+    return PartedRun(file, options, parts, spent, output)
+
+
+def read_parts(file: Path) -> PartedRun:
+    """As `plan_parts` wrote it."""
+    note = read_note(file)
+    try:
+        if note is None:
+            raise ValueError("not such a file")
+        options = RunOptions(**note["options"])
+        return PartedRun(file, options, int(note["parts"]), float(note["spent"]), file.parents[2])
+    except (KeyError, TypeError, ValueError) as error:
+        raise HistobenchError(f"{file} does not describe a run in parts ({error})") from error
+
+
+def play_part(file: Path, number: int, display: Display) -> Played:
+    """Play the part with this number, counted from 0."""
+    run = read_parts(file)
+    if not 0 <= number < run.parts:
+        raise HistobenchError(f"{file} has the parts 0 to {run.parts - 1}, not {number}")
+    with open_writer(run.output, Part(number, run.parts), spent_before=run.spent) as writer:
+        return play(run.options, display, writer=writer)
+
+
+def count(run: PartedRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> Tally:
+    """All episodes of the run and those that are on disk, whoever has played them."""
+    places = [
+        (place_of(cell.cell, repeat), tasks)
+        for cell, tasks in loaded
+        for repeat in range(1, run.options.repeat + 1)
+    ]
+    tally = Tally(sum(len(tasks) for _, tasks in places))
+    for place, tasks in places:
+        here = finished_by_writers(run.output, place, and_alone=True)
+        known = [here.get(str(task.task_id)) for task in tasks]
+        tally.add_earlier(known.count(True), known.count(False))
+    return tally
+
+
+def outcome_of(run: PartedRun, tally: Tally, problems: Sequence[str] = ()) -> RunOutcome:
+    """How far the run is, and what kept workers from going on."""
+    spent = run.spent + spent_by_writers(run.output)
+    return RunOutcome(tally.standing(spent=spent), problems=tuple(problems))
+
+
+def _check_portable(options: RunOptions) -> None:
+    """What only makes sense in this process, or must not be written into a file."""
+    if options.batch:
+        raise HistobenchError("`batch` goes with `engine` local: a batch is the work of one process")
+    agent = parse_agent(options.agent or "local:")
+    experts = [] if options.feedback in (NONE_GIVEN, PLACEBO) else [parse_agent(options.feedback)]
+    for address in (server.base_url for spec in (agent, *experts) for server in spec.servers):
+        if address and without_credentials(address) != address:
+            raise HistobenchError(
+                "an address with a key or a password in it is not written down for other machines; leave it "
+                "out and set HISTOBENCH_API_KEY"
+            )
+    if agent.kind == "human":
+        raise HistobenchError("a human plays in one terminal: `engine` local")

@@ -1,0 +1,160 @@
+"""Several processes play one run, perhaps on several machines: each a part, into files that only it writes.
+
+    OUTPUT/writers/2of8-3fa1c07e/        what one process has played, laid out as OUTPUT itself
+    OUTPUT/writers/2of8-3fa1c07e/spent.json   the dollars it has paid so far
+    OUTPUT/writers/claims/2of8.json      who is at a part now
+
+Whoever reads OUTPUT reads the writers' folders with it. A claim spares work and money; where one is lost, two
+processes may play the same episode, which is read once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from histobench.core.atomic import write_json
+from histobench.core.claim import STALE, holder_of, try_claim
+from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import parse_json
+from histobench.core.reading import files_below, patiently, read_bytes, read_note, unreadable
+from histobench.mint.results.stored_episode import FILE, WRITERS
+
+SPENT = "spent.json"
+CLAIMS = "claims"
+#: Seconds between two looks at a claim that another holds.
+PAUSE = 0.5
+_NAME = re.compile(r"\d+of\d+-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of `of` shares of a run's episodes, counted from 0."""
+
+    number: int
+    of: int
+
+    @property
+    def name(self) -> str:
+        """For people, who count from 1."""
+        return f"{self.number + 1}of{self.of}"
+
+    def has(self, place: str, task_id: object) -> bool:
+        """Whether the episode of a task in the folder `place` is of this part; the same on every machine."""
+        digest = hashlib.sha256(f"{place}/{task_id}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") % self.of == self.number
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A process that plays a part, and its own folder below the results."""
+
+    output: Path
+    part: Part
+    folder: Path
+    spent_before: float = 0.0  # dollars, by runs in one process
+
+    def keep_spent(self, dollars: float) -> None:
+        """Say what this process has paid."""
+        write_json(self.folder / SPENT, {"dollars": dollars})
+
+    def spent_by_others(self) -> float:
+        """What all other writers, of this run and of earlier ones, have paid by now."""
+        return spent_by_writers(self.output, besides=self)
+
+
+@contextmanager
+def open_writer(
+    output: Path, part: Part, *, spent_before: float = 0.0, patience: float = STALE + 10
+) -> Iterator[Writer]:
+    """Take a part; one that another process is at is waited for as long as the claim of a dead one lasts."""
+    claims = output / WRITERS / CLAIMS
+    claims.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + patience
+    while (claim := try_claim(claims / f"{part.name}.json", part=part.name)) is None:
+        if time.monotonic() > end:
+            raise HistobenchError(f"part {part.name} of {output} is being played by {_holders(output)[0]}")
+        time.sleep(PAUSE)
+    try:
+        folder = output / WRITERS / f"{part.name}-{uuid.uuid4().hex[:8]}"
+        yield Writer(output, part, folder, spent_before)
+    finally:
+        claim.release()
+
+
+def check_alone(output: Path) -> None:
+    """Raise while workers are playing here: what they are at would be played, and paid for, twice."""
+    if holders := _holders(output):
+        raise HistobenchError(
+            f"{output} is being played by {len(holders)} workers, such as {holders[0]}; wait for them, or "
+            "give another `output`"
+        )
+
+
+def spent_by_writers(output: Path, *, besides: Writer | None = None) -> float:
+    """The dollars of all writers' folders below the results."""
+    total = 0.0
+    for folder in _folders(output):
+        if besides is None or folder != besides.folder:
+            dollars = (read_note(folder / SPENT) or {}).get("dollars")
+            total += float(dollars) if isinstance(dollars, int | float) else 0.0
+    return total
+
+
+def finished_by_writers(output: Path, place: str, *, and_alone: bool) -> dict[str, bool]:
+    """Task id -> success of the episodes of a cell that writers have finished, or runs in one process too."""
+    files = [folder / place / FILE for folder in _folders(output)]
+    if and_alone:
+        files = [output / place / FILE, *files]
+    finished: dict[str, bool] = {}
+    for file in files:
+        finished |= _finished(file)
+    return finished
+
+
+def _folders(output: Path) -> list[Path]:
+    """The folders of all writers; half a listing would pass for the whole and is an error."""
+    try:
+        names = patiently(lambda: os.listdir(output / WRITERS))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(output / WRITERS, error) from error
+    return [output / WRITERS / name for name in sorted(names) if _NAME.fullmatch(name)]
+
+
+def _finished(file: Path) -> dict[str, bool]:
+    try:
+        lines = read_bytes(file).split(b"\n")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise HistobenchError(f"cannot read {file}: {error.strerror}") from error
+    finished: dict[str, bool] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = parse_json(line)
+            finished[str(record["task"]["task_id"])] = bool(record["state"]["success"])
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):  # torn by a kill, or being written
+                break
+            raise HistobenchError(f"{file}:{number}: not a finished episode ({error!r})") from error
+    return finished
+
+
+def _holders(output: Path) -> list[str]:
+    found = []
+    for path in files_below(output / WRITERS / CLAIMS, ".json", deep=False):
+        holder = holder_of(path)
+        if holder is not None:
+            found.append(f"{holder.get('host')} (process {holder.get('pid')})")
+    return found

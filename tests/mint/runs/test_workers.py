@@ -1,0 +1,195 @@
+"""Several processes play one run: together they play every episode once, and keep one limit of cost."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histobench.cli.main import main
+from histobench.core.claim import try_claim
+from histobench.core.errors import HistobenchError
+from histobench.mint.exchange.reading import read_outcomes
+from histobench.mint.results.stored_episode import WRITERS, find_result_files
+from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.parted_run import count, plan_parts, play_part
+from histobench.mint.runs.play import load_cells, no_display
+from histobench.mint.runs.writers import CLAIMS, Part, spent_by_writers
+
+EPISODES = 30
+PARTS = 3
+
+
+@pytest.fixture
+def options(
+    tmp_path: Path, make_data: Callable[[int], Path], make_recording: Callable[[int], Path], one_sandbox: None
+) -> RunOptions:
+    """A run of thirty recorded episodes."""
+    return RunOptions(
+        agent=f"replay:{make_recording(EPISODES)}",
+        tasks="gsm8k",
+        data=str(make_data(EPISODES)),
+        output=str(tmp_path / "parted"),
+        concurrency=2,
+    )
+
+
+def test_the_parts_of_a_run_share_its_episodes_out() -> None:
+    shares = [[Part(number, 4).has("gpt/F=None", task) for task in range(200)] for number in range(4)]
+    assert all(sum(column) == 1 for column in zip(*shares, strict=True))
+    assert min(map(sum, shares)) > 25
+
+
+def test_workers_together_play_what_one_process_plays(
+    tmp_path: Path, options: RunOptions, script: Any
+) -> None:
+    arguments = ["--agent", options.agent, "--tasks", "gsm8k", "--data", options.data]
+    assert main(["mint", "run", *map(str, arguments), "-o", str(tmp_path / "whole")]) == 0
+    run = plan_parts(options, PARTS)
+    loaded, _ = load_cells(options)
+    for number in range(PARTS):
+        play_part(run.file, number, no_display)
+        assert 0 < count(run, loaded).standing().done <= EPISODES
+    assert script.totals(run.output) == script.totals(tmp_path / "whole")
+    # Another number of workers, and one process, find nothing left to do.
+    again = plan_parts(options, 2)
+    assert not play_part(again.file, 0, no_display).outcome.standing.done < EPISODES / 4
+    assert main(["mint", "run", *map(str, arguments), "-o", str(run.output)]) == 0
+    assert script.totals(run.output) == script.totals(tmp_path / "whole")
+    assert len(list(read_outcomes(run.output))) == EPISODES
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_followed_by_one_that_plays_the_rest(
+    tmp_path: Path, options: RunOptions, script: Any
+) -> None:
+    run = plan_parts(options, 2)
+    program = "import sys; from histobench.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "mint", "part", str(run.file)]
+    first = subprocess.Popen([*command, "0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    beside = subprocess.Popen([*command, "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    waited = threading.Event()
+    while first.poll() is None and not any(
+        path.stat().st_size for path in run.output.rglob("1of2-*/**/*.jsonl")
+    ):
+        waited.wait(0.01)
+    first.kill()
+    first.wait()
+    subprocess.run([*command, "0"], check=True, capture_output=True, timeout=600)
+    assert beside.wait(timeout=600) == 0
+    played, _ = script.totals(run.output)
+    assert sorted(played) == sorted(map(str, range(EPISODES)))
+
+
+def test_what_two_workers_have_played_counts_once(options: RunOptions) -> None:
+    run = plan_parts(options, 1)
+    play_part(run.file, 0, no_display)
+    (folder,) = (run.output / WRITERS).glob("1of1-*")
+    shutil.copytree(folder, folder.with_name("1of1-00000000"))
+    assert len(find_result_files(run.output)) == 3  # the third is that of runs in one process, and empty
+    outcomes = list(read_outcomes(run.output))
+    assert sorted(outcome.task_id for outcome in outcomes) == sorted(map(str, range(EPISODES)))
+
+
+def test_a_limit_of_cost_holds_for_all_workers_together(
+    tmp_path: Path,
+    make_data: Callable[[int], Path],
+    server: Any,
+    replies: Any,
+    script: Any,
+    one_sandbox: None,
+) -> None:
+    server.answer = lambda body, number: replies.chat(script.answer(body), read=1_000_000, written=0)
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("scripted: [1.0, 0.0]\n")  # a dollar for every answer
+    options = RunOptions(
+        agent=f"openai:scripted@{server.url}",
+        tasks="gsm8k",
+        data=str(make_data(60)),
+        output=str(tmp_path / "out"),
+        concurrency=1,
+        max_cost=12.0,
+        prices=str(prices),
+    )
+    run = plan_parts(options, PARTS)
+    stopped: list[str | None] = []
+
+    def work(number: int) -> None:
+        stopped.append(play_part(run.file, number, no_display).outcome.stopped)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(PARTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=600)
+    assert len(stopped) == PARTS
+    assert all(why is not None and "of at most $12.0000" in why for why in stopped)
+    assert 12.0 <= spent_by_writers(run.output) <= 12.0 + PARTS  # each may have had one answer under way
+    assert len(server.requests) == spent_by_writers(run.output)
+    # It holds for whoever goes on, too.
+    assert main(["mint", "run", *_flags(options)]) == 1
+    assert len(server.requests) == spent_by_writers(run.output)
+
+
+def _flags(options: RunOptions) -> list[str]:
+    names = ("agent", "tasks", "data", "output", "max_cost", "prices")
+    return [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(options, name)))]
+
+
+def test_while_workers_play_no_other_run_does(
+    options: RunOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = plan_parts(options, 2)
+    claim = try_claim(run.output / WRITERS / CLAIMS / "1of2.json")
+    assert claim is not None
+    try:
+        with pytest.raises(HistobenchError, match="is being played by 1 workers"):
+            plan_parts(options, 2)
+        flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data)]
+        assert main(["mint", "run", *flags, "-o", str(run.output)]) == 2
+        assert "is being played by 1 workers" in capsys.readouterr().err
+    finally:
+        claim.release()
+    plan_parts(options, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--workers", "3"], "--workers goes with --engine ray or slurm"),
+        (["--slurm", "partition=x"], "--slurm goes with --engine slurm"),
+        (["--engine", "slurm", "--slurm", "partition"], "expected key=value"),
+        (["--engine", "ray", "--ray-address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
+    ],
+)
+def test_flags_that_cannot_be_are_one_line(
+    flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "ray" in flags:
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'histobench[ray]'")
+    assert main(["mint", "run", "-o", str(tmp_path / "out"), *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"agent": "human"}, "a human plays in one terminal"),
+        ({"batch": "hosted", "agent": "openai:m@http://127.0.0.1:1/v1"}, "`batch` goes with `engine` local"),
+        ({"agent": "openai:m@http://127.0.0.1:1/v1?subscription-key=secret"}, "an address with a key"),
+    ],
+)
+def test_what_cannot_go_to_other_machines_is_refused_before_anything_is_written(
+    changed: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(HistobenchError, match=said) as caught:
+        plan_parts(RunOptions(output=str(tmp_path / "out"), **changed), 2)  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
