@@ -24,13 +24,14 @@ def run_elsewhere(args: argparse.Namespace) -> int:
     check_engine_flags(args)
     options = RunOptions.of(args)
     jobs = slurm.read_options(args.slurm, "--slurm")
+    workers = args.workers or slurm.read_task_number(jobs.pop(slurm.TASKS, None)) or WORKERS
     loaded, output = load_cells(options)
     if args.engine == "slurm":
         slurm.check_options(jobs)
         clusters.check_queue(output)
     else:
         ray_cluster.connect(args.ray_address)
-    run = plan_parts(options, args.workers or WORKERS)
+    run = plan_parts(options, workers)
     cells = [cell.cell for cell, _ in loaded]
     tally = count(run, loaded)
     before = tally.standing()
