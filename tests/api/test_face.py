@@ -243,6 +243,8 @@ def test_the_zoo_is_listed() -> None:
     everyone = hb.list_encoders()
     assert {spec.name for spec in hb.list_encoders(zero_shot=True)} < {spec.name for spec in everyone}
     assert all(not spec.source.gated for spec in hb.list_encoders(open=True))
+    assert len(repr(everyone).splitlines()) == len(everyone)
+    assert everyone._repr_html_().count("<tr>") == len(everyone) + 1
 
 
 def test_sites_come_from_columns_and_from_paths(tiles: Path) -> None:

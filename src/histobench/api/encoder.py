@@ -83,16 +83,42 @@ def create_encoder(
     return Encoder(module.to(where).float().eval(), where)
 
 
-def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) -> list[EncoderSpec]:
-    """The encoders of the zoo; with (or without) a text tower, openly downloadable (or gated)."""
+class Encoders(list["EncoderSpec"]):
+    """A list of encoders that is shown as a table."""
+
+    def __repr__(self) -> str:
+        width = max((len(spec.name) for spec in self), default=0)
+        return "\n".join(f"{spec.name:{width}}  {', '.join(_facts(spec))}" for spec in self)
+
+    def _repr_html_(self) -> str:
+        rows = [(spec.name, spec.title, *_facts(spec)) for spec in self]
+        cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows]
+        head = "".join(
+            f"<th>{name}</th>" for name in ("name", "encoder", "features", "text", "access", "licence")
+        )
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def _facts(spec: EncoderSpec) -> tuple[str, str, str, str]:
+    """Length of a feature, whether it reads text, how it is had, and under which licence."""
+    text = "zero-shot" if spec.supports_zero_shot else "no text"
+    return f"{spec.dim} numbers", text, "on request" if spec.source.gated else "open", spec.licence
+
+
+def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) -> Encoders:
+    """The encoders of the zoo; with (or without) a text tower, openly downloadable (or gated).
+
+    >>> list_encoders(zero_shot=True, open=True)[:1][0].name
+    'keep'
+    """
     from histobench.roi.encoders.registry import list_encoders as everyone
 
-    return [
+    return Encoders(
         spec
         for spec in everyone()
         if (zero_shot is None or spec.supports_zero_shot == zero_shot)
         and (open is None or (not spec.source.gated) == open)
-    ]
+    )
 
 
 def _listed(images: Any) -> Iterable[Any]:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import Findings, check_dataset, drop_bad
 from histobench.roi.data.csv_dataset import scan_csv
 from histobench.roi.data.dataset import RoiDataset, RoiImage
@@ -39,7 +38,7 @@ def test_a_clean_dataset_has_no_findings(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, clean_rows(tmp_path))
     assert findings.found == ()
     assert findings.sizes == {(12, 10): 6}
-    findings.raise_errors()
+    assert repr(findings) == "0 errors and 0 warnings in 6 images that can be read"
 
 
 def test_everything_is_checked_before_anything_is_reported(tmp_path: Path) -> None:
@@ -66,10 +65,11 @@ def test_everything_is_checked_before_anything_is_reported(tmp_path: Path) -> No
         ("warning", "double image", "14"),
     ]
     table = tmp_path / "data.csv"
-    with pytest.raises(HistobenchError) as caught:
-        findings.raise_errors()
-    lines = str(caught.value).split("\n  ")
+    lines = [str(finding) for finding in findings.errors]
     assert len(lines) == 6
+    shown = repr(findings).split("\n  ")
+    assert shown[0].startswith("6 errors and 1 warning in ")
+    assert shown[1:-1] == [f"error: {line}" for line in lines]
     assert lines[0] == f"{table}:8: {tmp_path / 'gone.png'} does not exist"
     assert "broken.png: the image is damaged or cut short" in lines[1]
     assert lines[2].endswith("empty.jpg: the file is empty")

@@ -59,9 +59,14 @@ class Finding:
         return f"{self.origin}: {self.message}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Findings:
-    """All findings of a check, and the sizes (width, height) of the images that could be read."""
+    """All findings of a check, and the sizes (width, height) of the images that could be read.
+
+    >>> Findings((Finding("warning", "groups", "my_data", "no groups are known"),), {(224, 224): 90})
+    0 errors and 1 warning in 90 images that can be read
+      warning: my_data: no groups are known
+    """
 
     found: tuple[Finding, ...]
     sizes: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -85,10 +90,14 @@ class Findings:
         """The findings of one of the `KINDS`."""
         return tuple(finding for finding in self.found if finding.kind == kind)
 
-    def raise_errors(self) -> None:
-        """Raise one error that lists every error found, if there is any."""
-        if self.errors:
-            raise HistobenchError(listing(self.errors))
+    def __repr__(self) -> str:
+        counts = [
+            f"{len(found)} {what if len(found) == 1 else what + 's'}"
+            for what, found in (("error", self.errors), ("warning", self.warnings))
+        ]
+        head = f"{' and '.join(counts)} in {sum(self.sizes.values()):,} images that can be read"
+        told = [f"{finding.level}: {finding}" for finding in self.found]
+        return "\n  ".join([head, listing(told)] if told else [head])
 
 
 @dataclass(frozen=True)
