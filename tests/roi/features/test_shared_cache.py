@@ -93,10 +93,12 @@ def test_two_runs_at_once_compute_each_image_once_and_write_the_same_rows(tmp_pa
     from histobench.roi.features.cache.listing import cached_encoders
     from histobench.roi.results.reader import load_runs
 
-    (table,) = (tmp_path / "r").rglob("results.parquet")
+    tables = sorted((tmp_path / "r").rglob("results.parquet"))
+    assert tables == [tmp_path / "r" / "results.parquet", tmp_path / "r/tiles/tiny-vl/uni/results.parquet"]
     measured = [name for name in COLUMNS if name not in ("value", "n", "date")]
-    keys = [tuple(row[name] for name in measured) for row in read_rows(table)]
-    assert len(keys) == len(set(keys)) > 0
+    top, own = ([tuple(row[name] for name in measured) for row in read_rows(table)] for table in tables)
+    assert len(top) == len(set(top)) > 0
+    assert top == own
     (encoder,) = cached_encoders(tmp_path / "cache")
     assert encoder.images == 81
     for stored in load_runs(tmp_path / "r"):
