@@ -77,6 +77,6 @@ def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
     from histobench.core.slurm import read_options
     from histobench.roi.work.engines.slurm import SlurmEngine
 
-    common = read_options(args.slurm, "--slurm")
-    apart = read_options(args.slurm_cpu, "--slurm-cpu")
+    common = read_options(plan.slurm, "slurm")
+    apart = read_options(plan.slurm_cpu, "slurm_cpu")
     return SlurmEngine(common, apart)

@@ -52,6 +52,8 @@ _OVERRIDES = (
     ("splits", "splits"),
     ("folds", "folds"),
     ("repeats", "repeats"),
+    ("slurm", "slurm"),
+    ("slurm_cpu", "slurm_cpu"),
 )
 
 

@@ -19,7 +19,7 @@ ALL = """{
 tasks: [KNN], presets: [eva], seed: 3, size: 96, weights: w.json, allow_revision: true, device: cpu,
 batch_size: "64", num_workers: 2, precision: fp32, compile: "off", on_bad_image: skip, recheck: 1,
 no_cache: true, n_shot: [1, 4], n_way: [2, 3], n_iter: 5, n_neighbors: 7, choose_by: image, n_bootstrap: 50,
-splits: 5x2, folds: 3, repeats: 2}"""
+splits: 5x2, folds: 3, repeats: 2, slurm: "partition=gpu,gres=gpu:1", slurm_cpu: "mem=8G"}"""
 
 
 @pytest.fixture
@@ -62,6 +62,10 @@ def test_paths_are_relative_to_the_plan_and_defaults_are_filled_in(folder: Path)
         ({"presets": "uni, evva"}, "unknown preset 'evva'; did you mean eva"),
         ({"batch_size": "many"}, "`batch_size` must be 'auto' or a whole number from 1 up, not 'many'"),
         ({"precision": "int8"}, "`precision` 'int8' is unknown"),
+        ({"slurm": {"time": 14400}}, 'slurm: time: expected a text such as "4:00:00" in quotes, found 14400'),
+        ({"slurm": {"gres": "gpu:1,shard:2"}}, "slurm: gres: expected a text"),
+        ({"slurm_cpu": {"array": "0-3"}}, "slurm_cpu: array is set by histobench itself"),
+        ({"slurm_cpu": "mem"}, "slurm_cpu: expected key=value"),
     ],
 )
 def test_a_mistake_names_the_place(folder: Path, changes: dict[str, object], message: str) -> None:
@@ -104,6 +108,13 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
         assert {name: plan.values()[name] for name in chosen} == chosen
     assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True)
     assert plan.options == Options(n_shot=(1, 4), n_way=(2, 3), n_iter=5, n_neighbors=7, choose_by="image")
+
+
+def test_options_of_jobs_are_a_block_or_as_the_flag_has_them(folder: Path) -> None:
+    block = {"partition": "gpu", "gres": "gpu:1", "time": "4:00:00", "nodes": 1}
+    said = "partition=gpu,gres=gpu:1,time=4:00:00,nodes=1"
+    for given in (block, said):
+        assert plan_from(_plan(folder, slurm=given), where="bench.yaml", base=folder).slurm == said
 
 
 def test_editors_accept_a_good_plan_and_mark_a_bad_one() -> None:

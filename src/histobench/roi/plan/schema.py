@@ -14,6 +14,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_data import LARGEST, read_yaml
 from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain_text
 from histobench.core.plain_name import check_plain_name
+from histobench.core.slurm import read_options
 from histobench.roi.data.cross_validation import Scheme, scheme_of
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.evaluation.request import Options
@@ -91,6 +92,8 @@ class Plan:
     splits: str | None = None  # "5x2", or "leave-one-group-out": many splits beside the given one
     folds: int | None = None
     repeats: int | None = None
+    slurm: str | None = None  # options of jobs, "partition=gpu,gres=gpu:1"; used with that engine
+    slurm_cpu: str | None = None
 
     @property
     def scheme(self) -> Scheme | None:
@@ -167,6 +170,9 @@ def _given(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in ("splits", "device", "weights", "precision", "compile", "on_bad_image", "choose_by"):
         if values.get(name) is not None:
             given[name] = str(values[name])
+    for name in ("slurm", "slurm_cpu"):
+        if values.get(name) is not None:
+            given[name] = _job_options(values[name], f"{where}: {name}")
     if values.get("batch_size") is not None:
         images = str(values["batch_size"])
         given["batch_size"] = int(images) if images.isdecimal() else images
@@ -174,6 +180,22 @@ def _given(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         if values.get(name) is not None:
             given[name] = _flag(values[name], name, where)
     return given
+
+
+def _job_options(value: Any, where: str) -> str:
+    """A block of options, or `partition=gpu,gres=gpu:1`, in the second form."""
+    if not isinstance(value, str):
+        for key, option in _mapping(value, where).items():
+            # YAML takes 4:00:00 for 14400, which Slurm would take for minutes.
+            allowed = str if key == "time" else (str, int)
+            if isinstance(option, bool) or not isinstance(option, allowed) or "," in str(option):
+                found = reprlib.repr(option)
+                raise HistobenchError(
+                    f'{where}: {key}: expected a text such as "4:00:00" in quotes, found {found}'
+                )
+        value = ",".join(f"{key}={option}" for key, option in value.items())
+    read_options(value, where)
+    return str(value)
 
 
 def _check_words(plan: Plan, settings: Mapping[str, Any], where: str) -> Plan:
