@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 from histobench.cli.main import main
 from histobench.consult.policies import POLICIES
 from histobench.consult.study import Study, open_study
+from histobench.mint import sandbox
 
 CLASSES = ("ADI", "LYM", "MUC loose", "STR", "TUM")
 COLOURS = ((235, 220, 230), (110, 70, 150), (190, 180, 220), (220, 130, 170), (150, 70, 140))
@@ -96,9 +98,12 @@ def played(study: Study) -> Path:
     """The runs of all policies in some arms, and of one policy in those of the contrasts."""
     jobs = dict.fromkeys(POLICIES, "none,strong,shuffled")
     jobs["reader"] += ",weak,random,swap,sure,unsure,wrong-25,placebo"
-    for policy, arms in jobs.items():
-        arguments = ["--agent", f"policy:{policy}", "--arms", arms, "--cache", "none"]
-        assert main(["consult", "run", str(study.folder), *arguments]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        # The runs share one sandbox: starting one takes seconds, and policies run no code.
+        patch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
+        for policy, arms in jobs.items():
+            arguments = ["--agent", f"policy:{policy}", "--arms", arms, "--cache", "none"]
+            assert main(["consult", "run", str(study.folder), *arguments]) == 0
     return study.folder / "runs"
 
 
