@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,8 +71,11 @@ def scan_csv(
     entries = _entries(
         path, header, rows, problems, split=split, group_column=group_column, site_columns=site_columns
     )
-    entries = _with_groups(path, entries, group_regex, problems)
-    entries = _with_sites(path, entries, site_regex, problems)
+    # What a path says goes before a column.
+    if group_regex is not None:
+        entries = _from_paths(path, entries, problems, ("group", group_regex), _with_group)
+    if site_regex is not None:
+        entries = _from_paths(path, entries, problems, ("site", site_regex), _with_sites)
     texts = [entry.label for entry in entries]
     classes = tuple(classes) if classes is not None else classes_of(texts)
     read_label = label_reader(texts, classes)
@@ -248,38 +251,34 @@ def _complete(
     return False
 
 
-def _with_groups(
-    path: Path, entries: list[_Entry], group_regex: str | None, problems: list[Problem]
+def _from_paths(
+    path: Path,
+    entries: list[_Entry],
+    problems: list[Problem],
+    asked: tuple[str, str],
+    read: Callable[[_Entry, str], _Entry | None],
 ) -> list[_Entry]:
-    """Groups from the paths, where a regular expression is given; it goes before a group column."""
-    if group_regex is None:
-        return entries
-    grouped = []
+    """The entries as `read` completes them by a regular expression; a path that does not fit is a problem."""
+    what, regex = asked
+    found = []
     for entry in entries:
-        group = group_of(entry.path, group_regex)
-        if group is None:
-            message = f"`group_regex` {group_regex!r} finds no group in {entry.path!r}"
-            problems.append(Problem(f"{path}:{entry.line}", message, "groups"))
+        completed = read(entry, regex)
+        if completed is None:
+            message = f"`{what}_regex` {regex!r} finds no {what} in {entry.path!r}"
+            problems.append(Problem(f"{path}:{entry.line}", message, f"{what}s"))
         else:
-            grouped.append(replace(entry, group=group))
-    return grouped
+            found.append(completed)
+    return found
 
 
-def _with_sites(
-    path: Path, entries: list[_Entry], site_regex: str | None, problems: list[Problem]
-) -> list[_Entry]:
-    """Sites from the paths, where a regular expression is given; they go before columns of the same name."""
-    if site_regex is None:
-        return entries
-    placed = []
-    for entry in entries:
-        found = sites_in_path(entry.path, site_regex)
-        if found is None:
-            message = f"`site_regex` {site_regex!r} finds no site in {entry.path!r}"
-            problems.append(Problem(f"{path}:{entry.line}", message, "sites"))
-        else:
-            placed.append(replace(entry, sites=as_sites({**dict(entry.sites), **found})))
-    return placed
+def _with_group(entry: _Entry, regex: str) -> _Entry | None:
+    group = group_of(entry.path, regex)
+    return None if group is None else replace(entry, group=group)
+
+
+def _with_sites(entry: _Entry, regex: str) -> _Entry | None:
+    found = sites_in_path(entry.path, regex)
+    return None if found is None else replace(entry, sites=as_sites({**dict(entry.sites), **found}))
 
 
 def _known(cell: str) -> str:
