@@ -157,7 +157,7 @@ def test_a_busy_server_is_asked_again_when_it_says(server: Habits, tmp_path: Pat
     assert found.path.read_bytes() == DATA
     assert clock.waits[0] == 1
     assert clock.waits[1] == 42
-    assert 80 < clock.waits[2] <= 100
+    assert 8 < clock.waits[2] <= 100  # less by what has passed meanwhile
     assert clock.waits[3] == 8
 
 
