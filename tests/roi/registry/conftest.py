@@ -109,7 +109,11 @@ def server() -> Iterator[Habits]:
                 return
             self.wfile.write(body)
 
-    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that hangs up in the middle is what many of these tests are about."""
+
+    web = Server(("127.0.0.1", 0), Handler)
     habits.address = f"http://127.0.0.1:{web.server_port}"
     thread = threading.Thread(target=web.serve_forever, daemon=True)
     thread.start()

@@ -407,6 +407,19 @@ def test_arrays_of_another_form_are_told(
     assert not list(data_home.rglob("dataset.json"))
 
 
+def test_a_name_that_fits_into_no_table_is_told(
+    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _served("esca-tolkach", server, data_home, monkeypatch)
+    entry = all_datasets()["esca-tolkach"]
+    made = [replace(file, bytes=None) for file in entry.files]
+    monkeypatch.setitem(all_datasets(), "esca-tolkach", replace(entry, files=tuple(made)))
+    first = "VALSET1_UKK"
+    server.files[f"/{first}.tar"] = _tar({f"{first}/{entry.classes[0]}/\udcff.0.jpg": _png(0, "JPEG")})
+    with pytest.raises(HistobenchError, match="is not UTF-8"):
+        get("esca-tolkach", pause=0.01)
+
+
 def test_an_hdf5_file_is_not_followed_to_others(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as box:
