@@ -82,6 +82,7 @@ def test_a_dataframe_is_a_dataset(tiles: Path, tmp_path: Path, monkeypatch: pyte
         hb.load_dataset(table[["path"]])
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_per_number(bench: hb.Benchmark) -> None:
     table = bench.table()
     assert set(table["encoder"]) == {"efficientnet-lite0", "tiny-vl"}
@@ -93,6 +94,7 @@ def test_the_table_has_a_row_per_number(bench: hb.Benchmark) -> None:
     assert "efficientnet-lite0" in bench._repr_html_()
 
 
+@pytest.mark.slow
 def test_the_parquet_file_at_the_top_is_the_table(bench: hb.Benchmark) -> None:
     table = bench.table()
     stored = pd.read_parquet(bench.folder / "results.parquet", partitioning=None)
@@ -101,6 +103,7 @@ def test_the_parquet_file_at_the_top_is_the_table(bench: hb.Benchmark) -> None:
     assert len(hb.open_results(bench.folder).table()) == len(table)
 
 
+@pytest.mark.slow
 def test_pairs_are_compared_and_printed(bench: hb.Benchmark) -> None:
     compared = bench.compare(metric="balanced_accuracy", task="KNN")
     frame = compared.frame()
@@ -112,6 +115,7 @@ def test_pairs_are_compared_and_printed(bench: hb.Benchmark) -> None:
     assert "<table" in compared._repr_html_()
 
 
+@pytest.mark.slow
 def test_predictions_are_a_frame_of_probabilities(bench: hb.Benchmark) -> None:
     frame = bench.predictions("tiny-vl", task="KNN")
     classes = frame.columns[4:]
@@ -123,6 +127,7 @@ def test_predictions_are_a_frame_of_probabilities(bench: hb.Benchmark) -> None:
         bench.predictions("tiny-vl", task="Few-shot")
 
 
+@pytest.mark.slow
 def test_figures_are_drawn(bench: hb.Benchmark) -> None:
     for axes in (
         bench.plot.leaderboard(task="KNN"),

@@ -19,6 +19,7 @@ def _histobench(*arguments: str, stdout: int, **environment: str) -> subprocess.
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--version",), ("power", "--help")])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_has_gone_is_no_error(arguments: tuple[str, ...], unbuffered: str) -> None:

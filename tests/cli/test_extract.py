@@ -185,6 +185,7 @@ def test_listing_the_cache_does_not_import_torch(data: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1]) is False
 
 
+@pytest.mark.slow
 def test_a_class_that_is_only_in_the_test_set_is_an_error_before_anything_is_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def test_the_readme_table_is_the_generated_one(capsys: pytest.CaptureFixture[str
     assert table in readme
 
 
+@pytest.mark.slow
 def test_models_does_not_import_torch() -> None:
     code = (
         "import sys, contextlib, io\n"

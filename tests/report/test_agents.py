@@ -17,6 +17,7 @@ from histobench.report.agent_runs import find_agent_runs
 DataOf = Callable[[Path, str], Any]
 
 
+@pytest.mark.slow
 def test_runs_are_grouped_by_agent_expert_and_budget(results: Path) -> None:
     runs, problems = find_agent_runs(results)
     assert problems == []
@@ -124,6 +125,7 @@ def test_pictures_that_an_agent_was_shown_stand_in_its_conversation(
         assert picture.getpixel((5, 5))[0] > 180
 
 
+@pytest.mark.slow
 def test_published_recordings_give_the_published_rates(
     shared_dir: Path, tmp_path: Path, data_of: DataOf
 ) -> None:

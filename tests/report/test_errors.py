@@ -65,6 +65,7 @@ def test_a_mistake_is_one_line_with_advice(
     assert (Path(places["other"]) / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("added", ["thesis.txt", ".git", "results"])
 def test_what_was_put_into_a_site_is_not_lost_with_it(
     results: Path, tmp_path: Path, added: str, capsys: pytest.CaptureFixture[str]

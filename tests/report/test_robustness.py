@@ -49,6 +49,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_page_of_a_dataset_gets_every_encoder_and_measure(results: Path) -> None:
     (table,) = robustness_payload("tissue", stored_tables(results))
     assert (table["column"], table["encoders"]) == ("scanner", ["steady", "swayed"])

@@ -158,6 +158,7 @@ def test_an_empty_folder_is_an_error_with_advice(tmp_path: Path) -> None:
         build_site(tmp_path / "nowhere", tmp_path / "site")
 
 
+@pytest.mark.slow
 def test_only_a_site_is_ever_replaced(results: Path, tmp_path: Path) -> None:
     folder = one_run(results, tmp_path / "r")
     precious = tmp_path / "thesis"
@@ -247,6 +248,7 @@ def test_images_for_unknown_datasets_are_refused(results: Path, tmp_path: Path) 
         image_sources(["a=x", "a=y"])
 
 
+@pytest.mark.slow
 def test_methods_say_what_was_done(site: Path, data_of: DataOf) -> None:
     methods = data_of(site, "methods")
     paragraph = methods["paragraph"]

@@ -70,6 +70,7 @@ def test_macro_auroc_is_scikit_learns() -> None:
     assert delong_auroc(scores, labels).value == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_macro_variance_is_the_variance_over_simulated_test_sets() -> None:
     generator = np.random.default_rng(3)
     labels = np.repeat([0, 1, 2, 3], [60, 40, 30, 20])
@@ -79,6 +80,7 @@ def test_macro_variance_is_the_variance_over_simulated_test_sets() -> None:
     )
 
 
+@pytest.mark.slow
 def test_95_percent_intervals_of_the_macro_auroc_cover_in_93_to_97_percent() -> None:
     generator = np.random.default_rng(4)
     big = np.repeat([0, 1, 2, 3], 20_000)
@@ -121,6 +123,7 @@ def test_clusters_of_one_sample_change_little_and_copies_change_nothing() -> Non
     )
 
 
+@pytest.mark.slow
 def test_few_clusters_claim_hardly_more_than_many() -> None:
     generator = np.random.default_rng(8)
     cluster = np.repeat(np.arange(5), 32)

@@ -40,9 +40,11 @@ def false_claims(correlation: float) -> float:
     return float(np.mean([(holm(row) <= 0.05).any() for row in 2 * stats.norm.sf(np.abs(z))]))
 
 
+@pytest.mark.slow
 def test_the_chance_of_any_false_claim_is_that_of_theory_for_independent_tests() -> None:
     assert false_claims(0.0) == pytest.approx(1 - (1 - 0.05 / 10) ** 10, abs=0.004)
 
 
+@pytest.mark.slow
 def test_dependent_tests_make_fewer_false_claims() -> None:
     assert 0.005 < false_claims(0.8) <= 0.05

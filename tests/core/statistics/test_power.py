@@ -80,6 +80,7 @@ def test_needed_units_agree_with_mcnemars_closed_form_for_accuracy() -> None:
     assert result.simulated
 
 
+@pytest.mark.slow
 def test_present_power_and_detectable_difference_fit_together() -> None:
     generator = np.random.default_rng(3)
     first, second = generator.random((2, 300))
@@ -91,6 +92,7 @@ def test_present_power_and_detectable_difference_fit_together() -> None:
     assert again.units_needed == pytest.approx(300, rel=0.08)
 
 
+@pytest.mark.slow
 def test_dependent_images_need_more_patients_than_independent_ones() -> None:
     generator = np.random.default_rng(4)
     patients = np.repeat(np.arange(80), 5)

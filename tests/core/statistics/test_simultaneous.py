@@ -102,6 +102,7 @@ def test_rank_intervals_count_who_is_better_and_who_is_worse() -> None:
         assert found[k].tolist() == [1 + ahead, 8 - behind]
 
 
+@pytest.mark.slow
 def test_true_ranks_lie_in_all_intervals_together() -> None:
     generator = np.random.default_rng(5)
     truth = np.array([0.0, 0.0, 0.3, 0.3, 1.0, 2.0])

@@ -44,6 +44,7 @@ def test_the_5x2cv_f_is_alpaydins_formula_written_out() -> None:
         five_by_two_f(differences[:4])
 
 
+@pytest.mark.slow
 def test_equal_models_are_rarely_told_apart_where_the_plain_t_test_often_does() -> None:
     """Two noisy learners of equal worth, five repeats of five folds on one small sample."""
     rng = np.random.default_rng(5)

@@ -429,6 +429,7 @@ def test_a_key_in_what_a_model_says_is_hidden(
     assert endpoint.ask(HISTORY).text == "You are Bearer [hidden]."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("api", "path"),
     [

@@ -99,6 +99,7 @@ def _recordings(shared: Path) -> list[Path]:
     return sorted((shared / "mint" / "replay").glob("*.k5.jsonl.gz"))
 
 
+@pytest.mark.slow
 def test_every_recorded_episode_gives_the_recorded_books(reference_dir: Path) -> None:
     episodes = 0
     for path in _recordings(reference_dir):

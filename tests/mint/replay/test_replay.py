@@ -173,6 +173,7 @@ TEXT = st.text() | st.lists(
 ).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(TEXT, TEXT)
 def test_comparing_goes_both_ways(one: str, other: str) -> None:
@@ -208,6 +209,7 @@ def test_the_verb_prints_the_gates_and_fails_with_them(
     assert main([*arguments, str(folder), "--models", "n"]) == 2
 
 
+@pytest.mark.slow
 def test_every_recorded_answer_is_judged_as_it_was(shared_dir: Path) -> None:
     tasks = {
         (dataset.name, task.task_id): task

@@ -165,6 +165,7 @@ def test_episodes_of_the_starter_are_rescored_and_those_of_unknown_datasets_coun
     assert "lab" in said
 
 
+@pytest.mark.slow
 def test_both_rules_stand_side_by_side_for_recordings(
     shared_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -244,6 +244,7 @@ def test_less_than_one_is_refused(option: str, capsys: pytest.CaptureFixture[str
     assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_several_budgets_are_runs_of_their_own_and_make_a_slope(
     tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

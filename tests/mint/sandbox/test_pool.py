@@ -65,6 +65,7 @@ def test_results_of_tools_that_no_message_can_hold_are_cut_or_refused(bare_pool:
         assert episode.run_cell("print(len(long()))").text == "262144\n"
 
 
+@pytest.mark.slow
 def test_a_lost_zygote_is_replaced(bare_pool: SandboxPool) -> None:
     with open_sandbox(bare_pool.backend, preload=(), shell="plain", warm=1) as pool:
         episode = pool.episode()

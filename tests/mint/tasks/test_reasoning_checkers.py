@@ -44,6 +44,7 @@ def answers(reference_dir: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "key"), [("published", "verdict"), ("recorded", "verdict_legacy")])
 def test_every_recorded_answer_gets_the_published_verdict(
     tasks: dict[tuple[str, Any], Task], answers: list[dict[str, Any]], rule: Rule, key: str

@@ -105,6 +105,7 @@ def test_a_passing_fault_is_tried_again(site: _Site, fault: tuple[int, str]) -> 
     assert "first planet" in _live(site).search("mercury")
 
 
+@pytest.mark.slow
 def test_a_lasting_fault_is_an_error_in_the_agents_code_and_is_not_remembered(site: _Site) -> None:
     site.faults = [(500, "down")] * 4
     live = _live(site)

@@ -195,6 +195,7 @@ def test_one_group_alone_gives_no_interval(write_run: Write, simulate: Simulate)
     assert entry["reason"] == "a single unit cannot be resampled"
 
 
+@pytest.mark.slow
 def test_the_script_runs_as_a_user_runs_it(write_run: Write) -> None:
     results = write_run("a")
     command = [sys.executable, str(SCRIPT), "--results_dir", str(results), "--n_bootstrap", "50"]

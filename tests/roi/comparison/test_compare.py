@@ -73,6 +73,7 @@ def test_a_pair_seen_from_the_other_side_has_the_opposite_difference(three: Path
     assert there.p_value == back.p_value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "auroc", "log_loss"])
 @pytest.mark.parametrize("groups", [True, False])
 def test_an_interval_excludes_zero_exactly_where_its_p_value_is_below_alpha(
@@ -261,6 +262,7 @@ def test_over_datasets_there_are_ranks_friedman_and_wins(many_datasets: Path) ->
     assert ranking.groups == (("strong", "middle"), ("middle", "weak"))
 
 
+@pytest.mark.slow
 def test_for_a_loss_wins_are_lower_values(many_datasets: Path) -> None:
     ranking = compare(many_datasets, metric="log_loss", n_bootstrap=200).ranking
     assert ranking is not None
@@ -268,6 +270,7 @@ def test_for_a_loss_wins_are_lower_values(many_datasets: Path) -> None:
     assert ranking.win_tie_loss.wins[0, 2] == 6
 
 
+@pytest.mark.slow
 def test_all_four_forms_are_written_and_agree(
     many_datasets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -336,6 +339,7 @@ def test_a_named_test_decides_instead(three: Path) -> None:
     assert [pair.holds for pair in table.pairs] == [pair.p_adjusted <= 0.05 for pair in table.pairs]
 
 
+@pytest.mark.slow
 def test_a_dataset_that_hardly_anybody_was_run_on_does_not_empty_the_ranking(
     many_datasets: Path, write_run: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,7 @@ def reported(kept: EpisodePredictions, images: np.ndarray, episodes: np.ndarray)
     return float(np.mean(scores))
 
 
+@pytest.mark.slow
 def test_the_variance_is_that_of_a_plain_loop_over_patients_and_episodes() -> None:
     kept, groups = simulated()
     everyone, every_episode = np.arange(90), np.arange(12)

@@ -21,6 +21,7 @@ def counts() -> np.ndarray:
     return np.random.default_rng(0).multinomial(150, np.full(150, 1 / 150), size=7).astype(np.int32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 def test_one_metric_of_two_runs_is_that_of_each_run_alone(
     metric: str, simulate: Simulate, counts: np.ndarray

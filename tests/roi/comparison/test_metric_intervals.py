@@ -51,6 +51,7 @@ def test_accuracy_and_recall_over_images_are_wilsons() -> None:
     assert (found["recall@1"].low, found["recall@1"].high) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_over_groups_the_interval_is_the_jackknife_written_out() -> None:
     run = _predictions(groups=14)
     found = run_metric_intervals(run)

@@ -26,6 +26,7 @@ def two(write_run: Write) -> Path:
     return write_run("b", 1.4, n=600)
 
 
+@pytest.mark.slow
 def test_accuracy_is_planned_by_simulation_and_by_mcnemars_formula(two: Path) -> None:
     plan = plan_test_set(load_runs(two), PowerSettings("accuracy", delta=0.05, n_bootstrap=2000))
     first, second = (run.predictions for run in load_runs(two))

@@ -67,6 +67,7 @@ def test_names_may_contain_commas_and_colons(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @quick
 @given(names=CLASS_LISTS, newline=st.sampled_from(["\n", "\r\n", "\r"]), data=st.data())
 def test_name_and_id_lines_in_any_order_give_back_any_names(
@@ -77,6 +78,7 @@ def test_name_and_id_lines_in_any_order_give_back_any_names(
     assert read_class_map(write(tmp_path, text)) == tuple(names)
 
 
+@pytest.mark.slow
 @quick
 @given(names=st.lists(NAMES.filter(lambda n: not n[-1].isdecimal()), min_size=1, max_size=8, unique=True))
 def test_id_and_name_lines_give_back_any_names(tmp_path: Path, names: list[str]) -> None:

@@ -230,6 +230,7 @@ PATHS = st.text(
 ).filter(lambda text: text not in (".", "..", "nan", "NaN") and not text.startswith(("~", "/", "\ufeff")))
 
 
+@pytest.mark.slow
 @quick
 @given(
     rows=st.lists(

@@ -363,6 +363,7 @@ def test_a_truncated_file_is_an_error_that_names_it(tmp_path: Path, kind: str) -
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_flipped_bytes_never_give_anything_but_an_image_or_an_error(tmp_path: Path) -> None:
     generator = np.random.default_rng(1)

@@ -88,6 +88,7 @@ def test_yaml_does_not_turn_class_names_into_truth_values_or_numbers(tmp_path: P
     assert prompts.first == ("none", "one")
 
 
+@pytest.mark.slow
 @quick
 @given(
     names=st.lists(

@@ -44,6 +44,7 @@ def badness(assignment: tuple[int, ...], counts: list[list[int]], shares: tuple[
     return total
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(labelled=LABELLED, shares=SHARES, seed=st.integers(0, 5))
 def test_no_group_is_in_two_splits_and_no_image_is_lost(
@@ -61,6 +62,7 @@ def test_no_group_is_in_two_splits_and_no_image_is_lost(
                 assert owner.setdefault(image.group, split) == split
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(labelled=LABELLED, shares=SHARES, seed=st.integers(0, 5), shuffle=st.randoms())
 def test_the_split_does_not_depend_on_the_order_of_the_images(
@@ -75,6 +77,7 @@ def test_the_split_does_not_depend_on_the_order_of_the_images(
     assert split_images(images, shares, seed=seed) == split_images(other, shares, seed=seed)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     counts=st.lists(

@@ -59,6 +59,7 @@ def test_an_encoder_is_frozen_in_eval_mode_and_knows_what_made_its_features() ->
     assert encoder.identity["variant"] == "default"
 
 
+@pytest.mark.slow
 def test_a_size_the_network_cannot_take_is_refused_with_the_sizes_it_can() -> None:
     with pytest.raises(HistobenchError, match=r"multiples of 16 \(nearest: 224, 240; its own: 224\)"):
         create_encoder("random-vit", resize_size=225)

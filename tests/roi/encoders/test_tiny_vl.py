@@ -81,6 +81,7 @@ def test_zero_shot_names_most_fresh_synthetic_tiles(encoder: TinyVLEncoder, samp
     assert _accuracy(probabilities, labels) > 0.6  # chance is 1/9
 
 
+@pytest.mark.slow
 def test_other_words_for_the_classes_work_too(encoder: TinyVLEncoder, sample) -> None:
     tiles, labels = sample
     features = _features(encoder, tiles)
@@ -99,6 +100,7 @@ def test_other_words_for_the_classes_work_too(encoder: TinyVLEncoder, sample) ->
         assert _accuracy(encoder.run_zero_shot(prompts, features, "cpu"), labels) > 0.5
 
 
+@pytest.mark.slow
 def test_untrained_weights_know_nothing(sample) -> None:
     tiles, labels = sample
     torch.manual_seed(0)
@@ -128,12 +130,14 @@ def test_zero_shot_is_the_scaled_cosine_of_projections(encoder: TinyVLEncoder, s
     )
 
 
+@pytest.mark.slow
 def test_a_class_may_have_several_prompts(encoder: TinyVLEncoder, sample) -> None:
     tiles, labels = sample
     ensemble = [[TEMPLATES[k].format(name) for k in (0, 5, 9) for name in NAMES[c][:3]] for c in CLASSES]
     assert _accuracy(encoder.run_zero_shot(ensemble, _features(encoder, tiles), "cpu"), labels) > 0.6
 
 
+@pytest.mark.slow
 def test_the_batch_does_not_change_a_feature(encoder: TinyVLEncoder, sample) -> None:
     tiles = sample[0][:12]
     together = _features(encoder, tiles)

@@ -147,6 +147,7 @@ def sharded(folder: Path, seed: int) -> Path:
     return index
 
 
+@pytest.mark.slow
 def test_the_identity_of_a_sharded_checkpoint_covers_every_shard(tmp_path: Path) -> None:
     first, second = sharded(tmp_path / "a", seed=1), sharded(tmp_path / "b", seed=2)
     assert first.read_bytes() == second.read_bytes()
@@ -205,6 +206,7 @@ def test_another_encoders_published_file_is_recognised_and_refused(
     construct(replace(lunit, source=kaiko.source), weights=str(checkpoint), depth=1)
 
 
+@pytest.mark.slow
 def test_a_folder_without_the_weights_is_an_error_and_not_a_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

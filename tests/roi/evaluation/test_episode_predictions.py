@@ -105,6 +105,7 @@ def test_half_precision_keeps_the_order_of_sure_and_of_undecided_scores() -> Non
     assert len(np.unique(log_odds_of(nine)[:, 0])) == 2
 
 
+@pytest.mark.slow
 def test_predictions_of_another_evaluation_are_not_taken_for_these(
     request_: EvaluationRequest, tmp_path: Path
 ) -> None:

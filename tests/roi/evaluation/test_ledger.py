@@ -38,6 +38,7 @@ def test_a_finished_task_is_left_alone(request_: EvaluationRequest) -> None:
     assert not done_again(request_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "correction",
     [

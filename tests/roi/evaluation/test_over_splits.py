@@ -119,12 +119,14 @@ def test_the_comparison_is_that_of_the_values_of_the_splits(results: Path) -> No
     json.dumps(as_plain(table), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_what_was_done_is_not_done_again(results: Path) -> None:
     request = request_of(results, "good", 3.0)
     again = evaluate_over_splits(request, Scheme(5, 2), resume=True)
     assert all(part.unchanged == ("KNN", "Proto") and not part.rows for part in again)
 
 
+@pytest.mark.slow
 def test_other_folds_are_refused(results: Path) -> None:
     request = replace(request_of(results, "other", 2.0), seed=3)
     evaluate_over_splits(request, Scheme(5, 2))
@@ -161,6 +163,7 @@ def test_groups_that_are_known_for_a_part_only_are_refused(tmp_path: Path) -> No
         evaluate_over_splits(replace(request, test=replace(request.test, groups=None)), Scheme(5, 2))
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for encoder, skill in (("good", 3.0), ("poor", 1.2)):
         for part, n in (("train", 72), ("test", 36)):

@@ -99,6 +99,7 @@ def test_an_alias_names_the_same_encoder() -> None:
     assert _zoo_entry("own.py:Own") is None
 
 
+@pytest.mark.slow
 def test_a_users_own_class_with_a_plain_transform_runs_zero_shot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_files_have_the_documented_names_and_metadata(
     assert metadata["encoder_fingerprint"] == load(train.path).metadata["encoder_fingerprint"]
 
 
+@pytest.mark.slow
 def test_several_encoders_share_one_pass_and_give_what_each_gives_alone(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def test_other_weights_size_or_precision_are_other_features(
         assert [item.computed for item in run(dataset, encoder, tmp_path / "out", **settings)] == [6, 3]
 
 
+@pytest.mark.slow
 def test_a_precision_that_would_change_the_features_is_not_used(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,6 +285,7 @@ def test_a_large_set_is_put_together_on_disk_with_the_same_bytes(
     assert in_memory == on_disk
 
 
+@pytest.mark.slow
 def test_images_in_tar_files_give_the_features_of_the_same_files(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ def test_folding_is_refused_where_it_would_change_the_features() -> None:
     assert fused(nn.Conv2d(3, 4, 3).eval(), torch.rand(1, 3, 8, 8)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "tf_efficientnet_lite0"])
 def test_timm_networks_are_folded_completely(name: str) -> None:
     import timm
@@ -237,6 +238,7 @@ class Late(Pending):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Pending, Late])
 def test_a_device_that_is_behind_changes_nothing(
     make_dataset: Callable[..., RoiDataset],

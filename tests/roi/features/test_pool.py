@@ -54,6 +54,7 @@ def pixels_of(ref: ImageRef) -> np.ndarray:
     return SPEC.crop_pixels(Image.open(ref.file))
 
 
+@pytest.mark.slow
 def test_hashes_are_those_of_the_bytes(images: list[ImageRef]) -> None:
     pool = ProcessPool(2)
     try:
@@ -64,6 +65,7 @@ def test_hashes_are_those_of_the_bytes(images: list[ImageRef]) -> None:
     assert hashes[-1] == Failure("the file does not exist", lasting=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [ProcessPool, ThreadPool])
 def test_batches_come_in_order_with_the_right_pixels(images: list[ImageRef], kind: type) -> None:
     pool = kind(2)
@@ -107,6 +109,7 @@ def test_jpeg_tiles_have_pillows_pixels_and_damaged_ones_are_told(
         np.testing.assert_array_equal(batch.pixels[0][row], np.asarray(Image.open(refs[row].file)))
 
 
+@pytest.mark.slow
 def test_a_second_loader_of_a_pool_has_batches_of_its_own_size(images: list[ImageRef]) -> None:
     pool = ProcessPool(1)
     keys = [digest(ref.read()) for ref in images]
@@ -149,6 +152,7 @@ def test_whoever_stops_early_leaves_no_job_at_work(images: list[ImageRef]) -> No
         pool.close()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_its_jobs_are_done_again(images: list[ImageRef]) -> None:
     pool = ProcessPool(1)
     try:

@@ -150,6 +150,7 @@ def test_a_decision_that_cannot_be_read_now_is_not_made_again(tmp_path: Path, fa
         cache.decision("precision")
 
 
+@pytest.mark.slow
 def test_putting_a_set_together_does_not_hold_it_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

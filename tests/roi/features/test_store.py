@@ -54,6 +54,7 @@ def test_equal_sets_are_equal_files_whatever_their_names(tmp_path: Path) -> None
     assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_changes_what_is_read(tmp_path: Path) -> None:
     path = save(make(40, 6, encoder="e", classes=["a", "b"]), tmp_path / "f.pt")
     whole = path.read_bytes()

@@ -103,6 +103,7 @@ class ColourHist(BasePatchEncoder):
 """
 
 
+@pytest.mark.slow
 def test_two_encoder_classes_of_one_name_are_refused_or_have_one_spelling_each_everywhere(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

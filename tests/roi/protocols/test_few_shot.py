@@ -33,6 +33,7 @@ def slow_episode(train: np.ndarray, supports: np.ndarray, queries: np.ndarray) -
     return np.array(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "shot"), [(2, 1), (3, 4), (5, 2)])
 @pytest.mark.parametrize("memory", [1, 2**28])
 def test_every_episode_equals_a_loop(way: int, shot: int, memory: int) -> None:

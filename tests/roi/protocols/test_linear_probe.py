@@ -52,6 +52,7 @@ def test_the_solver_reaches_the_minimum_of_a_general_optimiser(penalty: Penalty)
     assert solution.converged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "d"), [(300, 20), (60, 90), (5000, 30)])
 def test_the_gradient_vanishes_at_the_solution(n: int, d: int) -> None:
     x, y = data(n, d)
@@ -63,6 +64,7 @@ def test_the_gradient_vanishes_at_the_solution(n: int, d: int) -> None:
     assert float(gradient.norm()) < 1e-5
 
 
+@pytest.mark.slow
 def test_large_problems_in_float32_agree_with_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = data(3000, 24)
     exact = fit_softmax(x, y, n_classes=4, penalty=Penalty("norm", 0.02))
@@ -89,6 +91,7 @@ def test_a_strong_penalty_leaves_the_class_frequencies() -> None:
     torch.testing.assert_close(solution.probabilities(x[:1])[0], frequency)
 
 
+@pytest.mark.slow
 def test_use_sklearn_really_uses_scikit_learn() -> None:
     x, y = data()
     outcome = linear_probe(x[:200], y[:200], x[200:], n_classes=4, use_sklearn=True)
@@ -98,6 +101,7 @@ def test_use_sklearn_really_uses_scikit_learn() -> None:
     np.testing.assert_array_equal(outcome.probabilities, model.predict_proba(x[200:].numpy()))
 
 
+@pytest.mark.slow
 def test_too_few_iterations_are_reported() -> None:
     x, y = data(4000, 40)
     x = x * torch.logspace(2, -2, 40)
@@ -106,6 +110,7 @@ def test_too_few_iterations_are_reported() -> None:
         assert "after 1 iterations" in outcome.info["warnings"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_sklearn", [False, True])
 def test_a_class_without_training_images_has_probability_zero(use_sklearn: bool) -> None:
     x, y = data(c=3)
@@ -117,6 +122,7 @@ def test_a_class_without_training_images_has_probability_zero(use_sklearn: bool)
     assert (alone.predicted == 2).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_sklearn", [False, True])
 def test_a_class_of_the_map_without_training_images_does_not_change_the_penalty(use_sklearn: bool) -> None:
     x, y = data(c=3)

@@ -45,6 +45,7 @@ def test_an_unknown_preset_is_refused_with_the_nearest_name() -> None:
         get_preset("thundr")
 
 
+@pytest.mark.slow
 def test_nine_heads_are_nine_separate_adam_trainings(blobs: tuple[Split, Split, Split]) -> None:
     (x, y), (v, vy), (t, _) = blobs
     ours = thunder.nine_heads(x, y, v, vy, t, n_classes=3, epochs=4, batch_size=32, seed=5)
@@ -131,6 +132,7 @@ def test_the_chosen_c_gives_scikit_learns_probabilities(blobs: tuple[Split, Spli
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [(0, 1), (0, 2)])
 def test_c_is_scikit_learns_with_two_classes_too(
     blobs: tuple[Split, Split, Split], classes: tuple[int, int]

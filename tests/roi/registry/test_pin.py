@@ -78,6 +78,7 @@ def test_a_checksum_that_the_host_contradicts_is_an_error(server: Habits) -> Non
         pinned(_entry(homepage, md5="1" * 32), apis={"zenodo": f"{server.address}/"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer", [b'{"message": "moved"}', b'{"files": [{"checksum": 5}]}', b"[" * 9_000, b"\xff", b""]
 )

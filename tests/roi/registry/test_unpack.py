@@ -63,6 +63,7 @@ def test_links_inside_of_the_folder_are_left_out(tmp_path: Path) -> None:
     assert open_tree([archive], tmp_path).names == ("a/b.png",)
 
 
+@pytest.mark.slow
 def test_a_bomb_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpack, "GROWTH_FREE", 1 << 20)
     archive = _tar(tmp_path / "a.tar.gz", {"a.png": bytes(40 << 20)})

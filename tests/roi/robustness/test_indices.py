@@ -79,6 +79,7 @@ def test_the_chosen_k_is_cromas(seed: int) -> None:
     assert robustness_index(near, label, site, k=k).value == pytest.approx(judge.value, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("m", [1, 5])
 def test_croma_equals_croma(seed: int, m: int) -> None:

@@ -33,6 +33,7 @@ def _made(seed: int = 0, *, label_pull: float = 1.0, site_pull: float = 1.0, n: 
     return x, label, site, group
 
 
+@pytest.mark.slow
 def test_the_site_is_read_where_it_is_there_and_not_where_it_is_not() -> None:
     x, _, site, group = _made(site_pull=2.0)
     assert site_probe(x, site, group).auroc > 0.95
@@ -40,6 +41,7 @@ def test_the_site_is_read_where_it_is_there_and_not_where_it_is_not() -> None:
     assert abs(site_probe(x, site, group).auroc - 0.5) < 0.12
 
 
+@pytest.mark.slow
 def test_the_site_probe_is_scikit_learns_with_the_scaler_inside_of_the_folds() -> None:
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedGroupKFold, cross_val_score

@@ -48,6 +48,7 @@ def made(
     )
 
 
+@pytest.mark.slow
 def test_the_pull_of_the_site_shows_in_every_measure() -> None:
     free = robustness_by(made(site_pull=0.0), "scanner", CLASSES, QUICK).pack.measures
     pulled = robustness_by(made(site_pull=9.0), "scanner", CLASSES, QUICK).pack.measures
@@ -122,6 +123,7 @@ def test_redrawn_measures_equal_those_of_repeated_images() -> None:
         assert areas[row] == pytest.approx(judge)
 
 
+@pytest.mark.slow
 def test_the_task_writes_one_file_per_column_and_is_not_done_twice(tmp_path: Path) -> None:
     request = EvaluationRequest(("Robustness", "Proto"), made(), made(split="test"), tmp_path)
     done = evaluate(request, resume=True)
@@ -135,6 +137,7 @@ def test_the_task_writes_one_file_per_column_and_is_not_done_twice(tmp_path: Pat
     assert "name no site" in skipped["Robustness"]
 
 
+@pytest.mark.slow
 def test_encoders_are_compared_in_pairs_over_the_same_groups(tmp_path: Path) -> None:
     for encoder, pull in (("steady", 0.0), ("swayed", 9.0)):
         for split in ("train", "test"):

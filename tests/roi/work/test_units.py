@@ -208,6 +208,7 @@ def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: p
         assert reasons
 
 
+@pytest.mark.slow
 def test_the_status_and_its_mistakes_are_readable(
     plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

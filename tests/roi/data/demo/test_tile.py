@@ -27,6 +27,7 @@ def test_a_tile_larger_than_the_fields_still_renders() -> None:
     assert render_tile("STR", seed=0, index=0, size=PERIOD + 40).shape == (PERIOD + 40, PERIOD + 40, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("class_name", CLASSES)
 def test_the_same_arguments_give_the_same_bytes_whatever_came_before(class_name: str) -> None:
     first = render_tile(class_name, seed=5, index=11).tobytes()
@@ -35,6 +36,7 @@ def test_the_same_arguments_give_the_same_bytes_whatever_came_before(class_name:
     assert render_tile(class_name, seed=5, index=11).tobytes() == first
 
 
+@pytest.mark.slow
 def test_order_and_threads_do_not_change_a_tile() -> None:
     keys = [(name, index) for name in CLASSES for index in range(4)]
     alone = [render_tile(name, seed=1, index=index).tobytes() for name, index in keys]
@@ -115,6 +117,7 @@ def _statistics(name: str, count: int = 24) -> dict[str, float]:
     return {key: float(np.mean(values)) for key, values in whole.items()}
 
 
+@pytest.mark.slow
 def test_the_classes_differ_in_what_defines_them() -> None:
     stats = {name: _statistics(name) for name in CLASSES}
     cellular = sorted(CLASSES, key=lambda name: stats[name]["nuclei"])

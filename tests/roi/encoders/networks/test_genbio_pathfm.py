@@ -67,6 +67,7 @@ def test_feature_is_the_cls_of_red_green_and_blue_side_by_side(scramble: Any) ->
         torch.testing.assert_close(part, cls, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_tokens_are_cls_storage_and_patches() -> None:
     network = genbio_pathfm.build(depth=1).eval()
