@@ -29,10 +29,14 @@ def run(args: argparse.Namespace) -> int:
     from histobench.cli.mint_progress import progress_display
     from histobench.mint.runs.parted_run import play_part
 
+    signals = (signal.SIGTERM, signal.SIGUSR1)
+
     def stop(*_: object) -> None:
+        for number in signals:  # a second one must not disturb the end
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in signals:
         signal.signal(number, stop)
     console = open_terminal(error=True)
     try:

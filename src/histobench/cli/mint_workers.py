@@ -18,17 +18,18 @@ def run_elsewhere(args: argparse.Namespace) -> int:
     from histobench.core import ray_cluster, slurm
     from histobench.mint.runs import clusters
     from histobench.mint.runs.options import RunOptions
-    from histobench.mint.runs.parted_run import count, outcome_of, plan_parts
+    from histobench.mint.runs.parted_run import check_parts, count, outcome_of, plan_parts
     from histobench.mint.runs.play import load_cells
 
     check_engine_flags(args)
     options = RunOptions.of(args)
     jobs = slurm.read_options(args.slurm, "--slurm")
-    workers = args.workers or slurm.read_task_number(jobs.pop(slurm.TASKS, None)) or WORKERS
+    tasks = slurm.read_task_number(jobs.pop(slurm.TASKS, None))
+    workers = args.workers if args.workers is not None else tasks or WORKERS
+    check_parts(workers)
     loaded, output = load_cells(options)
     if args.engine == "slurm":
         slurm.check_options(jobs)
-        clusters.check_queue(output)
     else:
         ray_cluster.connect(args.ray_address)
     run = plan_parts(options, workers)

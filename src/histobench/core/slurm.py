@@ -97,14 +97,27 @@ def submit_array(
     return _sbatch([*flags, str(script.absolute())]).partition(";")[0]
 
 
-def queued_tasks(job: str) -> int:
-    """Tasks of a job that wait or run; 0 where Slurm does not know it or does not answer."""
+def queued_tasks(job: str, *, strict: bool = False) -> int:
+    """Tasks of a job that wait or run; 0 where Slurm does not know it, or is not here, or does not answer.
+
+    If `strict`, no answer is an error: the job may well be there.
+    """
     command = ["squeue", "--noheader", "--array", "--jobs", job, "--format=%T"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
+    except FileNotFoundError:
         return 0
-    return len(done.stdout.split()) if done.returncode == 0 else 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        if strict:
+            raise HistobenchError(f"Slurm does not say whether job {job} is over: {error}") from error
+        return 0
+    if done.returncode == 0:
+        return len(done.stdout.split())
+    if strict and "invalid job id" not in done.stderr.lower():
+        raise HistobenchError(
+            f"Slurm does not say whether job {job} is over: {' '.join(done.stderr.split())}"
+        )
+    return 0
 
 
 def _flags(options: Mapping[str, str]) -> list[str]:

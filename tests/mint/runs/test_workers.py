@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from histobench.cli.main import main
+from histobench.core.atomic import write_json
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.mint.exchange.reading import read_outcomes
@@ -20,7 +23,7 @@ from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.parted_run import count, plan_parts, play_part
 from histobench.mint.runs.play import load_cells, no_display
-from histobench.mint.runs.writers import CLAIMS, Part, spent_by_writers
+from histobench.mint.runs.writers import CLAIMS, JOB, Part, spent_by_writers
 
 EPISODES = 30
 PARTS = 3
@@ -74,15 +77,20 @@ def test_a_worker_that_is_killed_is_followed_by_one_that_plays_the_rest(
     command = [sys.executable, "-c", program, "mint", "part", str(run.file)]
     first = subprocess.Popen([*command, "0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     beside = subprocess.Popen([*command, "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    waited = threading.Event()
-    while first.poll() is None and not any(
-        path.stat().st_size for path in run.output.rglob("1of2-*/**/*.jsonl")
+    waited, deadline = threading.Event(), time.monotonic() + 600
+    while (
+        time.monotonic() < deadline
+        and first.poll() is None
+        and not any(path.stat().st_size for path in run.output.rglob("1of2-*/**/*.jsonl"))
     ):
         waited.wait(0.01)
     first.kill()
     first.wait()
-    subprocess.run([*command, "0"], check=True, capture_output=True, timeout=600)
-    assert beside.wait(timeout=600) == 0
+    try:
+        subprocess.run([*command, "0"], check=True, capture_output=True, timeout=600)
+        assert beside.wait(timeout=600) == 0
+    finally:
+        beside.kill()
     played, _ = script.totals(run.output)
     assert sorted(played) == sorted(map(str, range(EPISODES)))
 
@@ -160,9 +168,36 @@ def test_while_workers_play_no_other_run_does(
 
 
 @pytest.mark.parametrize(
+    ("squeue", "said"),
+    [
+        ("echo PENDING; echo RUNNING", "job 7 of Slurm plays"),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", None),
+        ("echo 'slurm_load_jobs error: Unable to contact controller' >&2; exit 1", "whether job 7 is over"),
+    ],
+)
+def test_jobs_that_are_queued_count_as_workers(
+    squeue: str, said: str | None, options: RunOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = plan_parts(options, 2)
+    write_json(run.file.with_suffix(JOB), {"job": "7"})
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
+    (tmp_path / "bin" / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data), "--limit", "2"]
+    assert main(["mint", "run", *flags, "-o", str(run.output)]) == (0 if said is None else 2)
+    if said is None:
+        plan_parts(options, 2)
+    else:
+        with pytest.raises(HistobenchError, match=said):
+            plan_parts(options, 2)
+
+
+@pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["--workers", "3"], "--workers goes with --engine ray or slurm"),
+        (["--engine", "ray", "--workers", "0"], "--workers must be a number from 1 to 1000"),
         (["--slurm", "partition=x"], "--slurm goes with --engine slurm"),
         (["--engine", "slurm", "--slurm", "partition"], "expected key=value"),
         (["--engine", "ray", "--ray-address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
@@ -182,6 +217,7 @@ def test_flags_that_cannot_be_are_one_line(
     ("changed", "said"),
     [
         ({"agent": "human"}, "a human plays in one terminal"),
+        ({"agent": "local:", "feedback": "human"}, "a human plays in one terminal"),
         ({"batch": "hosted", "agent": "openai:m@http://127.0.0.1:1/v1"}, "`batch` goes with `engine` local"),
         ({"agent": "openai:m@http://127.0.0.1:1/v1?subscription-key=secret"}, "an address with a key"),
     ],

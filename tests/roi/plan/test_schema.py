@@ -13,6 +13,7 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.evaluation.request import Options
 from histobench.roi.features.settings import Settings
+from histobench.roi.plan.planner import plan_values
 from histobench.roi.plan.schema import DatasetEntry, Plan, json_schema, plan_from, read_plan
 
 ALL = """{
@@ -115,6 +116,14 @@ def test_options_of_jobs_are_a_block_or_as_the_flag_has_them(folder: Path) -> No
     said = "partition=gpu,gres=gpu:1,time=4:00:00,nodes=1"
     for given in (block, said):
         assert plan_from(_plan(folder, slurm=given), where="bench.yaml", base=folder).slurm == said
+
+
+def test_where_jobs_are_queued_does_not_make_it_another_plan(folder: Path) -> None:
+    plans = [
+        plan_from(_plan(folder, slurm=f"time={hours}:00:00"), where="bench.yaml", base=folder)
+        for hours in (4, 8)
+    ]
+    assert plan_values(plans[0], "slurm") == plan_values(plans[1], "slurm")
 
 
 def test_editors_accept_a_good_plan_and_mark_a_bad_one() -> None:

@@ -135,6 +135,20 @@ def test_results_put_beside_the_runs_of_a_plan_leave_the_table_of_everything_who
     assert len(read_rows(tmp_path / "data/enc/uni/results.parquet")) == 2
 
 
+def test_a_file_of_another_tool_with_values_of_other_kinds_does_not_end_the_table(tmp_path: Path) -> None:
+    _write(tmp_path / "data/enc/uni", _predictions())
+    path = _write(tmp_path / "data/enc/uni", _predictions(), task="Proto").complete
+    content = json.loads(path.read_text())
+    content["additional_info"] |= {"date": 20240101, "version": 2.5, "seed": 2**70}
+    path.write_text(json.dumps(content))
+    path.with_name("Proto_bootstrap_ci.json").write_text('{"metrics": [1]}')
+    rows = read_rows(write_whole_table(tmp_path), columns=WHOLE_COLUMNS)
+    assert [row["task"] for row in rows if row["task"] == "KNN"] == ["KNN", "KNN"]
+    assert {(row["date"], row["version"], row["seed"]) for row in rows if row["task"] == "Proto"} <= {
+        ("20240101", "2.5", None)
+    }
+
+
 def test_few_shot_files_lie_in_the_documented_folders(tmp_path: Path) -> None:
     files = _write(tmp_path, _predictions(), task="Few-shot", setting="2way_1shot")
     write_episodes(files, {"accuracy": np.array([0.5, np.nan, 1.0])}, info={"n_way": 2})

@@ -104,5 +104,6 @@ def play_agents(made: Any, engine: str, folder: Path) -> list[str]:
 
 
 def finished_in(output: Path) -> list[str]:
-    lines = [line for path in output.rglob("results.jsonl") for line in path.read_text().splitlines()]
+    texts = [path.read_text() for path in output.rglob("results.jsonl")]
+    lines = [line for text in texts for line in text.split("\n")[:-1]]  # the last is being written
     return [str(json.loads(line)["task"]["task_id"]) for line in lines]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from histobench.mint.results.outcome import EpisodeOutcome
 FILE = "results.jsonl"
 #: Below a folder of results: what several processes have played, each in a folder of its own.
 WRITERS = "writers"
+#: What such a folder is called.
+WRITER = re.compile(r"\d+of\d+-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -131,14 +134,16 @@ def read_files(files: Iterable[Path]) -> Iterator[tuple[Path, StoredEpisode]]:
 def _without_writer(path: Path) -> Path:
     """Where the line would stand if one process had played everything.
 
-    >>> _without_writer(Path("out/writers/1of2-ab/gpt/F=None/results.jsonl")).as_posix()
+    >>> _without_writer(Path("out/writers/1of2-0123abcd/gpt/F=None/results.jsonl")).as_posix()
     'out/gpt/F=None/results.jsonl'
+    >>> _without_writer(Path("writers/one/gpt/results.jsonl")).as_posix()
+    'writers/one/gpt/results.jsonl'
     """
     parts = path.parts
-    if WRITERS not in parts:
-        return path
-    here = len(parts) - 1 - parts[::-1].index(WRITERS)
-    return Path(*parts[:here], *parts[here + 2 :])
+    for here in range(len(parts) - 2, -1, -1):
+        if parts[here] == WRITERS and WRITER.fullmatch(parts[here + 1]):
+            return Path(*parts[:here], *parts[here + 2 :])
+    return path
 
 
 def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:

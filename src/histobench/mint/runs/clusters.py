@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,35 +10,17 @@ from pathlib import Path
 from histobench.core import slurm
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
-from histobench.core.reading import files_below, read_note
-from histobench.mint.results.stored_episode import WRITERS
-from histobench.mint.runs.parted_run import RUNS, PartedRun, play_part
+from histobench.mint.agents.spec import OWN_KEY, PLAIN_HTTP, PROVIDERS
+from histobench.mint.runs.parted_run import PartedRun, play_part
 from histobench.mint.runs.play import no_display
+from histobench.mint.runs.writers import JOB
 
-#: Ends the name of the file that tells the number of a run's job.
-JOB = ".job"
 #: How often Ray gives a part whose worker or node was lost to another.
 RETRIES = 3
 #: Seconds between two looks at how far the workers are.
-PAUSE = 1.0
+PAUSE = 5.0
 #: What a worker takes from the environment of the command; nothing of it is written down.
-ENVIRONMENT = (
-    "OPENAI_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "GEMINI_API_KEY",
-    "HISTOBENCH_API_KEY",
-    "HISTOBENCH_KEY_OVER_HTTP",
-)
-
-
-def check_queue(output: Path) -> None:
-    """Raise while jobs of an earlier command are queued: two arrays would play the same episodes."""
-    for path in files_below(output / WRITERS / RUNS, JOB, deep=False):
-        job = str((read_note(path) or {}).get("job", ""))
-        if job and (tasks := slurm.queued_tasks(job)):
-            raise HistobenchError(
-                f"job {job} of Slurm plays {output} with {tasks} tasks; wait for it, or end it: scancel {job}"
-            )
+ENVIRONMENT = (*(name for _, names in PROVIDERS.values() for name in names), OWN_KEY, PLAIN_HTTP)
 
 
 def submit(run: PartedRun, options: Mapping[str, str]) -> str:
@@ -69,10 +52,14 @@ def play_on_ray(run: PartedRun, watch: Callable[[], None]) -> list[str]:
     try:
         while waiting:
             ready, waiting = ray.wait(waiting, num_returns=1, timeout=PAUSE)
-            watch()
+            with contextlib.suppress(HistobenchError):  # a glance that fails is no reason to end the workers
+                watch()
             for one in ready:
                 try:
                     problems += [text for text in ray.get(one) if text not in problems]
+                except ray.exceptions.RayTaskError as error:
+                    cause = getattr(error, "cause", None) or error
+                    problems.append(f"a worker ended: {type(cause).__name__}: {cause}")
                 except ray.exceptions.RayError as error:
                     problems.append(f"a worker was lost {RETRIES + 1} times: {str(error).splitlines()[0]}")
     finally:

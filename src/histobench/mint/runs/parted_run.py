@@ -14,14 +14,17 @@ from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
 from histobench.core.reading import read_note
 from histobench.mint.agents.spec import parse_agent
+from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.options import RunOptions
-from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell
+from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.play import Display, Played, load_cells, open_terms, play
+from histobench.mint.runs.request import plan_expert
 from histobench.mint.runs.run import RunOutcome, place_of
 from histobench.mint.runs.tally import Tally
 from histobench.mint.runs.writers import (
+    RUNS,
     Part,
     check_alone,
     finished_by_writers,
@@ -30,10 +33,8 @@ from histobench.mint.runs.writers import (
 )
 from histobench.mint.tasks.base import Task
 
-RUNS = "runs"
 #: As many as an array of Slurm may have tasks.
 MOST_PARTS = slurm.MOST_TASKS
-NONE_GIVEN = "none"
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,15 @@ class PartedRun:
         return self.file.parent
 
 
-def plan_parts(options: RunOptions, parts: int) -> PartedRun:
-    """Check everything that can be checked here, and write down what the workers need to know."""
+def check_parts(parts: int) -> None:
+    """Raise where a run cannot have so many parts."""
     if not 1 <= parts <= MOST_PARTS:
         raise HistobenchError(f"`workers` must be a number from 1 to {MOST_PARTS}, not {parts}")
+
+
+def plan_parts(options: RunOptions, parts: int) -> PartedRun:
+    """Check everything that can be checked here, and write down what the workers need to know."""
+    check_parts(parts)
     _check_portable(options)
     loaded, output = load_cells(options)
     check_alone(output)
@@ -120,12 +126,13 @@ def _check_portable(options: RunOptions) -> None:
     if options.batch:
         raise HistobenchError("`batch` goes with `engine` local: a batch is the work of one process")
     agent = parse_agent(options.agent or "local:")
-    experts = [] if options.feedback in (NONE_GIVEN, PLACEBO) else [parse_agent(options.feedback)]
-    for address in (server.base_url for spec in (agent, *experts) for server in spec.servers):
+    expert = plan_expert(options.feedback, FeedbackKind(options.gt, "textual"))
+    asked = [agent, *([expert.spec] if expert is not None and expert.spec is not None else [])]
+    for address in (server.base_url for spec in asked for server in spec.servers):
         if address and without_credentials(address) != address:
             raise HistobenchError(
                 "an address with a key or a password in it is not written down for other machines; leave it "
                 "out and set HISTOBENCH_API_KEY"
             )
-    if agent.kind == "human":
+    if any(spec.kind == "human" for spec in asked):
         raise HistobenchError("a human plays in one terminal: `engine` local")

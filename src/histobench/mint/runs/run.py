@@ -128,6 +128,7 @@ class Run:
                     if state.broken_off:
                         self._stop_players()
         except BaseException:
+            state.broken_off = True
             shared.stopping.set()
             self._stop_players()
             for thread in threads:
@@ -278,5 +279,7 @@ def _play(job: Job, shared: RunContext, state: _Progress) -> None:
         if not shared.stopping.is_set():
             state.failed(job, error)
         return
+    if state.broken_off and not finished.success:
+        return  # whoever ended the run may have ended its sandbox first
     job.store.add(finished.episode, finished.details, finished.images)
     state.finished(success=finished.success, tokens=finished.usage.total_tokens)

@@ -12,26 +12,29 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from histobench.core import slurm
 from histobench.core.atomic import write_json
 from histobench.core.claim import STALE, holder_of, try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
 from histobench.core.reading import files_below, patiently, read_bytes, read_note, unreadable
-from histobench.mint.results.stored_episode import FILE, WRITERS
+from histobench.mint.results.stored_episode import FILE, WRITER, WRITERS
 
 SPENT = "spent.json"
 CLAIMS = "claims"
+RUNS = "runs"
+#: Ends the name of the file that tells the number of a run's job on Slurm.
+JOB = ".job"
 #: Seconds between two looks at a claim that another holds.
 PAUSE = 0.5
-_NAME = re.compile(r"\d+of\d+-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,11 @@ def open_writer(
     claims = output / WRITERS / CLAIMS
     claims.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + patience
-    while (claim := try_claim(claims / f"{part.name}.json", part=part.name)) is None:
+    path = claims / f"{part.name}.json"
+    while (claim := try_claim(path, part=part.name)) is None:
         if time.monotonic() > end:
-            raise HistobenchError(f"part {part.name} of {output} is being played by {_holders(output)[0]}")
+            holder = holder_of(path) or {}
+            raise HistobenchError(f"part {part.name} of {output} is being played by {_named(holder)}")
         time.sleep(PAUSE)
     try:
         folder = output / WRITERS / f"{part.name}-{uuid.uuid4().hex[:8]}"
@@ -90,12 +95,18 @@ def open_writer(
 
 
 def check_alone(output: Path) -> None:
-    """Raise while workers are playing here: what they are at would be played, and paid for, twice."""
+    """Raise while workers play here, or are queued: their episodes would be played, and paid for, twice."""
     if holders := _holders(output):
         raise HistobenchError(
             f"{output} is being played by {len(holders)} workers, such as {holders[0]}; wait for them, or "
             "give another `output`"
         )
+    for path in files_below(output / WRITERS / RUNS, JOB, deep=False):
+        job = str((read_note(path) or {}).get("job", ""))
+        if job and (tasks := slurm.queued_tasks(job, strict=True)):
+            raise HistobenchError(
+                f"job {job} of Slurm plays {output} with {tasks} tasks; wait for it, or end it: scancel {job}"
+            )
 
 
 def spent_by_writers(output: Path, *, besides: Writer | None = None) -> float:
@@ -115,7 +126,10 @@ def finished_by_writers(output: Path, place: str, *, and_alone: bool) -> dict[st
         files = [output / place / FILE, *files]
     finished: dict[str, bool] = {}
     for file in files:
-        finished |= _finished(file)
+        finished = {
+            **_finished(file),
+            **finished,
+        }  # of two, the first counts, as for whoever reads the results
     return finished
 
 
@@ -127,7 +141,7 @@ def _folders(output: Path) -> list[Path]:
         return []
     except OSError as error:
         raise unreadable(output / WRITERS, error) from error
-    return [output / WRITERS / name for name in sorted(names) if _NAME.fullmatch(name)]
+    return [output / WRITERS / name for name in sorted(names) if WRITER.fullmatch(name)]
 
 
 def _finished(file: Path) -> dict[str, bool]:
@@ -156,5 +170,9 @@ def _holders(output: Path) -> list[str]:
     for path in files_below(output / WRITERS / CLAIMS, ".json", deep=False):
         holder = holder_of(path)
         if holder is not None:
-            found.append(f"{holder.get('host')} (process {holder.get('pid')})")
+            found.append(_named(holder))
     return found
+
+
+def _named(holder: Mapping[str, Any]) -> str:
+    return f"{holder.get('host', 'another')} (process {holder.get('pid', 'unknown')})"

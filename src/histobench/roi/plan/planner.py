@@ -73,8 +73,9 @@ def with_full_paths(plan: Plan) -> Plan:
 
 
 def plan_values(plan: Plan, engine: str) -> dict[str, Any]:
-    """A plan as plain values, to be written down and compared."""
+    """A plan as plain values, to be written down and compared; where jobs are queued is no part of it."""
     values = {**plan.values(), "datasets": [asdict(entry) for entry in plan.datasets]}
+    del values["slurm"], values["slurm_cpu"]
     return {**_plain(values), "engine": engine}
 
 

@@ -187,7 +187,7 @@ def _job_options(value: Any, where: str) -> str:
     if not isinstance(value, str):
         for key, option in _mapping(value, where).items():
             # YAML takes 4:00:00 for 14400, which Slurm would take for minutes.
-            allowed = str if key == "time" else (str, int)
+            allowed = str if key in ("time", "time-min", "begin", "deadline") else (str, int)
             if isinstance(option, bool) or not isinstance(option, allowed) or "," in str(option):
                 found = reprlib.repr(option)
                 raise HistobenchError(

@@ -104,6 +104,9 @@ def _of_file(path: Path, rows: Callable[[StoredRun], list[dict[str, Any]]]) -> l
         # Another tool's file is no reason to fail after the work.
         log.warning("left out of %s: %s", TIDY_FILE, error)
         return []
+    except (TypeError, ValueError, AttributeError) as error:  # values of other kinds than ours
+        log.warning("left out of %s: %s (%s)", TIDY_FILE, path, error)
+        return []
 
 
 def _with_intervals(run: StoredRun) -> list[dict[str, Any]]:
@@ -127,5 +130,8 @@ def _own_rows(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _made(run: StoredRun) -> dict[str, Any]:
-    told = {name: run.info.get(name) for name in ("date", "version")}
-    return {"seed": run.identity.seed, "fingerprint": run.identity.fingerprint, **told}
+    given = {name: run.info.get(name) for name in ("date", "version")}
+    told = {name: None if value is None else str(value) for name, value in given.items()}
+    # Another tool's seed may be larger than a column holds.
+    seed = run.identity.seed if abs(run.identity.seed) < 2**63 else None
+    return {"seed": seed, "fingerprint": run.identity.fingerprint, **told}
