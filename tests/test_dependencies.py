@@ -23,8 +23,6 @@ ALLOWED = {
     "mint": {"core"},
     "core": set(),
 }
-#: the bridge between the two tracks
-BRIDGE = {"mint/tools/roi.py", "mint/tasks/roi.py"}
 NAMES_THAT_EXPLAIN_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
 
@@ -57,7 +55,7 @@ def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
         relative = path.relative_to(SOURCE).as_posix()
         for name in _imports(path):
             parts = name.split(".")
-            if relative not in BRIDGE and parts[0] == "histobench" and len(parts) > 1 and parts[1] in ALLOWED:
+            if parts[0] == "histobench" and len(parts) > 1 and parts[1] in ALLOWED:
                 assert parts[1] == room or parts[1] in ALLOWED[room], f"{relative} imports {name}"
 
 
