@@ -143,7 +143,7 @@ class KNN(_Remembering):
 
         if self.n_neighbors < 1:
             raise ValueError(f"n_neighbors must be at least 1, found {self.n_neighbors!r}")
-        votes = min(self.n_neighbors, len(self._train))
+        votes = min(int(self.n_neighbors), len(self._train))  # NumPy has integers of its own
         found = knn(self._train, self._labels, _tensor(X), n_classes=len(self.classes_), n_neighbors=votes)
         return found.probabilities, found.predicted
 

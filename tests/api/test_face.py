@@ -264,3 +264,50 @@ def test_sites_come_from_columns_and_from_paths(tiles: Path) -> None:
     assert all(dict(image.sites)["kind"] in ("train", "test") for image in named.roi.splits["train"])
     with pytest.raises(hb.HistobenchError, match="no column 'batch'"):
         hb.load_dataset(frame, site_columns=["batch"])
+
+
+@pytest.fixture
+def undivided(tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+    """The tiles without splits, of thirty patients with two slides each."""
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    frame = pd.read_csv(tiles)[["image_path", "label"]]
+    frame["image_path"] = [str(tiles.parent / path) for path in frame["image_path"]]
+    number = np.arange(len(frame)) // 9
+    frame["slide"] = [f"{n}-{row % 2}" for row, n in enumerate(number)]
+    frame["patient"] = number
+    return frame
+
+
+def test_a_run_has_the_split_that_was_looked_at(undivided: pd.DataFrame, tmp_path: Path) -> None:
+    data = hb.load_dataset(undivided, split="0.6/0.4", seed=7)
+    bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20)
+    frame = data.frame()
+    tested = {Path(path).name for path in frame[frame["split"] == "test"]["image"]}
+    shown = bench.predictions("tiny-vl", task="Proto")["image"]
+    assert {Path(path).name for path in shown} == tested
+    with pytest.raises(hb.HistobenchError, match="seed: datasets were split with 7, the run is asked for 3"):
+        hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "other", seed=3)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_patient_is_the_group_also_where_slides_stand_first(undivided: pd.DataFrame) -> None:
+    frame = hb.load_dataset(undivided, split="0.6/0.4").frame()
+    assert frame["group"].nunique() == undivided["patient"].nunique()
+    assert (frame.groupby("group")["split"].nunique() == 1).all()
+
+
+@pytest.mark.parametrize("mode", ["I;16", "RGBA", "LA", "P", "CMYK", "turned"])
+def test_a_picture_embeds_as_its_file_does(mode: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / ("picture.tif" if mode == "CMYK" else "picture.png")
+    if mode == "I;16":
+        Image.fromarray(rng.integers(0, 65536, (64, 48), dtype=np.uint16)).save(path)
+    else:
+        colour = Image.fromarray(rng.integers(0, 256, (64, 48, 4), dtype=np.uint8), "RGBA")
+        exif = Image.Exif()
+        exif[0x0112] = 6 if mode == "turned" else 1
+        (colour.convert("RGB") if mode in ("CMYK", "P", "turned") else colour).convert(
+            "RGB" if mode == "turned" else mode
+        ).save(path, exif=exif)
+    encoder = hb.create_encoder("tiny-vl", device="cpu")
+    np.testing.assert_array_equal(encoder.embed([path]), encoder.embed([Image.open(path)]))

@@ -40,7 +40,9 @@ def run(
     from histobench.roi.work.engines.engine import Display
 
     several = [data] if isinstance(data, str | Path | Dataset) else list(data)
+    drawn = {item.seed for item in several if isinstance(item, Dataset) and item.seed is not None}
     values: dict[str, Any] = {
+        **({"seed": _one_seed(drawn, settings.get("seed"))} if drawn else {}),
         "datasets": [dict(item.source) if isinstance(item, Dataset) else str(item) for item in several],
         "encoders": [encoders] if isinstance(encoders, str) else list(encoders),
         "results": str(Path(results).absolute()),
@@ -58,6 +60,18 @@ def run(
             f"{reasons[0].job}: {reasons[0].reason}" if reasons else "there was nothing to do"
         )
     return open_results(plan.results)
+
+
+def _one_seed(drawn: set[int], asked: int | None) -> int:
+    """The seed that datasets were split with; a run with another one would split them anew, unseen."""
+    seeds = drawn if asked is None else {*drawn, asked}
+    if len(seeds) > 1:
+        raise HistobenchError(
+            f"seed: datasets were split with {', '.join(map(str, sorted(drawn)))}"
+            + ("" if asked is None else f", the run is asked for {asked}")
+            + "; load them with the seed of the run"
+        )
+    return seeds.pop()
 
 
 def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:

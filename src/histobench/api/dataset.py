@@ -34,6 +34,7 @@ class Dataset:
 
     reading: Reading
     source: Mapping[str, Any]
+    seed: int | None = None  # of the split, where one was drawn
 
     @property
     def name(self) -> str:
@@ -143,7 +144,8 @@ def load_dataset(
         seed=seed,
     ).read()
     reading.checked()
-    return Dataset(reading, {key: value for key, value in given.items() if value is not None})
+    known = {key: value for key, value in given.items() if value is not None}
+    return Dataset(reading, known, None if split is None else seed)
 
 
 def _written(frame: pd.DataFrame, more: Sequence[str]) -> Path:
@@ -155,7 +157,9 @@ def _written(frame: pd.DataFrame, more: Sequence[str]) -> Path:
         raise HistobenchError(f"source: expected a path, a name or a DataFrame, found {type(frame).__name__}")
     chosen: dict[str, Any] = {}
     for column, names in _COLUMNS.items():
-        found = next((item for item in frame.columns if str(item).lower() in names), None)
+        # By the order of the names, not of the columns: a patient comes before a slide.
+        fitting = (item for name in names for item in frame.columns if str(item).lower() == name)
+        found = next(fitting, None)
         if found is not None:
             chosen[column] = frame[found]
     for column in ("image_path", "label"):

@@ -136,14 +136,33 @@ def _picture(image: Any) -> Image:
 
     if isinstance(image, str | Path):
         return open_rgb(image)
-    if hasattr(image, "convert"):
-        return image.convert("RGB")
+    if isinstance(image, Pillow.Image):
+        return _as_from_a_file(image)
     array = np.asarray(image)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise HistobenchError(
             f"images: expected uint8 arrays of shape [height, width, 3], found {array.dtype} {array.shape}"
         )
     return Pillow.fromarray(array)
+
+
+def _as_from_a_file(image: Image) -> Image:
+    """In RGB by the rules for files: orientation, transparency, 16 bits and CMYK make no difference."""
+    from io import BytesIO
+
+    from PIL import ImageOps
+
+    from histobench.roi.data.image import open_rgb
+
+    try:
+        image = ImageOps.exif_transpose(image)
+        if image.mode in ("RGB", "L"):
+            return image.convert("RGB")
+        content = BytesIO()
+        image.save(content, "TIFF" if image.mode == "CMYK" else "PNG")
+    except (OSError, SyntaxError) as error:
+        raise HistobenchError(f"images: a picture of mode {image.mode} cannot be read: {error}") from error
+    return open_rgb(content.getvalue(), name="images")
 
 
 def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
