@@ -21,10 +21,10 @@ from histobench.cli.flag_values import positive
 from histobench.cli.mint_run import (
     CALLS,
     DEFAULT,
-    INCOMPLETE,
     add_model_arguments,
     add_provider_arguments,
 )
+from histobench.cli.mint_summary import INCOMPLETE
 from histobench.cli.terminal import open_terminal
 
 if TYPE_CHECKING:

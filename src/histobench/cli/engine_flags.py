@@ -24,13 +24,7 @@ _ENGINES_OF_FLAG = {
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """`--engine` and what each engine may be told."""
     group = parser.add_argument_group("where it runs (docs/scale.md)")
-    group.add_argument(
-        "--engine",
-        choices=("local", "ray", "slurm"),
-        default="local",
-        help="this process (default), a Ray cluster, or Slurm jobs; the results are the same",
-    )
-    group.add_argument("--ray-address", help="the cluster (default: the one of this machine, else a new one)")
+    _add_where(group, "this process (default), a Ray cluster, or Slurm jobs; the results are the same")
     group.add_argument(
         "--slurm",
         metavar="KEY=VALUE,...",
@@ -43,15 +37,14 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_workers_arguments(group: argparse._ArgumentGroup) -> None:
     """`--engine` of a run of agents, whose workers are all alike."""
-    group.add_argument(
-        "--engine",
-        choices=("local", "ray", "slurm"),
-        default="local",
-        help="this process (default), a Ray cluster, or Slurm jobs",
-    )
+    _add_where(group, "this process (default), a Ray cluster, or Slurm jobs")
     group.add_argument("--workers", type=int, help="processes that share the episodes (default: 4)")
-    group.add_argument("--ray-address", help="the cluster (default: the one of this machine, else a new one)")
     group.add_argument("--slurm", metavar="KEY=VALUE,...", help="options of the jobs: partition=cpu,mem=8G")
+
+
+def _add_where(group: argparse._ArgumentGroup, which: str) -> None:
+    group.add_argument("--engine", choices=("local", "ray", "slurm"), default="local", help=which)
+    group.add_argument("--ray-address", help="the cluster (default: the one of this machine, else a new one)")
 
 
 def check_engine_flags(args: argparse.Namespace) -> None:

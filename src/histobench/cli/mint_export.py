@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
     from histobench.mint.results.stored_episode import find_result_files, read_files
 
     files = [file for path in args.results for file in find_result_files(path)]
-    episodes = [episode for _, episode in read_files(files)]
+    episodes = list(read_files(files))
     if not episodes:
         raise HistobenchError(f"no finished episodes in {', '.join(args.results)}")
     output, left_out = Path(args.output), 0

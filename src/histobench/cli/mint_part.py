@@ -12,10 +12,9 @@ import argparse
 import signal
 from pathlib import Path
 
+from histobench.cli.mint_summary import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.cli.work import STOPPED
-
-INCOMPLETE = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

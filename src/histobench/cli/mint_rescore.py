@@ -178,7 +178,7 @@ def _episodes(path: Path) -> Iterator[_Stored]:
             budget = Budget(recording.max_steps, recording.max_propose)
             yield _Stored(recording.outcome, texts, budget, recording.won)
         return
-    for _, episode in read_files(find_result_files(path)):
+    for episode in read_files(find_result_files(path)):
         budget = Budget(episode.cell.max_steps, episode.cell.max_propose_solution)
         yield _Stored(episode.outcome, episode.messages, budget)
 

@@ -21,13 +21,13 @@ from __future__ import annotations
 import argparse
 
 from histobench.cli.engine_flags import add_workers_arguments, check_engine_flags
+from histobench.cli.mint_summary import INCOMPLETE
 from histobench.cli.terminal import open_terminal
 from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
 
 CALLS = ("text", "native")
 BALANCES = ("least-busy", "round-robin")
 REASONING_HISTORIES = ("provider", "none", "all")
-INCOMPLETE = 1
 DEFAULT = RunOptions()
 
 

@@ -10,6 +10,9 @@ from histobench.cli.mint_progress import cost_text, duration
 from histobench.cli.terminal import labelled
 from histobench.cli.whole_lines import whole_lines
 
+#: Exit code of a run of agents that has episodes left to play.
+INCOMPLETE = 1
+
 if TYPE_CHECKING:
     from histobench.mint.configs.cell import Cell
     from histobench.mint.runs.run import RunOutcome

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from histobench.cli.engine_flags import check_engine_flags
+from histobench.cli.mint_summary import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 
 WORKERS = 4
-INCOMPLETE = 1
 
 
 def run_elsewhere(args: argparse.Namespace) -> int:

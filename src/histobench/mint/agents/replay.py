@@ -117,7 +117,7 @@ def _recorded(path: Path) -> Iterator[_Recorded]:
             feedback = [turn.feedback for turn in turns]
             yield _Recorded(recording.outcome, texts, feedback, recording.error)
         return
-    for _, episode in read_files(find_result_files(path)):
+    for episode in read_files(find_result_files(path)):
         answers = [answer or "" for _, answer in episode.exchanges]
         feedback = [text.partition(FEEDBACK_HEADING)[2].removesuffix("\n") for text in answers]
         yield _Recorded(episode.outcome, episode.written, feedback, episode.state.get("error"))

@@ -24,7 +24,7 @@ def read_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
     elif path.suffix == INSPECT_LOG:
         yield from _log_outcomes(path)
     else:
-        for _, episode in read_files(find_result_files(path)):
+        for episode in read_files(find_result_files(path)):
             yield episode.outcome
 
 

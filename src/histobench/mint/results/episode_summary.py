@@ -28,7 +28,7 @@ class CellSummary:
 def summarise_cell(output: str | Path, cell: Cell) -> CellSummary | None:
     """All episodes of a cell below a folder, repeated runs included; `None` without any."""
     files = [path for path in sorted(Path(output).glob(f"**/{FILE}")) if _is_of(path, output, cell)]
-    episodes = [episode for _, episode in read_files(files)]
+    episodes = list(read_files(files))
     return summarise(episodes) if episodes else None
 
 

@@ -123,12 +123,11 @@ class EachOnce:
                 yield episode
 
 
-def read_files(files: Iterable[Path]) -> Iterator[tuple[Path, StoredEpisode]]:
-    """The episodes of several results files, each once, with the file it stands in."""
+def read_files(files: Iterable[Path]) -> Iterator[StoredEpisode]:
+    """The episodes of several results files, each once."""
     once = EachOnce()
     for file in files:
-        for episode in once.of(file, read_episodes(file)):
-            yield file, episode
+        yield from once.of(file, read_episodes(file))
 
 
 def _without_writer(path: Path) -> Path:
