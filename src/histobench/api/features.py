@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.parameters import InvalidParameterError, folder_path, text, whole_number
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from histobench.api.benchmark import Benchmark
@@ -62,6 +66,10 @@ class Features:
         return f"Features: {len(self):,} images x {self.X.shape[1]} dimensions"
 
 
+class MissingSplitError(HistobenchError, AttributeError):
+    """A split that a dataset does not have; an AttributeError as well, so that `hasattr` says False."""
+
+
 @dataclass(frozen=True, repr=False)
 class FeatureSets:
     """The features of a dataset by split: `.train`, `.val`, `.test`, or `["train"]`."""
@@ -76,8 +84,18 @@ class FeatureSets:
 
     def __getitem__(self, split: str) -> Features:
         if split not in self.sets:
-            raise HistobenchError(f"there are no {split} images; splits: {', '.join(self.sets)}")
+            raise MissingSplitError(f"there are no {split} images; splits: {', '.join(self.sets)}")
         return self.sets[split]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the splits."""
+        return iter(self.sets)
+
+    def __contains__(self, split: object) -> bool:
+        return split in self.sets
+
+    def __len__(self) -> int:
+        return len(self.sets)
 
     def __repr__(self) -> str:
         return (
@@ -135,26 +153,43 @@ class TemporaryResults:
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
 
+#: What `evaluate` does where no tasks are named.
+TASKS = ("Linear-Probe", "KNN", "Proto")
+
+
 def evaluate(
     train: Features | ArrayLike,
     test: Features | ArrayLike,
     train_labels: ArrayLike | None = None,
     test_labels: ArrayLike | None = None,
     *,
-    val: Features | None = None,
-    groups: Sequence[str] | None = None,
-    tasks: Sequence[str] = ("Linear-Probe", "KNN", "Proto"),
+    val: Features | tuple[ArrayLike, ArrayLike] | None = None,
+    groups: ArrayLike | None = None,
+    tasks: str | Sequence[str] | None = TASKS,
     preset: str = "uni",
     seed: int = 0,
-    dataset: str = "data",
-    encoder: str = "encoder",
+    dataset: str | None = None,
+    encoder: str | None = None,
     results: str | Path | None = None,
     **options: Any,
 ) -> Benchmark:
-    """Evaluate features, or arrays [n, d] with labels; nothing is written unless `results` is given.
+    """Evaluate features, or arrays with labels; nothing is written unless `results` is given.
 
-    `groups` are the patients or slides of the test images where arrays are given. `options` are the knobs of
-    the tasks, such as `n_neighbors`, `n_iter` or `n_shot`.
+    Everything is checked before the first task runs. A task that cannot be run on these features is left out
+    with a warning that says why; where that leaves none, or where one goes wrong, it is an error.
+
+    Parameters
+    ----------
+    train, test : features of a split, or numbers [n, d]
+    train_labels, test_labels : labels [n] of arrays, whole numbers or texts; classes are in their order
+    val : features, or a pair (numbers [n, d], labels [n])
+    groups : the patients or slides [n] of the test images, where arrays are given
+    tasks : one or several of Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency
+    preset : the recipe: uni, sklearn, thunder or eva
+    seed : of everything that is drawn, a whole number from 0 up
+    dataset, encoder : what they are called in tables (default: as in the features, else data and encoder)
+    results : a folder for the result files of `histobench run`
+    options : the knobs of the tasks, such as `n_neighbors`, `n_iter`, or a list of `n_shot`
 
     >>> import numpy as np
     >>> draw = np.random.default_rng(0)
@@ -164,72 +199,106 @@ def evaluate(
     >>> done.table().query("metric == 'balanced_accuracy'")["value"].item()
     1.0
     """
-    from histobench.api.benchmark import open_results
+    from histobench.api.benchmark import Benchmark, open_results
+    from histobench.api.validation import Given, checked_parts
     from histobench.roi.evaluation.request import EvaluationRequest, Options
+    from histobench.roi.evaluation.run import canonical_task
     from histobench.roi.evaluation.run import evaluate as evaluate_features
+    from histobench.roi.protocols.presets import get_preset
+    from histobench.roi.results.tidy_rows import write_whole_table
+    from histobench.roi.robustness.pack import TASK as ROBUSTNESS
 
-    unknown = set(options) - set(Options.__dataclass_fields__)
-    if unknown:
-        known = ", ".join(Options.__dataclass_fields__)
-        raise HistobenchError(f"unknown option {sorted(unknown)[0]!r}; known: {known}")
-    keeper = TemporaryResults() if results is None else None
-    results = keeper.folder if keeper else Path(str(results))
+    for option in options:
+        if option not in Options.__dataclass_fields__:
+            known = did_you_mean(option, Options.__dataclass_fields__)
+            raise InvalidParameterError(f"unknown option {option!r}; {known}")
+    knobs = Options(**options)
+    asked = tuple(map(canonical_task, _tasks(tasks)))
+    get_preset(preset)
+    seed = whole_number(seed, "seed", least=0)
+    names = {
+        "dataset": None if dataset is None else text(dataset, "dataset"),
+        "encoder": None if encoder is None else text(encoder, "encoder"),
+    }
+    folder = None if results is None else folder_path(results, "results")
+    if folder is None and set(asked) == {ROBUSTNESS}:
+        raise InvalidParameterError(
+            f"results: {ROBUSTNESS} writes its measures to files; name a folder for them"
+        )
+    given = [
+        Given("train", _split(train, "train"), train_labels),
+        Given("test", _split(test, "test"), test_labels, groups),
+        *([] if val is None else [Given("val", *_pair(val))]),
+    ]
+    parts = checked_parts(given, metadata={key: name or _CALLED[key] for key, name in names.items()})
+    keeper = TemporaryResults() if folder is None else None
+    folder = keeper.folder if keeper else folder
+    assert folder is not None
     done = evaluate_features(
         EvaluationRequest(
-            tasks=tuple(tasks),
-            train=_set(train, train_labels, "train", dataset, encoder),
-            test=_set(test, test_labels, "test", dataset, encoder, groups),
-            val=None if val is None else val.features,
-            results_dir=results,
-            dataset=dataset if not isinstance(test, Features) else None,
-            encoder=encoder if not isinstance(test, Features) else None,
+            tasks=asked,
+            train=parts.sets["train"],
+            test=parts.sets["test"],
+            val=parts.sets.get("val"),
+            results_dir=folder,
+            classes=parts.classes,
+            dataset=names["dataset"],
+            encoder=names["encoder"],
             preset=preset,
             seed=seed,
-            options=Options(**options),
+            options=knobs,
         )
     )
     if done.failed:
-        task, reason = next(iter(done.failed.items()))
-        raise HistobenchError(f"{task}: {reason}")
-    return open_results(results, keeper=keeper)
+        raise HistobenchError(_told(done.failed))
+    if not done.rows:
+        raise HistobenchError(_told(done.skipped))
+    for task, reason in done.skipped.items():
+        log.warning("%s was left out: %s", task, reason)
+    if keeper is None:
+        write_whole_table(folder)
+    if {row.task for row in done.rows} == {ROBUSTNESS}:
+        return Benchmark(folder, ())
+    return open_results(folder, keeper=keeper)
 
 
-def _set(
-    given: Features | ArrayLike,
-    labels: ArrayLike | None,
-    split: str,
-    dataset: str,
-    encoder: str,
-    groups: Sequence[str] | None = None,
-) -> FeatureSet:
-    """The door for arrays: shapes, kinds, finite values and whole labels are checked here, once."""
-    import torch
+#: What arrays are called in tables.
+_CALLED = {"dataset": "data", "encoder": "encoder"}
 
-    from histobench.roi.features.feature_set import FeatureSet
 
-    if isinstance(given, Features):
-        return given.features
-    if labels is None:
-        raise HistobenchError(f"{split}_labels is missing: arrays of features need their labels")
-    X, y = np.asarray(given), np.asarray(labels)
-    if X.ndim != 2 or X.dtype.kind not in "fiu" or not X.size:
-        raise HistobenchError(
-            f"{split}: expected numbers of shape [images, dimension], found {X.dtype} {X.shape}"
+def _tasks(tasks: Any) -> list[str]:
+    """The names of the tasks; a text is one, as for `run`."""
+    names = TASKS if tasks is None else (tasks,) if isinstance(tasks, str) else tasks
+    if not hasattr(names, "__iter__"):
+        raise InvalidParameterError(f"tasks: expected a task or a list of them, found {tasks!r}")
+    names = list(names)
+    if not names:
+        raise InvalidParameterError("tasks: give at least one")
+    return [text(name, "tasks") for name in names]
+
+
+def _split(given: Any, name: str) -> Any:
+    """The features behind what `extract` gave for a split; arrays as they are."""
+    if isinstance(given, FeatureSets):
+        raise InvalidParameterError(
+            f"{name}: these are all splits ({', '.join(given)}); give one of them, such as "
+            f"features.{name if name in given else next(iter(given), 'train')}"
         )
-    if not np.isfinite(X).all():
-        raise HistobenchError(
-            f"{split}: {int((~np.isfinite(X)).any(axis=1).sum())} rows have NaN or infinite features"
+    return given.features if isinstance(given, Features) else given
+
+
+def _pair(val: Any) -> tuple[Any, Any]:
+    """Validation features and, beside an array, its labels."""
+    given = _split(val, "val")
+    if given is not val:
+        return given, None
+    if not isinstance(val, tuple | list) or len(val) != 2:
+        raise InvalidParameterError(
+            "val: expected features or a pair (numbers of shape [images, dimension], labels), found "
+            f"{type(val).__name__}"
         )
-    if y.shape != (len(X),):
-        raise HistobenchError(f"{split}_labels: expected {len(X)} labels, found shape {y.shape}")
-    if y.dtype.kind not in "iu" or y.min() < 0:
-        raise HistobenchError(f"{split}_labels: expected class ids 0, 1, 2, ..., found {y.dtype}")
-    if groups is not None and len(groups) != len(X):
-        raise HistobenchError(f"groups: expected {len(X)}, found {len(groups)}")
-    return FeatureSet(
-        embeddings=torch.from_numpy(np.ascontiguousarray(X, dtype=np.float32)),
-        labels=torch.from_numpy(y.astype(np.int64)),
-        img_names=tuple(f"{split}-{row}" for row in range(len(X))),
-        groups=None if groups is None else tuple(map(str, groups)),
-        metadata={"dataset": dataset, "encoder": encoder, "split": split},
-    )
+    return _split(val[0], "val"), val[1]
+
+
+def _told(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{task}: {reason}" for task, reason in reasons.items())

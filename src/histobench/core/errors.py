@@ -24,6 +24,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(set(known))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if not near:  # capitals aside
+        small = {known.lower(): known for known in names}
+        near = [small[found] for found in difflib.get_close_matches(name.lower(), small, n=3, cutoff=0.6)]
     if near:
         return f"did you mean {', '.join(near)}?"
     if len(names) <= 12:

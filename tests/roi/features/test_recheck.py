@@ -92,7 +92,7 @@ def test_the_look_can_be_left_out(
     run(dataset, secret, tmp_path / "out")
     monkeypatch.setenv("POWER", "4")
     assert [item.computed for item in run(dataset, secret, tmp_path / "out", recheck=0)] == [0, 0]
-    with pytest.raises(HistobenchError, match="`recheck` must be 0 or more"):
+    with pytest.raises(HistobenchError, match="`recheck`: expected a whole number of at least 0"):
         run(dataset, secret, tmp_path / "out", recheck=-1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.parameters import InvalidParameterError, flag, one_of, text, whole_number
 
 if TYPE_CHECKING:
     from histobench.roi.encoders.base import BasePatchEncoder
@@ -28,21 +28,28 @@ class Settings:
     no_cache: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("`precision`", self.precision, ("auto", "fp32", "bf16", "fp16")),
-            ("`compile`", self.compile, ("auto", "on", "off")),
-            ("`on_bad_image`", self.on_bad_image, ("stop", "skip")),
+        for name, known in (
+            ("precision", ("auto", "fp32", "bf16", "fp16")),
+            ("compile", ("auto", "on", "off")),
+            ("on_bad_image", ("stop", "skip")),
         ):
-            if value not in known:
-                raise HistobenchError(f"{name} {value!r} is unknown; {did_you_mean(value, known)}")
-        if self.batch_size != "auto" and not (isinstance(self.batch_size, int) and self.batch_size >= 1):
-            raise HistobenchError(
-                f"`batch_size` must be 'auto' or a whole number from 1 up, not {self.batch_size!r}"
-            )
-        if self.recheck < 0:
-            raise HistobenchError(f"`recheck` must be 0 or more, not {self.recheck}")
-        if self.num_workers < 0:
-            raise HistobenchError(f"`num_workers` must be 0 or more, not {self.num_workers}")
+            one_of(getattr(self, name), f"`{name}`", known)
+        if self.device is not None:
+            text(self.device, "`device`")
+        checked = {
+            name: whole_number(getattr(self, name), f"`{name}`", least=0)
+            for name in ("num_workers", "recheck")
+        }
+        if not isinstance(self.batch_size, str) or self.batch_size != "auto":
+            try:
+                checked["batch_size"] = whole_number(self.batch_size, "`batch_size`", least=1)
+            except InvalidParameterError:
+                raise InvalidParameterError(
+                    f"`batch_size` must be 'auto' or a whole number from 1 up, not {self.batch_size!r}"
+                ) from None
+        flag(self.no_cache, "`no_cache`")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def is_exact(self, precision: str) -> bool:
         """Whether nothing may touch the arithmetic: plain fp32, bit for bit the same in every run."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.plain_data import LARGEST, read_yaml
+from histobench.core.parameters import whole_number
+from histobench.core.plain_data import read_yaml
 from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain_text
 from histobench.core.plain_name import check_plain_name
 from histobench.core.slurm import read_options
@@ -274,12 +275,7 @@ def _sequence(values: Mapping[str, Any], name: str, where: str) -> Sequence[Any]
 
 
 def _number(value: Any, name: str, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not _LEAST[name] <= value <= LARGEST:
-        shown = reprlib.repr(value)
-        raise HistobenchError(
-            f"{where}: {name}: expected a whole number of at least {_LEAST[name]}, found {shown}"
-        )
-    return value
+    return whole_number(value, f"{where}: {name}", least=_LEAST[name])
 
 
 def _flag(value: Any, name: str, where: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.parameters import one_of
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ PRESETS = {
 
 def get_preset(name: str) -> Preset:
     """The recipe called `name`."""
-    if name not in PRESETS:
-        raise HistobenchError(f"unknown preset {name!r}; {did_you_mean(name, PRESETS)}")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise HistobenchError(f"unknown preset {name!r}; {did_you_mean(str(name), PRESETS)}")
     return PRESETS[name]
 
 
@@ -76,6 +77,4 @@ CHOICES = {
 
 def check_choice(name: str) -> str:
     """The name, if it is one."""
-    if name not in CHOICES:
-        raise HistobenchError(f"`choose_by` {name!r} is unknown; {did_you_mean(name, CHOICES)}")
-    return name
+    return one_of(name, "`choose_by`", CHOICES)

@@ -1,0 +1,283 @@
+"""The door for features that come as arrays: what the evaluation gets is clean, or the parameter is named.
+
+Everything is looked at before any work: kinds, shapes, lengths, finite values, labels, groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.parameters import InvalidParameterError
+
+if TYPE_CHECKING:
+    from histobench.roi.features.feature_set import FeatureSet
+
+_LABELS = "class ids (0, 1, 2, ...) or names"
+
+
+@dataclass(frozen=True)
+class Given:
+    """One split as the user gave it: a set of features, or an array with labels and perhaps groups."""
+
+    split: str
+    features: Any  # FeatureSet, or array-like [n, d]
+    labels: Any = None
+    groups: Any = None
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the labels come beside it."""
+        from histobench.roi.features.feature_set import FeatureSet
+
+        return not isinstance(self.features, FeatureSet)
+
+    @property
+    def labels_name(self) -> str:
+        """What the user calls the labels."""
+        if not self.is_array:
+            return self.split
+        return "val[1]" if self.split == "val" else f"{self.split}_labels"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Splits that can be used together; `classes` are the names of labels that came beside arrays."""
+
+    sets: Mapping[str, FeatureSet]
+    classes: tuple[str, ...] | None
+
+
+def checked_parts(given: list[Given], *, metadata: Mapping[str, Any]) -> Parts:
+    """The splits as feature sets of one width over the same classes; `train` comes first.
+
+    Labels beside arrays may be whole numbers or texts of any kind: they are numbered in their order, as
+    scikit-learn does. Beside a split that has classes of its own they are its class ids or names.
+    """
+    rows = {part.split: _features_of(part) for part in given if part.is_array}
+    labels = {
+        part.split: label_array(part.labels, part.labels_name, len(rows[part.split]))
+        for part in given
+        if part.is_array
+    }
+    known = [part.features for part in given if not part.is_array]
+    classes: tuple[str, ...] | None = None
+    if known:
+        metadata = {key: known[0].metadata[key] for key in ("dataset", "encoder") if key in known[0].metadata}
+        ids = {part.split: _known_ids(part, labels[part.split], known[0]) for part in given if part.is_array}
+    else:
+        ids, classes = _numbered(given, labels)
+    sets = {}
+    for part in given:
+        if part.is_array:
+            sets[part.split] = _feature_set(part, rows[part.split], ids[part.split], metadata)
+        else:
+            _no_labels_beside(part)
+            sets[part.split] = part.features
+    _check_together(given, sets, classes or _classes_of(known[0]))
+    return Parts(sets, classes)
+
+
+def feature_array(value: Any, name: str) -> NDArray[np.float32]:
+    """Numbers [n, d] in float32, all finite; at least one row and one column."""
+    array = _array(value, name)
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
+        raise InvalidParameterError(
+            f"{name}: expected numbers of shape [images, dimension], found {_described(value, array)}"
+        )
+    with np.errstate(over="ignore"):  # what does not fit is infinite, and refused below
+        rows = np.ascontiguousarray(array, dtype=np.float32)
+    wrong = ~np.isfinite(rows).all(axis=1)
+    if wrong.any():
+        if np.isfinite(array).all():
+            raise InvalidParameterError(
+                f"{name}: {int(wrong.sum())} rows have values beyond the range of float32 (up to "
+                f"{np.abs(array).max():.3g}); scale the features first"
+            )
+        raise InvalidParameterError(f"{name}: {int(wrong.sum())} rows have NaN or infinite features")
+    return rows
+
+
+def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
+    """Labels [count] as int64 or texts; whole floats are whole numbers, anything missing is refused."""
+    array = _array(value, name, as_given=True)
+    if array.shape != (count,):
+        raise InvalidParameterError(f"{name}: expected {count} labels, found shape {array.shape}")
+    if array.dtype.kind in "OfT":
+        missing = sum(_is_missing(item) for item in array.tolist())
+        if missing:
+            raise InvalidParameterError(f"{name}: {missing} of {count} labels are missing")
+    if array.dtype.kind in "OT":
+        texts = [isinstance(item, str) for item in array.tolist()]
+        if any(texts) and not all(texts):
+            raise InvalidParameterError(
+                f"{name}: some labels are texts and some are not; make all of them texts"
+            )
+        array = np.asarray(array.tolist(), dtype=str if all(texts) else None)
+    if array.dtype.kind == "f" and np.array_equal(array, np.trunc(array)) and np.abs(array).max() < 2**53:
+        array = array.astype(np.int64)
+    if array.dtype.kind in "iu" and int(array.max()) < 2**63:
+        return array.astype(np.int64)
+    if array.dtype.kind in "Ub":
+        return array.astype(str)
+    raise InvalidParameterError(f"{name}: expected {_LABELS}, found {_some(array)}")
+
+
+def group_names(value: Any, name: str, count: int) -> tuple[str, ...]:
+    """The patient or slide of each of `count` images, as texts."""
+    array = _array(value, name, as_given=True)
+    if array.shape != (count,) or array.dtype.kind not in "OUTiufb":
+        raise InvalidParameterError(
+            f"{name}: expected {count} names, one for each test image, found {_described(value, array)}"
+        )
+    items = array.tolist()
+    missing = sum(_is_missing(item) for item in items)
+    if missing:
+        raise InvalidParameterError(f"{name}: {missing} of {count} are missing")
+    return tuple(map(str, items))
+
+
+def _array(value: Any, name: str, *, as_given: bool = False) -> NDArray[Any]:
+    """As an array, without what NumPy would do in silence; `as_given` keeps 1 and None in a list of texts."""
+    if hasattr(value, "toarray"):
+        raise InvalidParameterError(f"{name}: sparse matrices are not taken; give {name}.toarray()")
+    if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor, wherever it is
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InvalidParameterError(f"{name}: {int(np.ma.getmaskarray(value).sum())} values are masked")
+    try:
+        return np.asarray(value, dtype=object if as_given and isinstance(value, list | tuple) else None)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        if "inhomogeneous" in reason:
+            reason = "its rows have different lengths"
+        raise InvalidParameterError(f"{name}: cannot be read as an array: {reason}") from None
+
+
+def _features_of(part: Given) -> NDArray[np.float32]:
+    if part.labels is None:
+        raise InvalidParameterError(f"{part.labels_name} is missing: arrays of features need their labels")
+    return feature_array(part.features, "val[0]" if part.split == "val" else part.split)
+
+
+def _no_labels_beside(part: Given) -> None:
+    labels = "val[1]" if part.split == "val" else f"{part.split}_labels"
+    for name, value in ((labels, part.labels), ("groups", part.groups)):
+        if value is not None:
+            raise InvalidParameterError(
+                f"{name}: goes with an array, but {part.split} is a set of features, which brings its own"
+            )
+
+
+def _numbered(
+    given: list[Given], labels: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, NDArray[np.int64]], tuple[str, ...]]:
+    """Class ids from 0 on and the names of the classes, in the order of the labels."""
+    first, *others = given
+    for part in others:
+        if labels[part.split].dtype.kind != labels[first.split].dtype.kind:
+            kinds = [
+                "texts" if labels[each.split].dtype.kind == "U" else "whole numbers" for each in (part, first)
+            ]
+            raise InvalidParameterError(
+                f"{part.labels_name}: {kinds[0]}, but {first.labels_name} are {kinds[1]}; give both alike"
+            )
+    values, ids = np.unique(np.concatenate([labels[part.split] for part in given]), return_inverse=True)
+    ends = np.cumsum([len(labels[part.split]) for part in given])[:-1]
+    parted = np.split(ids.astype(np.int64), ends)
+    return {part.split: each for part, each in zip(given, parted, strict=True)}, tuple(map(str, values))
+
+
+def _known_ids(part: Given, labels: NDArray[Any], known: FeatureSet) -> NDArray[np.int64]:
+    """The class ids of labels beside an array, by the classes of a split that has its own."""
+    classes = _classes_of(known)
+    if labels.dtype.kind == "U":
+        position = {name: number for number, name in enumerate(classes)}
+        unknown = [name for name in np.unique(labels).tolist() if name not in position]
+        ids = np.array([position.get(name, -1) for name in labels.tolist()], dtype=np.int64)
+    else:
+        ids = labels
+        unknown = np.unique(ids[(ids < 0) | (ids >= len(classes))]).tolist()
+    if unknown:
+        raise InvalidParameterError(
+            f"{part.labels_name}: {unknown[0]!r} is no class of the other splits; "
+            f"their ids go from 0 to {len(classes) - 1} ({classes[-1]})"
+        )
+    return ids
+
+
+def _classes_of(features: FeatureSet) -> tuple[str, ...]:
+    stored = tuple(map(str, features.metadata.get("classes") or ()))
+    return stored or tuple(map(str, range(int(features.labels.max()) + 1)))
+
+
+def _feature_set(
+    part: Given, rows: NDArray[np.float32], ids: NDArray[np.int64], metadata: Mapping[str, Any]
+) -> FeatureSet:
+    import torch
+
+    from histobench.roi.features.feature_set import FeatureSet
+
+    return FeatureSet(
+        embeddings=torch.from_numpy(rows),
+        labels=torch.from_numpy(ids),
+        img_names=tuple(f"{part.split}-{row}" for row in range(len(rows))),
+        groups=None if part.groups is None else group_names(part.groups, "groups", len(rows)),
+        metadata={**metadata, "split": part.split},
+    )
+
+
+def _check_together(given: list[Given], sets: Mapping[str, FeatureSet], classes: tuple[str, ...]) -> None:
+    """One width, at least two classes, and none that the training images never show."""
+    first, *others = given
+    train = sets[first.split]
+    seen = set(train.labels.tolist())
+    if len(seen) == 1:
+        name = _name(classes, seen.pop())
+        raise InvalidParameterError(
+            f"{first.labels_name}: all images are of one class ({name}); two are needed"
+        )
+    for part in others:
+        features = sets[part.split]
+        if features.embeddings.shape[1] != train.embeddings.shape[1]:
+            raise InvalidParameterError(
+                f"{part.split} has {features.embeddings.shape[1]} dimensions and {first.split} has "
+                f"{train.embeddings.shape[1]}: were both made by the same encoder?"
+            )
+        unseen = sorted(set(features.labels.tolist()) - seen)
+        if unseen:
+            raise InvalidParameterError(
+                f"{part.labels_name}: class {_name(classes, unseen[0])} has no training images "
+                f"({first.labels_name}): every class of {part.split} needs some"
+            )
+
+
+def _name(classes: tuple[str, ...], label: int) -> str:
+    return repr(classes[label]) if label < len(classes) else str(label)
+
+
+def _is_missing(item: Any) -> bool:
+    """None, NaN, or what pandas puts where nothing is."""
+    return (
+        item is None
+        or type(item).__name__ in ("NAType", "NaTType")
+        or (isinstance(item, float) and item != item)
+    )
+
+
+def _described(value: Any, array: NDArray[Any]) -> str:
+    if value is None or array.ndim == 0:
+        return type(value).__name__
+    return f"{array.dtype} {array.shape}"
+
+
+def _some(array: NDArray[Any]) -> str:
+    """The kind of an array and the first of its values that is no whole number."""
+    if array.dtype.kind == "f":
+        return f"{array[array != np.trunc(array)][:1].tolist() or array[:1].tolist()}"[1:-1]
+    return str(array.dtype)

@@ -1,0 +1,105 @@
+"""What a parameter may be: checked where it comes in, before any work; every refusal names the parameter."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import reprlib
+from collections.abc import Iterable
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_data import LARGEST
+
+
+class InvalidParameterError(HistobenchError, ValueError):
+    """A value that a parameter cannot have; a ValueError as well, as scikit-learn expects."""
+
+
+def whole_number(value: Any, name: str, *, least: int, most: int = LARGEST) -> int:
+    """The value as an int: Python's and NumPy's whole numbers within the bounds, no texts, floats or flags.
+
+    >>> import numpy as np
+    >>> whole_number(np.int64(5), "n_neighbors", least=1)
+    5
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        limit = "" if number is None or number <= most else f" and at most {most}"
+        raise _refused(name, f"a whole number of at least {least}{limit}", value)
+    return number
+
+
+def whole_numbers(value: Any, name: str, *, least: int) -> tuple[int, ...]:
+    """The whole numbers of a list, tuple, range or array."""
+    if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or _is_single(value):
+        raise _refused(name, f"a list of whole numbers of at least {least}, such as [{least}]", value)
+    return tuple(whole_number(item, name, least=least) for item in value)
+
+
+def positive_number(value: Any, name: str) -> float:
+    """The value as a float: finite and above 0."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not 0 < number < math.inf:
+        raise _refused(name, "a finite number above 0", value)
+    return number
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False, Python's or NumPy's."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise _refused(name, "True or False", value)
+
+
+def text(value: Any, name: str) -> str:
+    """A text with something in it."""
+    if not isinstance(value, str) or not value.strip():
+        raise _refused(name, "a text", value)
+    return str(value)  # NumPy has texts of its own
+
+
+def one_of(value: Any, name: str, known: Iterable[str]) -> str:
+    """One of the known texts."""
+    names = list(known)
+    if not isinstance(value, str):
+        raise _refused(name, f"one of {', '.join(names)}", value)
+    if value not in names:
+        raise InvalidParameterError(f"{name} {value!r} is unknown; {did_you_mean(value, names)}")
+    return str(value)
+
+
+def file_path(value: Any, name: str) -> Path:
+    """A text or path object as a path."""
+    if not isinstance(value, str | os.PathLike) or not str(value).strip() or "\0" in str(value):
+        raise _refused(name, "a path", value)
+    return Path(value)
+
+
+def folder_path(value: Any, name: str) -> Path:
+    """A path at which a folder is, or can be made."""
+    path = file_path(value, name)
+    for place in (path, *path.absolute().parents):
+        if place.is_dir():
+            break
+        if place.exists() or place.is_symlink():
+            raise InvalidParameterError(f"{name}: {place} is a file; give a folder")
+    return path
+
+
+def _is_single(value: Any) -> bool:
+    """Whether an array holds one number and no list of them."""
+    return getattr(value, "ndim", 1) == 0
+
+
+def _refused(name: str, expected: str, value: Any) -> InvalidParameterError:
+    found = reprlib.repr(value)
+    if "\n" in found or len(found) > 80:
+        found = f"{type(value).__module__}.{type(value).__qualname__}"
+    return InvalidParameterError(f"{name}: expected {expected}, found {found}")

@@ -1,0 +1,228 @@
+"""The door of the Python face: each wrong input is one sentence that names the parameter, before any work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+import histobench as hb
+from histobench.api.features import Features, FeatureSets
+from histobench.roi.features.feature_set import FeatureSet
+
+DRAW = np.random.default_rng(0)
+Y = np.arange(60) % 3
+X = DRAW.normal(size=(60, 8)) + 2 * np.eye(8)[Y]
+
+
+def _given(**changed: Any) -> dict[str, Any]:
+    arrays = {"train": X[:40], "test": X[40:], "train_labels": Y[:40], "test_labels": Y[40:]}
+    return {**arrays, "tasks": ["KNN"], "n_neighbors": 5, **changed}
+
+
+def _features(rows: slice, split: str, **metadata: Any) -> Features:
+    return Features(
+        FeatureSet(
+            torch.from_numpy(X[rows].astype(np.float32)),
+            torch.from_numpy(Y[rows]),
+            tuple(f"{split}-{row}" for row in range(len(X[rows]))),
+            metadata={"dataset": "d", "encoder": "e", "classes": ["a", "b", "c"], **metadata},
+        )
+    )
+
+
+def _value(**changed: Any) -> float:
+    table = hb.evaluate(**_given(**changed)).table()
+    return float(table.query("metric == 'balanced_accuracy'")["value"].item())
+
+
+SETS = FeatureSets({"train": _features(slice(0, 40), "train"), "test": _features(slice(40, 60), "test")})
+RAGGED = [[1.0, 2.0], [1.0]]
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no neighbours": ({"n_neighbors": 0}, "`n_neighbors`: expected a whole number of at least 1, found 0"),
+    "neighbours as text": ({"n_neighbors": "5"}, "`n_neighbors`: expected a whole number of at least 1"),
+    "neighbours in parts": ({"n_neighbors": 2.5}, "`n_neighbors`: .* found 2.5"),
+    "neighbours as flag": ({"n_neighbors": True}, "`n_neighbors`: .* found True"),
+    "more neighbours than images": ({"n_neighbors": 99}, "KNN: n_neighbors is 99 but there are 40"),
+    "no episodes": ({"n_iter": 0}, "`n_iter`: expected a whole number of at least 1, found 0"),
+    "one shot, not a list": ({"n_shot": 4}, "`n_shot`: expected a list of whole numbers"),
+    "shots of text": ({"n_shot": ["4"]}, "`n_shot`: expected a whole number of at least 1, found '4'"),
+    "a flag of text": ({"use_sklearn": "yes"}, "`use_sklearn`: expected True or False, found 'yes'"),
+    "prompts of a number": ({"zeroshot_prompt_file": 3}, "`zeroshot_prompt_file`: expected a path"),
+    "a choice unknown": ({"choose_by": "patient"}, "`choose_by` 'patient' is unknown"),
+    "an option unknown": ({"n_neighbor": 3}, "unknown option 'n_neighbor'; did you mean n_neighbors"),
+    "a seed of text": ({"seed": "x"}, "seed: expected a whole number of at least 0, found 'x'"),
+    "a seed below 0": ({"seed": -1}, "seed: expected a whole number of at least 0, found -1"),
+    "a seed in parts": ({"seed": 1.5}, "seed: .* found 1.5"),
+    "a seed too large": ({"seed": 2**63}, "seed: .* at most"),
+    "a preset unknown": ({"preset": "UNI"}, "unknown preset 'UNI'; did you mean uni"),
+    "a preset of a number": ({"preset": 3}, "unknown preset 3"),
+    "a task unknown": ({"tasks": ["kn"]}, "unknown task 'kn'; did you mean KNN"),
+    "a task of a number": ({"tasks": [3]}, "tasks: expected a text, found 3"),
+    "tasks of a number": ({"tasks": 3}, "tasks: expected a task or a list of them, found 3"),
+    "no task": ({"tasks": []}, "tasks: give at least one"),
+    "a task that cannot run": ({"tasks": ["Zero-shot"]}, "Zero-shot: no prompts: .*`zeroshot_prompt_file`"),
+    "a task not in the preset": ({"preset": "eva"}, "KNN: the preset eva has no recipe for it"),
+    "robustness for nobody": ({"tasks": "Robustness"}, "results: Robustness writes its measures to files"),
+    "results of a number": ({"results": 3}, "results: expected a path, found 3"),
+    "a nameless dataset": ({"dataset": ""}, "dataset: expected a text, found ''"),
+    "no features": ({"train": None}, "train: expected numbers of shape .* found NoneType"),
+    "features of text": ({"train": "train.pt"}, "train: expected numbers of shape .* found str"),
+    "one row of features": ({"train": X[0]}, "train: expected numbers of shape .* found float64 \\(8,\\)"),
+    "an empty array": ({"train": np.zeros((0, 8))}, "train: expected numbers of shape .* \\(0, 8\\)"),
+    "no dimension": ({"train": np.zeros((40, 0))}, "train: expected numbers of shape .* \\(40, 0\\)"),
+    "ragged lists": ({"train": RAGGED}, "train: cannot be read as an array: its rows have different lengths"),
+    "complex numbers": ({"train": X[:40] + 1j}, "train: expected numbers of shape .* found complex128"),
+    "values of any kind": ({"train": X[:40].astype(object)}, "train: expected numbers .* found object"),
+    "a sparse matrix": ({"train": csr_matrix(X[:40])}, r"train: sparse .* give train\.toarray\(\)"),
+    "masked values": ({"train": np.ma.masked_less(X[:40], 0)}, "train: \\d+ values are masked"),
+    "not a number": ({"test": np.where(X[40:] > 1, np.nan, 0)}, "test: \\d+ rows have NaN or infinite"),
+    "beyond float32": ({"train": X[:40] * 1e200}, "train: 40 rows have values beyond the range of float32"),
+    "other widths": ({"test": X[40:, :5]}, "test has 5 dimensions and train has 8"),
+    "too few labels": ({"test_labels": Y[:5]}, "test_labels: expected 20 labels, found shape \\(5,\\)"),
+    "labels in a column": ({"train_labels": Y[:40, None]}, "train_labels: expected 40 labels, found shape"),
+    "one label": ({"train_labels": 1}, "train_labels: expected 40 labels, found shape \\(\\)"),
+    "no labels": ({"train_labels": None}, "train_labels is missing"),
+    "labels in parts": ({"train_labels": Y[:40] + 0.5}, "train_labels: expected class ids .* found 0.5"),
+    "labels missing": (
+        {"train_labels": np.where(Y[:40], Y[:40], np.nan)},
+        "train_labels: 14 of 40 labels are m",
+    ),
+    "labels of two kinds": (
+        {"train_labels": ["a", 1] * 20},
+        "train_labels: some labels are texts and some are not",
+    ),
+    "texts and numbers": (
+        {"test_labels": Y[40:].astype(str)},
+        "test_labels: texts, but train_labels are whole",
+    ),
+    "dates": ({"train_labels": np.array(["2020-01-01"] * 40, "M8[D]")}, "train_labels: expected class ids"),
+    "a class only in test": ({"test_labels": Y[40:] + 1}, "test_labels: class '3' has no training images"),
+    "a class only in val": ({"val": (X[:3], [7, 8, 9])}, r"val\[1\]: class '7' has no training images"),
+    "one class": ({"train_labels": Y[:40] * 0}, "train_labels: all images are of one class \\('0'\\)"),
+    "a number for groups": ({"groups": 3}, "groups: expected 20 names, one for each test image, found int"),
+    "a text for groups": ({"groups": "x" * 20}, "groups: expected 20 names, .* found str"),
+    "too few groups": ({"groups": ["a"]}, "groups: expected 20 names"),
+    "groups missing": ({"groups": ["a", None] * 10}, "groups: 10 of 20 are missing"),
+    "validation without labels": ({"val": X[:3]}, "val: expected features or a pair"),
+    "validation of other width": ({"val": (X[:3, :2], Y[:3])}, "val has 2 dimensions and train has 8"),
+    "all splits at once": (
+        {"train": SETS},
+        r"train: these are all splits \(train, test\); .* features\.train",
+    ),
+    "all splits as validation": ({"val": SETS}, r"val: these are all splits .* features\.train"),
+    "labels beside features": (
+        {"train": SETS.train},
+        "train_labels: goes with an array, but train is a set of features",
+    ),
+    "groups beside features": (
+        {"train": SETS.train, "train_labels": None, "test": SETS.test, "test_labels": None, "groups": Y[40:]},
+        "groups: goes with an array, but test is a set of features",
+    ),
+    "labels unknown to features": (
+        {"train": SETS.train, "train_labels": None, "test_labels": ["z"] * 20},
+        "test_labels: 'z' is no class of the other splits; their ids go from 0 to 2 \\(c\\)",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_evaluated_is_refused_in_one_sentence(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(hb.HistobenchError, match=message) as refused:
+        hb.evaluate(**_given(**change))
+    said = str(refused.value)
+    assert "\n" not in said
+    assert not re.search(r"--\w|\.py\b|histobench evaluate", said), "names a flag or a script"
+
+
+def test_a_file_is_no_folder_for_results(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(hb.HistobenchError, match=r"results: .*file is a file; give a folder"):
+            hb.evaluate(**_given(results=place))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+NAMES = np.array(["adipose", "debris", "tumour"])
+ALIKE: dict[str, dict[str, Any]] = {
+    "NumPy's numbers": {"n_neighbors": np.int64(5), "seed": np.uint8(0)},
+    "float32": {"train": X[:40].astype(np.float32), "test": X[40:].astype(np.float32)},
+    "lists": {"train": X[:40].tolist(), "train_labels": Y[:40].tolist()},
+    "DataFrames": {"train": pd.DataFrame(X[:40]), "train_labels": pd.Series(Y[:40], dtype="Int64")},
+    "tensors": {"train": torch.from_numpy(X[:40]).requires_grad_(), "train_labels": torch.from_numpy(Y[:40])},
+    "labels as floats": {"train_labels": Y[:40].astype(float)},
+    "labels in millions": {"train_labels": Y[:40] * 10**6, "test_labels": Y[40:] * 10**6},
+    "labels below 0": {"train_labels": Y[:40] - 7, "test_labels": Y[40:] - 7},
+    "labels as texts": {"train_labels": NAMES[Y[:40]], "test_labels": list(NAMES[Y[40:]])},
+    "labels as objects": {"train_labels": NAMES[Y[:40]].astype(object), "test_labels": NAMES[Y[40:]]},
+    "one task as text": {"tasks": "KNN"},
+    "a task in small letters": {"tasks": ("knn",)},
+    "features": {"train": SETS.train, "train_labels": None, "test": SETS.test, "test_labels": None},
+    "features beside an array": {"train": SETS.train, "train_labels": None},
+    "features beside an array of names": {
+        "train": SETS.train,
+        "train_labels": None,
+        "test_labels": ["abc"[i] for i in Y[40:]],
+    },
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("change", ALIKE.values(), ids=ALIKE.keys())
+def test_the_same_data_in_another_form_gives_the_same_number(change: dict[str, Any]) -> None:
+    assert _value(**change) == _value()
+
+
+def test_classes_are_called_as_the_labels_are() -> None:
+    bench = hb.evaluate(**_given(train_labels=NAMES[Y[:40]], test_labels=NAMES[Y[40:]]))
+    shown = bench.predictions("encoder", "KNN")
+    assert shown["label"].tolist() == NAMES[Y[40:]].tolist()
+    assert list(shown.columns[4:]) == NAMES.tolist()
+    numbered = hb.evaluate(**_given(train_labels=Y[:40] * 5, test_labels=Y[40:] * 5))
+    assert list(numbered.predictions("encoder", "KNN").columns[4:]) == ["0", "5", "10"]
+
+
+def test_a_pair_is_a_validation_set() -> None:
+    joined = hb.evaluate(**_given(train=X[:30], train_labels=Y[:30], val=(X[30:40], Y[30:40])))
+    assert joined.table().query("metric == 'balanced_accuracy'")["value"].item() == _value()
+
+
+def test_names_given_beside_features_are_used() -> None:
+    bench = hb.evaluate(SETS.train, SETS.test, tasks="Proto", dataset="mine", encoder="other")
+    assert (bench.datasets, bench.encoders) == (("mine",), ("other",))
+    kept = hb.evaluate(SETS.train, SETS.test, tasks="Proto")
+    assert (kept.datasets, kept.encoders) == (("d",), ("e",))
+
+
+def test_a_task_that_is_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    bench = hb.evaluate(**_given(tasks=["KNN", "Zero-shot"]))
+    assert set(bench.table()["task"]) == {"KNN"}
+    assert "Zero-shot was left out: no prompts" in caplog.text
+
+
+def test_the_table_at_the_top_has_the_columns_of_a_run(tmp_path: Path) -> None:
+    bench = hb.evaluate(**_given(results=tmp_path / "r"))
+    stored = pd.read_parquet(tmp_path / "r" / "results.parquet", partitioning=None)
+    assert list(stored.columns) == [*bench.table().columns, "seed", "fingerprint", "date", "version"]
+    pd.testing.assert_frame_equal(stored[bench.table().columns.tolist()], bench.table())
+    more = hb.evaluate(**_given(results=tmp_path / "r", tasks="Proto", seed=3))
+    stored = pd.read_parquet(tmp_path / "r" / "results.parquet", partitioning=None)
+    assert len(stored) == len(more.table()) > len(bench.table())
+
+
+def test_a_split_that_is_not_there_is_no_attribute() -> None:
+    assert not hasattr(SETS, "val")
+    assert getattr(SETS, "val", None) is None
+    assert hasattr(SETS, "train")
+    assert "val" not in SETS
+    assert list(SETS) == ["train", "test"]
+    for ask in (lambda: SETS.val, lambda: SETS["val"]):
+        with pytest.raises(hb.HistobenchError, match="there are no val images; splits: train, test"):
+            ask()
