@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import os
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.parameters import (
+    InvalidParameterError,
+    file_path,
+    folder_path,
+    positive_number,
+    text,
+    texts,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    data: Dataset | str | Path | Sequence[Dataset | str | Path],
+    data: Dataset | str | Path | pd.DataFrame | Sequence[Dataset | str | Path | pd.DataFrame],
     encoders: str | Sequence[str],
     *,
     tasks: str | Sequence[str] | None = None,
@@ -30,36 +42,79 @@ def run(
 ) -> Benchmark:
     """Datasets x encoders x tasks, from images to ranked tables; what was done before is not done again.
 
-    The same files as `histobench run` writes. `settings` are those of a plan file: `presets`, `seed`, `size`,
-    `device`, `weights`, `precision`, `n_shot`, `n_iter`, `n_neighbors`, `n_bootstrap`, ...
+    The same files as `histobench run` writes. A DataFrame is read as by `load_dataset`, which also splits,
+    groups and names. `settings` are those of a plan file: `presets`, `seed`, `size`, `device`, `weights`,
+    `precision`, `n_shot`, `n_iter`, `n_neighbors`, `n_bootstrap`, ...
     """
-    from histobench.api.dataset import Dataset
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.plan.benchmark import run_benchmark
     from histobench.roi.plan.schema import plan_from
     from histobench.roi.work.engines.engine import Display
 
-    several = [data] if isinstance(data, str | Path | Dataset) else list(data)
-    drawn = {item.seed for item in several if isinstance(item, Dataset) and item.seed is not None}
-    values: dict[str, Any] = {
+    values: dict[str, Any] = {"encoders": _encoder_names(encoders)}
+    if tasks is not None:
+        values["tasks"] = texts(tasks, "tasks")
+    several = _datasets(data)
+    drawn = {item.seed for item in several if not isinstance(item, str) and item.seed is not None}
+    values = {
         **({"seed": _one_seed(drawn, settings.get("seed"))} if drawn else {}),
-        "datasets": [dict(item.source) if isinstance(item, Dataset) else str(item) for item in several],
-        "encoders": [encoders] if isinstance(encoders, str) else list(encoders),
-        "results": str(Path(results).absolute()),
+        **values,
+        "datasets": [item if isinstance(item, str) else dict(item.source) for item in several],
+        "results": str(folder_path(results, "results").absolute()),
         **settings,
     }
-    if tasks is not None:
-        values["tasks"] = [tasks] if isinstance(tasks, str) else list(tasks)
-    plan = plan_from(values, where="histobench.run", base=Path("."))
-    done = run_benchmark(plan, display=Display(progress=ProgressBar()))
-    for failure in done.outcome.failures:
-        log.warning("FAILED: %s: %s", failure.job, failure.reason)
-    if not done.outcome.has_results:
-        reasons = [*done.outcome.failures, *done.outcome.skipped]
-        raise HistobenchError(
-            f"{reasons[0].job}: {reasons[0].reason}" if reasons else "there was nothing to do"
-        )
+    with ExitStack() as told:
+        tables = [item.table for item in several if not isinstance(item, str) and item.table is not None]
+        for table in tables:
+            told.enter_context(table.told_in_rows("data"))
+        plan = plan_from(values, where="histobench.run", base=Path("."))
+        done = run_benchmark(plan, display=Display(progress=ProgressBar()))
+        for failure in done.outcome.failures:
+            reason = failure.reason
+            for table in tables:
+                reason = table.in_rows(reason)
+            log.warning("FAILED: %s: %s", failure.job, reason)
+        if not done.outcome.has_results:
+            reasons = [*done.outcome.failures, *done.outcome.skipped]
+            raise HistobenchError(
+                f"{reasons[0].job}: {reasons[0].reason}" if reasons else "there was nothing to do"
+            )
     return open_results(plan.results)
+
+
+def _datasets(data: Any) -> list[Dataset | str]:
+    """The datasets, those that are given as paths or names still as such."""
+    from histobench.api.dataset import Dataset, load_dataset
+
+    several = [data] if isinstance(data, str | os.PathLike | Dataset) or hasattr(data, "columns") else data
+    if not isinstance(several, Iterable) or isinstance(several, Mapping | bytes):
+        raise InvalidParameterError(
+            "data: expected a dataset of load_dataset, a path, a name or a DataFrame, or a list of them, "
+            f"found {reprlib.repr(data)}"
+        )
+    found: list[Dataset | str] = []
+    for item in several:
+        if isinstance(item, str | os.PathLike):
+            found.append(str(file_path(item, "data")))
+        else:
+            found.append(item if isinstance(item, Dataset) else load_dataset(item))
+    if not found:
+        raise InvalidParameterError("data: give at least one dataset")
+    return found
+
+
+def _encoder_names(encoders: Any) -> list[str]:
+    """The names of the encoders, which a run makes by itself wherever its work is done."""
+    from histobench.api.encoder import Encoder
+
+    several = encoders if isinstance(encoders, list | tuple) else [encoders]
+    for item in several:
+        if isinstance(item, Encoder):
+            raise InvalidParameterError(
+                f"encoders: expected names, found an Encoder; a run makes its encoders itself: give "
+                f"{item.name!r} as text, or evaluate this one with hb.extract and hb.evaluate"
+            )
+    return texts(encoders, "encoders")
 
 
 def _one_seed(drawn: set[int], asked: int | None) -> int:
@@ -79,9 +134,18 @@ def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:
 
     `keeper` is held as long as the benchmark is (a temporary folder, for results that were not asked for).
     """
+    from histobench.mint.results.stored_episode import FILE as EPISODES
     from histobench.roi.results.reader import load_runs
 
-    return Benchmark(Path(folder), tuple(load_runs(folder)), keeper)
+    place = file_path(folder, "folder")
+    try:
+        return Benchmark(place, tuple(load_runs(place)), keeper)
+    except HistobenchError:
+        if next(place.rglob(EPISODES), None) is not None:
+            raise HistobenchError(
+                f"folder: {place} holds episodes of agents; open it with hb.mint.open_runs"
+            ) from None
+        raise
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -123,7 +187,7 @@ class Benchmark:
         dataset: str | None = None,
         setting: str | None = None,
         preset: str | None = None,
-        encoders: Sequence[str] | None = None,
+        encoders: str | Sequence[str] | None = None,
         alpha: float = 0.05,
     ) -> ComparisonTable:
         """All pairs of encoders on the same images: difference, interval, p-values, and whether it holds.
@@ -135,9 +199,15 @@ class Benchmark:
         from histobench.roi.comparison.selection import select_runs
 
         chosen = select_runs(
-            self.runs, task=task, dataset=dataset, setting=setting, preset=preset, encoders=encoders
+            self.runs,
+            task=None if task is None else text(task, "task"),
+            dataset=dataset,
+            setting=setting,
+            preset=preset,
+            encoders=None if encoders is None else texts(encoders, "encoders"),
         )
-        return ComparisonTable(compare_runs(chosen, CompareSettings(metric, alpha)))
+        level = positive_number(alpha, "alpha")
+        return ComparisonTable(compare_runs(chosen, CompareSettings(text(metric, "metric"), level)))
 
     def predictions(
         self,
@@ -148,7 +218,11 @@ class Benchmark:
         setting: str | None = None,
         preset: str | None = None,
     ) -> pd.DataFrame:
-        """One row per test image: image, label, group, predicted, and a column of probabilities per class."""
+        """One row per test image: image, label, group, predicted, and a column of probabilities per class.
+
+        The columns of probabilities are the last ones, in the order of the classes. Each is called as its
+        class; where that name is taken (a class called "label"), it is `probability of label`.
+        """
         import pandas as pd
 
         found = self.one(encoder, task, dataset=dataset, setting=setting, preset=preset)
@@ -161,9 +235,8 @@ class Benchmark:
                 "predicted": [stored.classes[label] for label in stored.predicted],
             }
         )
-        for column, name in enumerate(stored.classes):
-            frame[name] = stored.probabilities[:, column]
-        return frame
+        columns = _free_names(stored.classes, frame.columns)
+        return pd.concat([frame, pd.DataFrame(stored.probabilities, columns=columns)], axis=1)
 
     def one(
         self,
@@ -175,22 +248,12 @@ class Benchmark:
         preset: str | None = None,
     ) -> StoredRun:
         """The one run that fits; an ambiguous or unknown choice is refused with the choices."""
-        if encoder not in self.encoders:
-            raise HistobenchError(
-                f"encoder: no results of {encoder!r}; {did_you_mean(encoder, self.encoders)}"
-            )
-        fitting = [
-            run
-            for run in self.runs
-            if run.identity.encoder == encoder
-            and run.task.lower() == task.lower()
-            and dataset in (None, run.identity.dataset)
-            and setting in (None, run.setting)
-            and preset in (None, run.identity.preset)
-        ]
-        if not fitting:
-            tasks = {run.task for run in self.runs if run.identity.encoder == encoder}
-            raise HistobenchError(f"task: {encoder} has no {task!r}; {did_you_mean(task, tasks)}")
+        from histobench.roi.comparison.selection import having
+
+        fitting = having(self.runs, "encoder", text(encoder, "encoder"))
+        fitting = having(fitting, "task", text(task, "task"))
+        for what, wanted in (("dataset", dataset), ("preset", preset), ("setting", setting)):
+            fitting = having(fitting, what, wanted)
         if len(fitting) > 1:
             for what, values in (
                 ("dataset", {run.identity.dataset for run in fitting}),
@@ -213,6 +276,10 @@ class Benchmark:
         """Write the web report and return the path of its first page."""
         from histobench.report.site import build_site
 
+        known = list(signature(build_site).parameters)[2:]
+        for option in options:
+            if option not in known:
+                raise HistobenchError(f"report has no option {option!r}; {did_you_mean(option, known)}")
         return build_site(self.folder, folder, **options)
 
     def __repr__(self) -> str:
@@ -225,6 +292,24 @@ class Benchmark:
     def _repr_html_(self) -> str:
         table = self.table().query("metric == 'balanced_accuracy'")
         return f"<p>{html.escape(repr(self))}</p>{table.to_html(index=False, float_format='%.3f')}"
+
+
+def _free_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
+    """A column name for each class: its own, or `probability of ...` where a column is called so already.
+
+    >>> _free_names(["label", "tumour"], ["image", "label"])
+    ['probability of label', 'tumour']
+    """
+    used = {*taken, *wanted}
+    found: list[str] = []
+    for place, name in enumerate(wanted):
+        free = name not in taken and name not in wanted[:place]
+        while not free:
+            name = f"probability of {name}"
+            free = name not in used
+        used.add(name)
+        found.append(name)
+    return found
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.parameters import file_path, shares, text, texts, whole_number
+
+#: Problems of a DataFrame that are spelled out.
+_SHOWN = 3
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from histobench.api.frame_table import FrameTable
     from histobench.roi.data.check import Findings
     from histobench.roi.data.dataset import RoiDataset
     from histobench.roi.data.problem import Reading
-
-#: What a column of a DataFrame may be called.
-_COLUMNS = {
-    "image_path": ("image_path", "path", "paths", "file", "filename", "image"),
-    "label": ("label", "labels", "class"),
-    "split": ("split", "splits"),
-    "group": ("group", "groups", "patient", "slide"),
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,6 +33,7 @@ class Dataset:
     reading: Reading
     source: Mapping[str, Any]
     seed: int | None = None  # of the split, where one was drawn
+    table: FrameTable | None = None  # of the DataFrame, where the images come from one
 
     @property
     def name(self) -> str:
@@ -95,90 +94,63 @@ def load_dataset(
     source: str | Path | pd.DataFrame,
     *,
     name: str | None = None,
-    split: str | None = None,
+    split: str | Sequence[float] | None = None,
     classes: str | Path | None = None,
     group_regex: str | None = None,
     group_column: str | None = None,
     site_regex: str | None = None,
-    site_columns: Sequence[str] = (),
+    site_columns: str | Sequence[str] = (),
     seed: int = 0,
 ) -> Dataset:
     """Read a folder of class folders, a CSV, TAR shards, a public dataset by name, or a DataFrame.
 
     Parameters
     ----------
-    source : the data; a DataFrame has columns of paths and labels, and may have splits and groups
+    source : the data; a DataFrame has columns of paths and labels, and may have splits and groups. Relative
+        paths are meant from the current folder as it is now, for a CSV's images from the CSV's folder
     name : what the dataset is called in tables (default: the file's or folder's name)
-    split : shares of train/val/test where the data has none, such as "0.7/0.1/0.2"
+    split : shares of train/val/test where the data has none: "0.7/0.1/0.2" or (0.7, 0.1, 0.2); two are
+        train/test
     classes : class map file (default: from the folders or labels)
     group_regex : finds the patient or slide in a path; groups are never divided between splits
-    group_column : column of the CSV with the patient or slide (default: group)
+    group_column : column of the table with the patient or slide (default: group)
     site_regex : finds hospital, scanner or stain in a path, as named groups of the expression
     site_columns : columns with hospital, scanner, stain, ... (default: site, scanner, stain, ... where there)
-    seed : of the split
+    seed : of the split, a whole number
     """
+    from histobench.api.frame_table import write_frame
+    from histobench.roi.data.problem import listing
     from histobench.roi.data.source import DatasetSource
 
-    if not isinstance(source, str | Path):
-        asked = (*site_columns, *([group_column] if group_column else ()))
-        source, name = _written(source, asked), name or "data"
-    given = {
-        "source": str(source),
-        "class2id": None if classes is None else str(classes),
-        "name": name,
-        "split": split,
-        "group_regex": group_regex,
-        "group_column": group_column,
-        "site_regex": site_regex,
-        "site_columns": list(site_columns) or None,
+    seed = whole_number(seed, "seed", least=0)
+    words = {"name": name, "group_regex": group_regex, "group_column": group_column, "site_regex": site_regex}
+    given: dict[str, Any] = {
+        parameter: None if value is None else text(value, parameter) for parameter, value in words.items()
     }
-    reading = DatasetSource(
-        str(source),
-        classes_file=None if classes is None else str(classes),
-        name=name,
-        split=split,
-        group_regex=group_regex,
-        group_column=group_column,
-        site_regex=site_regex,
-        site_columns=tuple(site_columns),
-        seed=seed,
-    ).read()
+    given["split"] = None if split is None else shares(split, "split")
+    nothing = site_columns is None or (isinstance(site_columns, list | tuple) and not site_columns)
+    columns = () if nothing else tuple(texts(site_columns, "site_columns"))
+    table = None
+    if not isinstance(source, str | os.PathLike):
+        asked = (*columns, *([given["group_column"]] if group_column else ()))
+        table = write_frame(source, asked)
+        given["name"] = given["name"] or "data"
+    place = str(table.path) if table else _place(file_path(source, "source"))
+    classes_file = None if classes is None else str(file_path(classes, "classes").expanduser().absolute())
+    reading_from = DatasetSource(place, classes_file=classes_file, site_columns=columns, seed=seed, **given)
+    with table.told_in_rows("source") if table else nullcontext():
+        reading = reading_from.read()
+    if table:
+        reading = table.reading_in_rows(reading)
+        if reading.problems:
+            raise HistobenchError(f"source: {listing(reading.problems, shown=_SHOWN)}")
     reading.checked()
-    known = {key: value for key, value in given.items() if value is not None}
-    return Dataset(reading, known, None if split is None else seed)
+    noted = {"source": place, "class2id": classes_file, "site_columns": list(columns) or None, **given}
+    known = {key: value for key, value in noted.items() if value is not None}
+    return Dataset(reading, known, None if split is None else seed, table)
 
 
-def _written(frame: pd.DataFrame, more: Sequence[str]) -> Path:
-    """The DataFrame as the long CSV, kept in the cache folder under the hash of its content."""
-    from histobench.core.atomic import write_text
-    from histobench.core.cache_folder import cache_dir
-
-    if not hasattr(frame, "columns"):
-        raise HistobenchError(f"source: expected a path, a name or a DataFrame, found {type(frame).__name__}")
-    chosen: dict[str, Any] = {}
-    for column, names in _COLUMNS.items():
-        # By the order of the names, not of the columns: a patient comes before a slide.
-        fitting = (item for name in names for item in frame.columns if str(item).lower() == name)
-        found = next(fitting, None)
-        if found is not None:
-            chosen[column] = frame[found]
-    for column in ("image_path", "label"):
-        if column not in chosen:
-            known = ", ".join(map(str, frame.columns))
-            raise HistobenchError(f"source: the DataFrame has no column {column!r} (it has: {known})")
-    for column in more:
-        if column not in frame.columns:
-            known = ", ".join(map(str, frame.columns))
-            raise HistobenchError(f"source: the DataFrame has no column {column!r} (it has: {known})")
-        chosen[column] = frame[column]
-    from histobench.roi.data.sites import SITE_COLUMNS
-
-    chosen.update({str(item): frame[item] for item in frame.columns if str(item).lower() in SITE_COLUMNS})
-    import pandas as pd
-
-    table = pd.DataFrame(chosen)
-    table["image_path"] = [str(Path(str(path)).expanduser().absolute()) for path in table["image_path"]]
-    text = table.to_csv(index=False)
-    target = cache_dir() / "frames" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.csv"
-    write_text(target, text)
-    return target
+def _place(source: Path) -> str:
+    """Where the source is, whatever the current folder will be; a public dataset keeps its name."""
+    path = source.expanduser()
+    return str(path.absolute()) if os.path.exists(path) else str(source)

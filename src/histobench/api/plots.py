@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.parameters import one_of, text
 
 if TYPE_CHECKING:
     from histobench.api.benchmark import Benchmark
@@ -26,10 +27,13 @@ class Plots:
         task: str | None = None,
         dataset: str | None = None,
         setting: str | None = None,
+        preset: str | None = None,
         ax: Any = None,
     ) -> Any:
         """Encoders by a metric, best on top, with their intervals."""
-        ranked = self._bench.compare(metric=metric, task=task, dataset=dataset, setting=setting).ranked()
+        ranked = self._bench.compare(
+            metric=metric, task=task, dataset=dataset, setting=setting, preset=preset
+        ).ranked()
         if dataset is None and ranked["dataset"].nunique() > 1:
             raise HistobenchError(f"dataset: choose one of {', '.join(ranked['dataset'].unique())}")
         axes = _axes(ax)
@@ -51,11 +55,13 @@ class Plots:
         *,
         dataset: str | None = None,
         setting: str | None = None,
+        preset: str | None = None,
         normalise: bool = True,
         ax: Any = None,
     ) -> Any:
         """True classes against predicted ones, as shares of the true class (or counts)."""
-        stored = self._bench.one(encoder, task, dataset=dataset, setting=setting).predictions
+        found = self._bench.one(encoder, task, dataset=dataset, setting=setting, preset=preset)
+        stored = found.predictions
         count = len(stored.classes)
         matrix = np.zeros((count, count))
         np.add.at(matrix, (stored.labels, stored.predicted), 1)
@@ -72,21 +78,36 @@ class Plots:
         axes.set_yticks(range(count), stored.classes)
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
-        axes.set_title(f"{encoder}, {task}")
+        axes.set_title(f"{encoder}, {found.task}")
         return axes
 
     def few_shot(
-        self, *, metric: str = "balanced_accuracy", dataset: str | None = None, ax: Any = None
+        self,
+        *,
+        metric: str = "balanced_accuracy",
+        dataset: str | None = None,
+        preset: str | None = None,
+        ax: Any = None,
     ) -> Any:
         """A metric over the number of shots, one line per encoder, at the largest number of classes."""
         table = self._bench.table()
-        table = table[(table["task"] == "Few-shot") & (table["metric"] == metric)]
-        if dataset is not None:
-            table = table[table["dataset"] == dataset]
+        table = table[table["task"] == "Few-shot"]
         if table.empty:
             raise HistobenchError("there are no few-shot results; run with tasks=['Few-shot']")
-        if table["dataset"].nunique() > 1:
-            raise HistobenchError(f"dataset: choose one of {', '.join(table['dataset'].unique())}")
+        for column, wanted in (("dataset", dataset), ("preset", preset), ("metric", metric)):
+            known = list(map(str, table[column].unique()))
+            if wanted is not None and wanted not in known:
+                raise HistobenchError(
+                    f"{column}: there are no few-shot results of {wanted!r}; {did_you_mean(wanted, known)}"
+                )
+            if wanted is None and len(known) > 1:
+                raise HistobenchError(f"{column}: choose one of {', '.join(known)}")
+            table = table if wanted is None else table[table[column] == wanted]
+        twice = table[table.duplicated(["encoder", "setting"])]
+        if not twice.empty:
+            raise HistobenchError(
+                f"several runs of {twice['encoder'].iloc[0]}; open the folder of one of them"
+            )
         parts = table["setting"].map(lambda text: tuple(map(int, re.findall(r"\d+", text))))
         table = table.assign(way=[part[0] for part in parts], shot=[part[1] for part in parts])
         table = table[table["way"] == table["way"].max()].sort_values("shot")
@@ -107,18 +128,28 @@ class Plots:
         """The first two principal components of the features that lie in the results folder."""
         from sklearn.decomposition import PCA
 
+        from histobench.roi.comparison.selection import having
+        from histobench.roi.data.dataset import SPLITS
         from histobench.roi.features.feature_file import load
 
+        runs = having(self._bench.runs, "encoder", text(encoder, "encoder"))
+        having(runs, "dataset", dataset)
+        one_of(split, "split", SPLITS)
         found = [
             path
             for path in sorted(self._bench.folder.rglob(f"*_{split}.pt"))
             if f"Model_[{encoder.replace('/', '_')}]" in path.name
             and (dataset is None or f"Dataset_[{dataset}]" in path.name)
         ]
-        if len(found) != 1:
-            what = "no feature file" if not found else f"{len(found)} feature files"
+        if not found:
             raise HistobenchError(
-                f"{what} of {encoder} in {self._bench.folder} (split {split}); name a dataset"
+                f"no {split} features of {encoder} lie in {self._bench.folder}: hb.run keeps them there, "
+                "hb.evaluate does not"
+            )
+        if len(found) > 1:
+            raise HistobenchError(
+                f"{len(found)} files of {split} features of {encoder} lie in {self._bench.folder}; "
+                + ("name a `dataset`" if dataset is None else "open a folder that holds one of them")
             )
         features = load(found[0])
         points = PCA(2, random_state=0).fit_transform(features.embeddings.numpy())

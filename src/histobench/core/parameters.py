@@ -65,6 +65,38 @@ def text(value: Any, name: str) -> str:
     return str(value)  # NumPy has texts of its own
 
 
+def texts(value: Any, name: str) -> list[str]:
+    """One text or several; a text is one, and not its letters.
+
+    >>> texts("KNN", "tasks"), texts(("KNN", "Proto"), "tasks")
+    (['KNN'], ['KNN', 'Proto'])
+    """
+    if isinstance(value, str):
+        return [text(value, name)]
+    if isinstance(value, bytes | dict) or not hasattr(value, "__iter__") or _is_single(value):
+        raise _refused(name, "a text or a list of texts", value)
+    several = [text(item, name) for item in value]
+    if not several:
+        raise InvalidParameterError(f"{name}: give at least one")
+    return several
+
+
+def shares(value: Any, name: str) -> str:
+    """Shares of train/val/test as text: "0.7/0.1/0.2" as it is, two or three numbers joined.
+
+    >>> shares((0.7, 0.1, 0.2), "split")
+    '0.7/0.1/0.2'
+    """
+    if isinstance(value, str):
+        return value
+    single = isinstance(value, bytes | dict) or not hasattr(value, "__iter__") or _is_single(value)
+    parts = [] if single else list(value)
+    wrong = [part for part in parts if isinstance(part, bool) or not isinstance(part, Real)]
+    if wrong or len(parts) not in (2, 3):
+        raise _refused(name, "shares of train/val/test such as '0.7/0.1/0.2' or (0.7, 0.1, 0.2)", value)
+    return "/".join(repr(float(part)) for part in parts)
+
+
 def one_of(value: Any, name: str, known: Iterable[str]) -> str:
     """One of the known texts."""
     names = list(known)

@@ -30,16 +30,13 @@ def select_runs(
     tasks = list(dict.fromkeys(run.task for run in runs))
     if task is None:
         task = DEFAULT_TASK if DEFAULT_TASK in tasks else tasks[0]
-    chosen = _having(runs, "task", task, [run.task for run in runs])
-    if dataset is not None:
-        chosen = _having(chosen, "dataset", dataset, [run.identity.dataset for run in chosen])
-    if preset is not None:
-        chosen = _having(chosen, "preset", preset, [run.identity.preset for run in chosen])
-    if seed is not None:
-        chosen = _having(chosen, "seed", str(seed), [str(run.identity.seed) for run in chosen])
+    chosen = having(runs, "task", task)
+    chosen = having(chosen, "dataset", dataset)
+    chosen = having(chosen, "preset", preset)
+    chosen = having(chosen, "seed", None if seed is None else str(seed))
     settings = sorted({run.setting for run in chosen}, key=natural_order)
     if setting is not None:
-        chosen = _having(chosen, "setting", setting, [run.setting for run in chosen])
+        chosen = having(chosen, "setting", setting)
     elif len(settings) > 1:
         raise HistobenchError(
             f"{task} has {len(settings)} settings ({', '.join(settings)}); choose one, "
@@ -118,7 +115,29 @@ def _differs(
     return len(values) > 1
 
 
-def _having(runs: Sequence[StoredRun], what: str, wanted: str, values: Sequence[str]) -> list[StoredRun]:
-    if wanted not in values:
-        raise HistobenchError(f"no results of the {what} {wanted!r} here; {did_you_mean(wanted, values)}")
-    return [run for run, value in zip(runs, values, strict=True) if value == wanted]
+#: What runs are chosen by, and where it stands in a run.
+_CHOICES: dict[str, Callable[[StoredRun], str]] = {
+    "encoder": lambda run: run.identity.encoder,
+    "task": lambda run: run.task,
+    "dataset": lambda run: run.identity.dataset,
+    "preset": lambda run: run.identity.preset,
+    "setting": lambda run: run.setting,
+    "seed": lambda run: str(run.identity.seed),
+}
+
+
+def having(runs: Sequence[StoredRun], what: str, wanted: str | None) -> list[StoredRun]:
+    """The runs whose `what` (one of `_CHOICES`) is the wanted one, or all; one that no run has is refused.
+
+    A task may be written in another case, as everywhere.
+    """
+    if wanted is None:
+        return list(runs)
+    value = _CHOICES[what]
+    known = {value(run) for run in runs}
+    if what == "task":
+        wanted = next((task for task in known if task.lower() == wanted.lower()), wanted)
+    if wanted not in known:
+        hint = did_you_mean(wanted, known - {""}) if known != {""} else f"they are of no {what}"
+        raise HistobenchError(f"no results of the {what} {wanted!r} here; {hint}")
+    return [run for run in runs if value(run) == wanted]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.data.columns import CSV_COLUMNS
 from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
 from histobench.roi.data.image_names import image_names
 from histobench.roi.data.labels import classes_of, label_reader
@@ -23,7 +24,6 @@ from histobench.roi.data.sites import (
 from histobench.roi.data.split import SPLIT_WORDS, arrange, group_of
 from histobench.roi.data.text_file import read_text
 
-_PATH_COLUMNS = ("image_path", "path", "file", "filename", "image")
 _EMPTY = ("", "nan", "NaN")  # how spreadsheets and pandas fill the shorter columns
 _LAYOUTS = "train_path,train_label,val_path,val_label,test_path,test_label or image_path,label,split[,group]"
 
@@ -202,7 +202,7 @@ def _long(
     group_column: str | None,
     site_columns: Sequence[str],
 ) -> list[_Entry]:
-    file_column = next((column for column in _PATH_COLUMNS if column in header), "image_path")
+    file_column = next((column for column in CSV_COLUMNS["image_path"] if column in header), "image_path")
     asked = [name.lower() for name in (group_column, *site_columns) if name]
     for column in (file_column, "label", *asked):
         _require(path, column, header)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.data.columns import CSV_COLUMNS
 
 #: Columns that are taken by themselves; others are asked for.
 SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair")
@@ -13,7 +14,7 @@ SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hos
 PAIR_COLUMN = "pair"
 #: Columns of datasets and of predictions that mean something else.
 _TAKEN = frozenset(
-    {"image_path", "path", "file", "filename", "image", "label", "split", "group"}
+    {name for names in CSV_COLUMNS.values() for name in names}
     | {"img_name", "true_label", "predicted_label", "probabilities", "num_episodes"}
 )
 

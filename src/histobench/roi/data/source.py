@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,13 +63,16 @@ class DatasetSource:
     def read(self) -> Reading:
         """As `load`, but what is wrong comes back beside what could be read."""
         source, name, classes_file = Path(self.source), self.name, self.classes_file
-        if not source.exists() and is_name(self.source):
+        there = os.path.exists(source)  # also of what no file can be called
+        if not there and is_name(self.source):
             public = require(self.source)
             source, name = public.table, name or public.name
             classes_file = classes_file or str(public.classes_file)
-        if not source.exists() and not source.suffix:
+            there = True
+        if not there and not source.suffix:
+            shown = self.source if len(self.source) <= 300 else f"{self.source[:300]}..."
             raise HistobenchError(
-                f"{source} does not exist (expected a CSV file, a folder of class folders,"
+                f"{shown} does not exist (expected a CSV file, a folder of class folders,"
                 " TAR shards, or a name of: histobench data list)"
             )
         split = parse_fractions(self.split) if isinstance(self.split, str) else self.split

@@ -18,13 +18,15 @@ from histobench.roi.results.stored_run import StoredRun
 def load_runs(results_dir: str | Path) -> list[StoredRun]:
     """Every `*_complete_results.json` under a results folder, in the order of their paths."""
     folder = Path(results_dir)
+    if folder.is_file():
+        raise HistobenchError(f"no results folder at {folder}: it is a file; give the folder that it is in")
     if not folder.is_dir():
         raise HistobenchError(f"no results folder at {folder}")
     runs = [read_run(path) for path in results_files(folder)]
     if not runs:
         raise HistobenchError(
-            f"no results in {folder}: no file ends with {COMPLETE}; run `histobench evaluate` or the "
-            "01-ROI_BenchMark_Main.py script with --log_dir pointing there"
+            f"no results in {folder}: no file ends with {COMPLETE}; make some first, "
+            "by `histobench run`, `histobench evaluate` or hb.run"
         )
     return runs
 
@@ -40,6 +42,8 @@ def results_files(folder: Path) -> list[Path]:
 def split_runs(results_dir: str | Path) -> list[StoredRun]:
     """Every run on a split of a repeated cross-validation below a results folder."""
     folder = Path(results_dir)
+    if folder.is_file():
+        raise HistobenchError(f"no results folder at {folder}: it is a file; give the folder that it is in")
     if not folder.is_dir():
         raise HistobenchError(f"no results folder at {folder}")
     runs = [read_run(path) for path in _all_results(folder) if SPLITS in path.parts]

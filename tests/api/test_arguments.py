@@ -1,0 +1,315 @@
+"""What Python users give by mistake: it works as they meant it, or one sentence names the parameter."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import histobench as hb
+from histobench.api.features import TemporaryResults
+from histobench.roi.data.columns import CSV_COLUMNS, FRAME_COLUMNS
+from histobench.roi.data.sites import SITE_COLUMNS
+from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.run import evaluate as evaluate_features
+from histobench.roi.features.feature_set import FeatureSet
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def strict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache of its own, and no warning goes unseen."""
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("pictures")
+    draw = np.random.default_rng(0)
+    paths = [folder / f"p{number // 4}_{number}.png" for number in range(24)]
+    for path in paths:
+        Image.fromarray(draw.integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(path)
+    return list(map(str, paths))
+
+
+@pytest.fixture
+def frame(pictures: list[str]) -> pd.DataFrame:
+    return pd.DataFrame({"path": pictures, "label": ["a", "b"] * 12, "split": ["train"] * 16 + ["test"] * 8})
+
+
+@pytest.fixture
+def undivided(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.drop(columns="split")
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> hb.Benchmark:
+    """Two encoders on three classes, from arrays."""
+    results = tmp_path_factory.mktemp("results") / "r"
+    draw = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    for encoder in ("one", "two"):
+        X = draw.normal(size=(60, 8)) + y[:, None]
+        tasks = ["KNN", "Few-shot"] if encoder == "one" else ["KNN"]
+        hb.evaluate(
+            X[:40], X[40:], y[:40], y[40:],
+            tasks=tasks, encoder=encoder, results=results, n_iter=3, n_shot=(1, 2), n_way=(),
+        )  # fmt: skip
+    return hb.open_results(results)
+
+
+@pytest.mark.parametrize("seed", [-1, "x", 1.5, None, True, 2**70])
+def test_a_seed_is_a_whole_number(undivided: pd.DataFrame, seed: Any) -> None:
+    with pytest.raises(hb.HistobenchError, match=r"^seed: expected a whole number"):
+        hb.load_dataset(undivided, split="0.7/0.3", seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("split", "text"),
+    [
+        ((0.5, 0.25, 0.25), "0.5/0.25/0.25"),
+        ([50, 25, 25], "50/25/25"),
+        (np.array([0.5, 0.5]), "0.5/0.5"),
+    ],
+)
+def test_shares_may_be_numbers(undivided: pd.DataFrame, split: Any, text: str) -> None:
+    given, written = (hb.load_dataset(undivided, split=shares, seed=3).frame() for shares in (split, text))
+    pd.testing.assert_frame_equal(given, written)
+
+
+@pytest.mark.parametrize("split", [0.7, (), (0.7, "a"), {"train": 0.7, "test": 0.3}, (0.1,) * 10, (0.5,) * 3])
+def test_other_shares_are_refused(undivided: pd.DataFrame, split: Any) -> None:
+    with pytest.raises(hb.HistobenchError, match=r"^`?split`?:? .*(0\.7, 0\.1, 0\.2|add up to 1\.5)"):
+        hb.load_dataset(undivided, split=split)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.iloc[:0], "source: the DataFrame has no rows"),
+        (
+            lambda f: f.rename(columns={"path": "where"}),
+            r"no column 'image_path' \(nor path, .*it has: where",
+        ),
+        (lambda f: pd.DataFrame(), "it has no columns"),
+        (lambda f: pd.concat([f, f["label"]], axis=1), "source: the DataFrame has 2 columns 'label'"),
+        (lambda f: f.assign(path=f["path"].where(f.index != 3)), "row 3 of the DataFrame has no image_path"),
+        (lambda f: f.assign(path=""), r"row 0 of the DataFrame has no image_path \(as 23 more\)"),
+        (lambda f: f.assign(path=1.5), "row 0 .*: image_path: expected a path, found 1.5"),
+        (lambda f: f.assign(label=[["a"]] * 24), "row 0 .*: label: expected one value, found \\['a'\\]"),
+        (lambda f: f.assign(label=f["label"].where(f.index > 0)), "row 0 of the DataFrame: .* has no label"),
+        (
+            lambda f: f.set_axis(list("abcdefghijklmnopqrstuvwx")).assign(split="foo"),
+            r"source: row 0 \(index 'a'\) of the DataFrame: split 'foo' is not train",
+        ),
+        (lambda f: f.drop(columns="split"), "source: the DataFrame has no split column"),
+        (
+            lambda f: f.assign(label=pd.Series(["\udc80", "b"] * 12, dtype=object)),
+            r"row 0 .*: label '\\udc80' is no valid Unicode",
+        ),
+        (
+            lambda f: f.assign(path=pd.Series(["\udc80.png"] * 24, dtype=object)),
+            "image_path .* is no valid Unicode text; rename the file",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_dataframe_is_said_by_its_rows(
+    frame: pd.DataFrame, change: Any, message: str
+) -> None:
+    with pytest.raises(hb.HistobenchError, match=message) as caught:
+        hb.load_dataset(change(frame))
+    assert "frames" not in str(caught.value)  # the CSV in the cache is nobody's business
+    assert len(str(caught.value).splitlines()) <= 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"label": "category", "split": "category"},
+        {"label": "string", "path": "string"},
+        {"path": object, "label": object},
+    ],
+)
+def test_columns_of_any_kind_are_read(frame: pd.DataFrame, change: Any) -> None:
+    expected = hb.load_dataset(frame).frame()
+    pd.testing.assert_frame_equal(hb.load_dataset(frame.astype(change)).frame(), expected)
+    doubled = frame.astype(change).set_axis([0] * 24)
+    pd.testing.assert_frame_equal(hb.load_dataset(doubled).frame(), expected)
+
+
+def test_paths_may_be_path_objects_or_bytes_and_labels_numbers(frame: pd.DataFrame) -> None:
+    expected = hb.load_dataset(frame).frame()["image"].tolist()
+    for kind in (Path, str.encode):
+        given = frame.assign(path=[kind(path) for path in frame["path"]], label=[0, 1] * 12)  # type: ignore[operator]
+        data = hb.load_dataset(given)
+        assert data.frame()["image"].tolist() == expected
+        assert data.classes == ("0", "1")
+
+
+def test_a_missing_file_is_named_by_its_row(frame: pd.DataFrame, tmp_path: Path) -> None:
+    frame.loc[5, "path"] = str(tmp_path / "gone.png")
+    (finding,) = hb.load_dataset(frame).check().errors
+    assert str(finding).startswith("row 5 of the DataFrame: ")
+    with pytest.raises(hb.HistobenchError, match="row 5 of the DataFrame") as caught:
+        hb.run(frame, "tiny-vl", tasks="Proto", results=tmp_path / "r")
+    assert "frames" not in str(caught.value)
+
+
+def test_rows_are_counted_also_where_a_cell_has_two_lines(frame: pd.DataFrame) -> None:
+    frame["label"] = ["x\ny", "b"] * 12
+    frame.loc[7, "split"] = "foo"
+    with pytest.raises(hb.HistobenchError, match=r"^source: row 7 of the DataFrame: split 'foo'"):
+        hb.load_dataset(frame)
+
+
+def test_a_source_stays_where_it_was(
+    frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame.to_csv("mine.csv", index=False)
+    data = hb.load_dataset("mine.csv")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert data.check().errors == ()
+    bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20)
+    assert bench.datasets == ("mine",)
+
+
+@pytest.mark.parametrize("columns", ["lot", ["lot"], "LOT"])
+def test_one_site_column_may_be_a_string(frame: pd.DataFrame, columns: Any) -> None:
+    data = hb.load_dataset(frame.assign(lot="7"), site_columns=columns)
+    assert data.roi.splits["test"][0].sites == (("lot", "7"),)
+
+
+def test_the_names_of_columns_stand_in_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs/python.md").read_text(encoding="utf-8")
+    for column, names in FRAME_COLUMNS.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{column}` |"))
+        *_, in_frames, in_tables, _ = (cell.strip() for cell in row.split("|"))
+        assert in_frames == ", ".join(f"`{name}`" for name in names)
+        assert in_tables == ", ".join(f"`{name}`" for name in CSV_COLUMNS[column])
+    assert f"| {', '.join(f'`{name}`' for name in SITE_COLUMNS)} |" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": None}, "^data: expected a dataset"),
+        ({"data": []}, "^data: give at least one"),
+        ({"data": 3}, "^data: expected a dataset"),
+        ({"encoders": None}, "^encoders: expected a text or a list of texts"),
+        ({"encoders": []}, "^encoders: give at least one"),
+        ({"tasks": []}, "^tasks: give at least one"),
+        ({"tasks": 3}, "^tasks: expected a text"),
+        ({"tasks": "Prot"}, "unknown task 'Prot'; did you mean Proto"),
+        ({"results": None}, "^results: expected a path"),
+    ],
+)
+def test_a_run_names_the_parameter_that_is_wrong(frame: pd.DataFrame, given: Any, message: str) -> None:
+    with pytest.raises(hb.HistobenchError, match=message):
+        hb.run(**{"data": frame, "encoders": "tiny-vl", "tasks": "proto", **given})
+
+
+def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    bench = hb.run([frame], "tiny-vl", tasks="proto", results=tmp_path / "r", n_bootstrap=20)
+    assert (bench.datasets, bench.encoders) == (("data",), ("tiny-vl",))
+    with pytest.raises(hb.HistobenchError, match=r"encoders: .*give 'tiny-vl' as text"):
+        hb.run(frame, hb.create_encoder("tiny-vl", device="cpu"), tasks="proto")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda b: b.predictions("one", "KNN", dataset="nope"), "of the dataset 'nope'.*known: data"),
+        (lambda b: b.predictions("one", "KNN", preset="nope"), "no results of the preset 'nope'.*known: uni"),
+        (lambda b: b.predictions("one", "KNN", setting="x"), "setting 'x' here; they are of no setting"),
+        (lambda b: b.predictions(None, "KNN"), "^encoder: expected a text, found None"),
+        (lambda b: b.predictions("one", None), "^task: expected a text, found None"),
+        (lambda b: b.compare(encoders="ono", task="KNN"), "encoder 'ono' here; did you mean one"),
+        (lambda b: b.compare(encoders=[], task="KNN"), "^encoders: give at least one"),
+        (lambda b: b.compare(task="FEWSHOT"), "task 'FEWSHOT' here; did you mean Few-shot"),
+        (lambda b: b.compare(task="KNN", alpha="x"), "^alpha: expected a finite number"),
+        (lambda b: b.compare(task="KNN", metric="foo"), "unknown metric 'foo'; known: accuracy"),
+        (lambda b: b.plot.few_shot(metric="foo"), "^metric: there are no few-shot results of 'foo'; known"),
+        (lambda b: b.plot.few_shot(metric="Accuracy"), "did you mean accuracy"),
+        (lambda b: b.plot.few_shot(dataset="foo"), "^dataset: .*known: data"),
+        (lambda b: b.plot.leaderboard(task="KNN", dataset="x"), "of the dataset 'x' here; known: data"),
+        (lambda b: b.plot.confusion("oen", "KNN"), "no results of the encoder 'oen' here; did you mean one"),
+        (lambda b: b.plot.embedding("oen"), "no results of the encoder 'oen' here; did you mean one"),
+        (lambda b: b.plot.embedding("one", split="tst"), "^split 'tst' is unknown; did you mean test"),
+        (lambda b: b.plot.embedding("one"), "hb.run keeps them there"),
+        (lambda b: b.report("site", titel="x"), "no option 'titel'; did you mean title"),
+    ],
+)  # fmt: skip
+def test_an_unknown_choice_is_refused_with_the_choices(bench: hb.Benchmark, ask: Any, message: str) -> None:
+    with pytest.raises(hb.HistobenchError, match=message):
+        ask(bench)
+
+
+def test_one_encoder_may_be_a_string_and_a_task_in_any_case(bench: hb.Benchmark) -> None:
+    assert bench.compare(encoders="one", task="knn").ranked()["encoder"].tolist() == ["one"]
+    axes = bench.plot.confusion("one", "knn")
+    assert axes.get_title() == "one, KNN"
+    matplotlib.pyplot.close(axes.figure)
+
+
+@pytest.mark.parametrize(
+    ("classes", "columns"),
+    [
+        (("benign", "tumour"), ["benign", "tumour"]),
+        (("label", "tumour"), ["probability of label", "tumour"]),
+        (("group", "image"), ["probability of group", "probability of image"]),
+        (
+            ("label", "probability of label"),
+            ["probability of probability of label", "probability of label"],
+        ),
+        (tuple(f"class {number:03d}" for number in range(150)), [f"class {n:03d}" for n in range(150)]),
+    ],
+)  # fmt: skip
+def test_every_class_has_its_column_of_probabilities(classes: tuple[str, ...], columns: list[str]) -> None:
+    import torch
+
+    labels = torch.arange(2 * len(classes)) % len(classes)
+    features = torch.nn.functional.one_hot(labels, len(classes)).float()
+    keeper = TemporaryResults()
+    sets = [
+        FeatureSet(features, labels, tuple(f"{split}{row}" for row in range(len(labels))), None, {})
+        for split in ("train", "test")
+    ]
+    evaluate_features(
+        EvaluationRequest(("Proto",), sets[0], sets[1], keeper.folder, None, classes, "data", "one")
+    )
+    frame = hb.open_results(keeper.folder).predictions("one", "Proto")
+    assert frame.columns.tolist() == ["image", "label", "group", "predicted", *columns]
+    assert frame["label"].tolist() == [classes[label] for label in labels]
+    assert np.allclose(frame[columns].sum(axis=1), 1)
+
+
+def test_a_folder_without_results_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    (agents / "results.jsonl").write_text("")
+    (tmp_path / "empty").mkdir()
+    for folder, message in (
+        (tmp_path / "file", "it is a file; give the folder"),
+        (agents, "holds episodes of agents; open it with hb.mint.open_runs"),
+        (tmp_path / "empty", "make some first"),
+        (tmp_path / "nothing", "no results folder at"),
+        (None, "^folder: expected a path"),
+    ):
+        with pytest.raises(hb.HistobenchError, match=message):
+            hb.open_results(folder)  # type: ignore[arg-type]
