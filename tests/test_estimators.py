@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from sklearn.model_selection import GroupKFold, cross_val_score
+from scipy.sparse import csr_matrix
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from histobench.core.errors import HistobenchError
 from histobench.estimators import KNN, LinearProbe, Prototype, SimpleShot
 from histobench.roi.protocols.knn import knn
 from histobench.roi.protocols.linear_probe import linear_probe
@@ -59,3 +67,100 @@ def test_simple_shot_draws_its_support_with_a_seed() -> None:
     assert (first.support_ == again.support_).all()
     assert (first.support_ != other.support_).any()
     assert [int((y[first.support_] == name).sum()) for name in "abc"] == [4, 4, 4]
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "no neighbours": (KNN(0), "n_neighbors: expected a whole number of at least 1, found 0"),
+    "neighbours as text": (KNN("5"), "n_neighbors: .* found '5'"),  # type: ignore[arg-type]
+    "neighbours in parts": (KNN(2.5), "n_neighbors: .* found 2.5"),  # type: ignore[arg-type]
+    "a cost that is no number": (LinearProbe(float("nan")), "cost: expected a number above 0, found nan"),
+    "a cost of text": (LinearProbe("x"), "cost: .* found 'x'"),  # type: ignore[arg-type]
+    "a cost below 0": (LinearProbe(-1), "cost: .* found -1"),
+    "no iterations": (LinearProbe(max_iter=0), "max_iter: expected a whole number of at least 1, found 0"),
+    "iterations in parts": (LinearProbe(max_iter=1.5), "max_iter: .* found 1.5"),  # type: ignore[arg-type]
+    "no shots": (SimpleShot(0), "n_shot: expected a whole number of at least 1, found 0"),
+    "a seed of text": (SimpleShot(random_state="x"), "random_state: .* found 'x'"),  # type: ignore[arg-type]
+    "a seed below 0": (SimpleShot(random_state=-1), "random_state: .* at least 0, found -1"),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("estimator", "message"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_parameter_is_refused_when_it_is_fitted(estimator: Any, message: str) -> None:
+    x, y, _ = _data()
+    with pytest.raises(ValueError, match=message) as refused:
+        estimator.fit(x, y)
+    assert isinstance(refused.value, HistobenchError)
+    assert not [name for name in vars(estimator) if name.endswith("_")]
+    with pytest.raises(NotFittedError):
+        estimator.predict(x)
+
+
+def test_numpys_numbers_are_parameters() -> None:
+    x, y, _ = _data()
+    for given, plain in (
+        (KNN(np.int64(5)), KNN(5)),
+        (LinearProbe(np.float32(100), max_iter=np.int16(50)), LinearProbe(100, max_iter=50)),
+        (SimpleShot(np.uint8(3), random_state=np.int64(1)), SimpleShot(3, random_state=1)),
+    ):
+        np.testing.assert_array_equal(given.fit(x, y).predict_proba(x), plain.fit(x, y).predict_proba(x))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS[1:], ids=lambda e: type(e).__name__)
+def test_a_fit_that_fails_changes_nothing(estimator: Any) -> None:
+    x, y, _ = _data()
+    fresh, bad = clone(estimator), np.where(x > 2, np.nan, x)[:, :5]
+    for wrong in ((x[:5], np.zeros(5)), (bad, y), (x * 1e200, y), (x[:, 0], y), (x, np.linspace(0, 1, 150))):
+        with pytest.raises(ValueError):
+            fresh.fit(*wrong)
+        with pytest.raises(NotFittedError):
+            fresh.predict(x)
+    fitted = clone(estimator).fit(pd.DataFrame(x, columns=[f"f{i}" for i in range(12)]), y)
+    known, kept = fitted.predict_proba(pd.DataFrame(x, columns=fitted.feature_names_in_)), dict(vars(fitted))
+    for wrong in ((x[:, :5], np.zeros(150)), (bad, y)):
+        with pytest.raises(ValueError):
+            fitted.fit(*wrong)
+    assert vars(fitted).keys() == kept.keys()
+    again = fitted.predict_proba(pd.DataFrame(x, columns=fitted.feature_names_in_))
+    np.testing.assert_array_equal(again, known)
+
+
+def test_a_parameter_that_is_set_after_the_fit_is_checked_too() -> None:
+    x, y, _ = _data()
+    fitted = KNN(5).fit(x, y).set_params(n_neighbors=0)
+    with pytest.raises(ValueError, match="n_neighbors: expected"):
+        fitted.predict(x)
+    assert (fitted.set_params(n_neighbors=3).predict(x) == KNN(3).fit(x, y).predict(x)).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("estimator", ESTIMATORS[1:], ids=lambda e: type(e).__name__)
+def test_every_form_of_the_same_data_gives_the_same_predictions(estimator: Any) -> None:
+    x, y, _ = _data()
+    x = x.astype(np.float32)
+    truth = clone(estimator).fit(x, y).predict(x)
+    table = pd.DataFrame(x, columns=[f"f{i}" for i in range(12)])
+    assert (clone(estimator).fit(x.astype(np.float64), y).predict(x.astype(np.float64)) == truth).all()
+    assert (clone(estimator).fit(table, pd.Series(y)).predict(table) == truth).all()
+    assert (clone(estimator).fit(x.tolist(), list(y)).predict(x.tolist()) == truth).all()
+    fixed = x.astype(">f8")
+    fixed.setflags(write=False)
+    assert (clone(estimator).fit(fixed, y).predict(fixed) == truth).all()
+    numbers = np.unique(y, return_inverse=True)[1] * 10**6
+    assert (clone(estimator).fit(x, numbers).predict(x) == np.unique(numbers)[numbers_of(truth)]).all()
+    fitted = clone(estimator).fit(x, y)
+    assert (pickle.loads(pickle.dumps(fitted)).predict(x) == truth).all()
+    with pytest.raises(TypeError, match=r"[Ss]parse"):
+        clone(estimator).fit(csr_matrix(x), y)
+
+
+def numbers_of(labels: np.ndarray) -> np.ndarray:
+    """a, b, c as 0, 1, 2."""
+    return np.array([ord(label) - ord("a") for label in labels])
+
+
+def test_a_grid_is_searched_over_groups() -> None:
+    x, y, groups = _data()
+    search = GridSearchCV(KNN(), {"n_neighbors": [1, 15]}, cv=GroupKFold(3)).fit(x, y, groups=groups)
+    scores = [cross_val_score(KNN(k), x, y, groups=groups, cv=GroupKFold(3)).mean() for k in (1, 15)]
+    assert search.best_params_ == {"n_neighbors": (1, 15)[int(np.argmax(scores))]}

@@ -3,23 +3,27 @@
 They call the same functions as `histobench run`, so that numbers agree.
 
 >>> import numpy as np
->>> from sklearn.model_selection import cross_val_score
+>>> from sklearn.model_selection import GroupKFold, cross_val_score
 >>> draw = np.random.default_rng(0)
 >>> y = np.repeat(["normal", "tumour"], 30)
 >>> X = draw.normal(size=(60, 8)) + (y == "tumour")[:, None]
->>> bool(cross_val_score(Prototype(), X, y, groups=np.arange(60) // 3).mean() > 0.8)
+>>> bool(cross_val_score(Prototype(), X, y, groups=np.arange(60) // 3, cv=GroupKFold(4)).mean() > 0.8)
 True
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
+
+from histobench.api.validation import check_range
+from histobench.core.parameters import positive_number, whole_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,14 +34,22 @@ __all__ = ["KNN", "LinearProbe", "Prototype", "SimpleShot"]
 class _ProtocolClassifier(ClassifierMixin, BaseEstimator):
     """What the four share: validation at the door, labels of any kind, probabilities to predictions."""
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> _ProtocolClassifier:
-        """Learn from features X [n, d] with labels y [n] of any kind."""
-        X, y = validate_data(self, X, y, dtype=(np.float32, np.float64), ensure_min_samples=2)
-        check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn from features X [n, d] with labels y [n] of any kind.
+
+        Parameters are checked first. A fit that fails leaves the estimator as it was: not fitted, or with all
+        that an earlier fit has learnt.
+        """
+        self._check_parameters()
+        fitted = copy(self)
+        rows, targets = validate_data(fitted, X, y, dtype=(np.float32, np.float64), ensure_min_samples=2)
+        check_range(rows, "X")
+        check_classification_targets(targets)
+        fitted.classes_, labels = np.unique(targets, return_inverse=True)
+        if len(fitted.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes; y has 1 class")
-        self._learn(np.asarray(X), labels.astype(np.int64))
+        fitted._learn(rows, labels.astype(np.int64))
+        self.__dict__ = fitted.__dict__
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -52,8 +64,13 @@ class _ProtocolClassifier(ClassifierMixin, BaseEstimator):
 
     def _checked(self, X: ArrayLike) -> NDArray[np.floating]:
         check_is_fitted(self)
+        self._check_parameters()  # they may have been set anew
         checked: NDArray[np.floating] = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
+        check_range(checked, "X")
         return checked
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters of another kind or range; `__init__` takes what it is given, as is the custom."""
 
     def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
         raise NotImplementedError
@@ -65,7 +82,8 @@ class _ProtocolClassifier(ClassifierMixin, BaseEstimator):
 def _tensor(X: NDArray[np.generic]) -> Tensor:
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(X))
+    # In this machine's byte order, and writable: of arrays that are not, PyTorch warns.
+    return torch.from_numpy(np.require(X, X.dtype.newbyteorder("="), ["C", "W"]))
 
 
 class LinearProbe(_ProtocolClassifier):
@@ -96,18 +114,21 @@ class LinearProbe(_ProtocolClassifier):
         tags.classifier_tags.poor_score = self.cost is None
         return tags
 
+    def _check_parameters(self) -> None:
+        whole_number(self.max_iter, "max_iter", least=1)
+        if self.cost is not None:
+            positive_number(self.cost, "cost")
+
     def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
         from histobench.roi.protocols.softmax_regression import Penalty, fit_softmax
 
-        cost = X.shape[1] * len(self.classes_) / 100 if self.cost is None else self.cost
-        if cost <= 0:
-            raise ValueError(f"cost must be above 0, found {cost!r}")
+        cost = X.shape[1] * len(self.classes_) / 100 if self.cost is None else float(self.cost)
         self._solution = fit_softmax(
             _tensor(X),
             _tensor(labels),
             n_classes=len(self.classes_),
             penalty=Penalty("norm", 0.5 / cost),
-            max_iterations=self.max_iter,
+            max_iterations=int(self.max_iter),
             tolerance=3e-7,
         )
         self.coef_ = self._solution.weight.cpu().numpy()
@@ -138,11 +159,12 @@ class KNN(_Remembering):
     def __init__(self, n_neighbors: int = 20) -> None:
         self.n_neighbors = n_neighbors
 
+    def _check_parameters(self) -> None:
+        whole_number(self.n_neighbors, "n_neighbors", least=1)
+
     def _outcome(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         from histobench.roi.protocols.knn import knn
 
-        if self.n_neighbors < 1:
-            raise ValueError(f"n_neighbors must be at least 1, found {self.n_neighbors!r}")
         votes = min(int(self.n_neighbors), len(self._train))  # NumPy has integers of its own
         found = knn(self._train, self._labels, _tensor(X), n_classes=len(self.classes_), n_neighbors=votes)
         return found.probabilities, found.predicted
@@ -165,17 +187,22 @@ class SimpleShot(Prototype):
     ----------
     n_shot : int
         Support images per class; all of a class that has fewer.
-    random_state : int
-        Seed of the draw.
+    random_state : int, a NumPy generator, or None
+        Seed of the draw; None draws anew each time.
     """
 
-    def __init__(self, n_shot: int = 16, random_state: int = 0) -> None:
+    def __init__(
+        self, n_shot: int = 16, random_state: int | np.random.Generator | np.random.RandomState | None = 0
+    ) -> None:
         self.n_shot = n_shot
         self.random_state = random_state
 
+    def _check_parameters(self) -> None:
+        whole_number(self.n_shot, "n_shot", least=1)
+        if not isinstance(self.random_state, np.random.Generator | np.random.RandomState | None):
+            whole_number(self.random_state, "random_state", least=0)
+
     def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
-        if self.n_shot < 1:
-            raise ValueError(f"n_shot must be at least 1, found {self.n_shot!r}")
         draw = np.random.default_rng(self.random_state)
         support = [
             draw.choice(rows, min(self.n_shot, len(rows)), replace=False)

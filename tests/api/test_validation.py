@@ -150,10 +150,13 @@ def test_a_file_is_no_folder_for_results(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
+FIXED = X.astype(">f4")
+FIXED.setflags(write=False)
 NAMES = np.array(["adipose", "debris", "tumour"])
 ALIKE: dict[str, dict[str, Any]] = {
     "NumPy's numbers": {"n_neighbors": np.int64(5), "seed": np.uint8(0)},
     "float32": {"train": X[:40].astype(np.float32), "test": X[40:].astype(np.float32)},
+    "what cannot be written to": {"train": FIXED[:40], "test": FIXED.astype("<f4")[40:]},
     "lists": {"train": X[:40].tolist(), "train_labels": Y[:40].tolist()},
     "DataFrames": {"train": pd.DataFrame(X[:40]), "train_labels": pd.Series(Y[:40], dtype="Int64")},
     "tensors": {"train": torch.from_numpy(X[:40]).requires_grad_(), "train_labels": torch.from_numpy(Y[:40])},

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.api.validation import as_array
 from histobench.core.errors import HistobenchError
+from histobench.core.parameters import InvalidParameterError, file_path, renamed, text, whole_number
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,25 +41,33 @@ class Encoder:
         return int(self.module.embed_dim)
 
     def embed(
-        self, images: Image | str | Path | NDArray[np.uint8] | Iterable[Any], *, batch_size: int = 32
+        self, images: Image | str | Path | NDArray[np.integer] | Iterable[Any], *, batch_size: int = 32
     ) -> NDArray[np.float32]:
-        """Features [n, d] of PIL images, uint8 arrays [h, w, 3], or paths; one image gives [1, d]."""
+        """Features [n, d] of PIL images, arrays, or paths; one image gives [1, d], none give [0, d].
+
+        Arrays are uint8 or uint16 of shape [h, w, 3], [h, w] (grey) or [h, w, 4] (transparency is laid on
+        white), or several of one shape as [n, h, w, c]. Floats are refused: they have no agreed white. A
+        message names the image by its position, `images[3]`; of a list, kinds, shapes and paths are looked at
+        before the first is computed.
+        """
         import torch
 
+        size = whole_number(batch_size, "batch_size", least=1)
+        pictures = map(_picture, itertools.count(), _listed(images))
         rows: list[NDArray[np.float32]] = []
         with torch.inference_mode():
-            for batch in _batches((self._prepared(image) for image in _listed(images)), batch_size):
+            for batch in _batches(map(self._prepared, pictures), size):
                 features = self.module(torch.stack(batch).to(self.device))
                 rows.append(features.float().cpu().numpy())
         if not rows:
             return np.zeros((0, self.dim), dtype=np.float32)
         return np.concatenate(rows)
 
-    def _prepared(self, image: Any) -> Any:
+    def _prepared(self, picture: Image) -> Any:
         import torch
 
         transform: Any = self.module.eval_transforms
-        return torch.as_tensor(np.asarray(transform(_picture(image))), dtype=torch.float32)
+        return torch.as_tensor(np.asarray(transform(picture)), dtype=torch.float32)
 
     def __repr__(self) -> str:
         return f"Encoder {self.name!r}: {self.dim} dimensions, on {self.device}"
@@ -78,8 +90,12 @@ def create_encoder(
     from histobench.core.device import resolve_device
     from histobench.roi.encoders.registry import create_encoder as create
 
-    where = resolve_device(device)
-    module = create(name, resize_size=size, weights=None if weights is None else str(weights))
+    text(name, "name")
+    size = None if size is None else whole_number(size, "size", least=1)
+    place = None if weights is None else str(file_path(weights, "weights"))
+    where = resolve_device(None if device is None else text(device, "device"))
+    with renamed(resize_size="size"):
+        module = create(name, resize_size=size, weights=place)
     return Encoder(module.to(where).float().eval(), where)
 
 
@@ -121,53 +137,77 @@ def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) ->
     )
 
 
+_KINDS = "PIL images, arrays of shape [height, width, 3], or paths"
+
+
 def _listed(images: Any) -> Iterable[Any]:
-    if isinstance(images, str | Path) or hasattr(images, "convert"):
-        return [images]
-    if isinstance(images, np.ndarray) and images.ndim == 3:
-        return [images]
-    return images
+    """The images one by one; what can be seen without opening them is checked for all of a list."""
+    if isinstance(images, str | Path) or _is_picture(images):
+        images = [images]
+    elif hasattr(images, "columns"):
+        raise InvalidParameterError("images: this is a table; give its column of paths")
+    elif hasattr(images, "__array__"):
+        images = _rows(as_array(images, "images"))
+    elif isinstance(images, bytes | Mapping) or not hasattr(images, "__iter__"):
+        raise InvalidParameterError(f"images: expected {_KINDS}, found {type(images).__name__}")
+    if isinstance(images, Sequence):
+        for position, image in enumerate(images):
+            _look_at(position, image)
+    return cast("Iterable[Any]", images)
 
 
-def _picture(image: Any) -> Image:
-    from PIL import Image as Pillow
-
-    from histobench.roi.data.image import open_rgb
-
-    if isinstance(image, str | Path):
-        return open_rgb(image)
-    if isinstance(image, Pillow.Image):
-        return _as_from_a_file(image)
-    array = np.asarray(image)
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-        raise HistobenchError(
-            f"images: expected uint8 arrays of shape [height, width, 3], found {array.dtype} {array.shape}"
-        )
-    return Pillow.fromarray(array)
+def _rows(array: NDArray[Any]) -> list[Any]:
+    """The images of an array: one, several of one shape, or a column of paths."""
+    if array.ndim == 4:
+        return list(array)
+    if array.ndim in (2, 3) and array.dtype.kind != "O":
+        return [array]
+    if array.ndim == 1 and array.dtype.kind in "OUT":
+        return array.tolist()
+    raise InvalidParameterError(f"images: expected {_KINDS}, found {array.dtype} {array.shape}")
 
 
-def _as_from_a_file(image: Image) -> Image:
-    """In RGB by the rules for files: orientation, transparency, 16 bits and CMYK make no difference."""
-    from io import BytesIO
+def _look_at(position: int, image: Any) -> None:
+    """Refuse what cannot be an image."""
+    from histobench.roi.data.image import check_image_array
+    from histobench.roi.data.image_ref import locate
 
-    from PIL import ImageOps
+    with _position(position):
+        if isinstance(image, str | Path):
+            file = Path(locate(image).file)
+            if not file.is_file():
+                reason = "it is a folder" if file.is_dir() else "the file does not exist"
+                raise HistobenchError(f"{image}: {reason}")
+        elif hasattr(image, "__array__") and not _is_picture(image):
+            check_image_array(as_array(image, "array"))
+        elif not _is_picture(image):
+            raise HistobenchError(f"expected {_KINDS}, found {type(image).__name__}")
 
-    from histobench.roi.data.image import open_rgb
 
+def _picture(position: int, image: Any) -> Image:
+    """An image of the list in RGB, by the rules for files."""
+    from histobench.roi.data.image import array_rgb, open_rgb, picture_rgb
+
+    _look_at(position, image)
+    with _position(position):
+        if isinstance(image, str | Path):
+            return open_rgb(image)
+        return picture_rgb(image) if _is_picture(image) else array_rgb(as_array(image, "array"))
+
+
+@contextmanager
+def _position(position: int) -> Iterator[None]:
     try:
-        image = ImageOps.exif_transpose(image)
-        if image.mode in ("RGB", "L"):
-            return image.convert("RGB")
-        content = BytesIO()
-        image.save(content, "TIFF" if image.mode == "CMYK" else "PNG")
-    except (OSError, SyntaxError) as error:
-        raise HistobenchError(f"images: a picture of mode {image.mode} cannot be read: {error}") from error
-    return open_rgb(content.getvalue(), name="images")
+        yield
+    except HistobenchError as error:
+        raise InvalidParameterError(f"images[{position}]: {error}") from error
+
+
+def _is_picture(image: Any) -> bool:
+    return hasattr(image, "convert") and hasattr(image, "mode")
 
 
 def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    if size < 1:
-        raise HistobenchError(f"batch_size: expected at least 1, found {size}")
     batch: list[Any] = []
     for item in items:
         batch.append(item)

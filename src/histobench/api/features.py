@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.parameters import InvalidParameterError, folder_path, text, whole_number
+from histobench.core.parameters import (
+    InvalidParameterError,
+    file_path,
+    folder_path,
+    renamed,
+    text,
+    whole_number,
+)
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +117,7 @@ def extract(
     folder: str | Path = "ROI_Features",
     device: str | None = None,
     size: int | None = None,
-    weights: str | None = None,
+    weights: str | Path | None = None,
     batch_size: int | str = "auto",
     num_workers: int = 8,
     precision: str = "auto",
@@ -118,28 +125,51 @@ def extract(
 ) -> FeatureSets:
     """The features of every split by one encoder, from the cache where they are known; written to `folder`.
 
-    `encoder` is a name of the zoo, `my_file.py:MyEncoder`, or what `create_encoder` gave.
+    `encoder` is a name of the zoo, `my_file.py:MyEncoder`, or what `create_encoder` gave; an encoder that is
+    made already has its `size` and `weights`. An encoder that cannot be made is an error, and is tried anew
+    when it is asked for again.
     """
     from histobench.api.dataset import Dataset, load_dataset
     from histobench.api.encoder import Encoder
     from histobench.api.progress_bar import ProgressBar
     from histobench.roi.features.extract import extract as extract_files
     from histobench.roi.features.feature_file import load
-    from histobench.roi.features.settings import EncoderRecipe
+    from histobench.roi.features.settings import EncoderRecipe, Settings
 
+    made = encoder if isinstance(encoder, Encoder) else None
+    if made is not None:
+        for name, value in (("size", size), ("weights", weights)):
+            if value is not None:
+                raise InvalidParameterError(f"{name}: the encoder is made already; give it to create_encoder")
+        device = made.device if device is None else device
+    elif not isinstance(encoder, str):
+        raise InvalidParameterError(
+            "encoder: expected a name or what create_encoder gave, found "
+            f"{type(encoder).__name__} (one encoder; hb.run takes several)"
+        )
+    size = None if size is None else whole_number(size, "size", least=1)
+    weights = None if weights is None else str(file_path(weights, "weights"))
+    folder = folder_path(folder, "folder")
+    # Looked at before the dataset is read, which may take a while.
+    Settings(device, batch_size, num_workers, precision, on_bad_image=on_bad_image)
     data = data if isinstance(data, Dataset) else load_dataset(data)
-    given = encoder.module if isinstance(encoder, Encoder) else EncoderRecipe(encoder, size, weights)
-    done = extract_files(
-        data.roi,
-        given,
-        folder,
-        device=device or (encoder.device if isinstance(encoder, Encoder) else None),
-        batch_size=batch_size,
-        num_workers=num_workers,
-        precision=precision,
-        on_bad_image=on_bad_image,
-        progress=ProgressBar(),
-    )
+    given = EncoderRecipe(text(encoder, "encoder"), size, weights) if made is None else made.module
+    try:
+        with renamed(resize_size="size"):
+            done = extract_files(
+                data.roi,
+                given,
+                folder,
+                device=device,
+                batch_size=batch_size,
+                num_workers=num_workers,
+                precision=precision,
+                on_bad_image=on_bad_image,
+                progress=ProgressBar(),
+            )
+    finally:
+        if made is not None:  # it may have been asked for on another device, for once
+            made.module.to(made.device)
     return FeatureSets(
         {item.split: Features(load(item.path)) for item in done}, {item.split: item.path for item in done}
     )

@@ -17,6 +17,7 @@ from histobench.core.parameters import InvalidParameterError
 if TYPE_CHECKING:
     from histobench.roi.features.feature_set import FeatureSet
 
+_LARGEST = float(np.finfo(np.float32).max)
 _LABELS = "class ids (0, 1, 2, ...) or names"
 
 
@@ -84,27 +85,34 @@ def checked_parts(given: list[Given], *, metadata: Mapping[str, Any]) -> Parts:
 
 def feature_array(value: Any, name: str) -> NDArray[np.float32]:
     """Numbers [n, d] in float32, all finite; at least one row and one column."""
-    array = _array(value, name)
+    array = as_array(value, name)
     if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
         raise InvalidParameterError(
             f"{name}: expected numbers of shape [images, dimension], found {_described(value, array)}"
         )
-    with np.errstate(over="ignore"):  # what does not fit is infinite, and refused below
-        rows = np.ascontiguousarray(array, dtype=np.float32)
+    check_range(array, name)
+    rows = np.require(array, np.float32, ["C", "W"])  # PyTorch warns of what cannot be written to
     wrong = ~np.isfinite(rows).all(axis=1)
     if wrong.any():
-        if np.isfinite(array).all():
-            raise InvalidParameterError(
-                f"{name}: {int(wrong.sum())} rows have values beyond the range of float32 (up to "
-                f"{np.abs(array).max():.3g}); scale the features first"
-            )
         raise InvalidParameterError(f"{name}: {int(wrong.sum())} rows have NaN or infinite features")
     return rows
 
 
+def check_range(array: NDArray[Any], name: str) -> None:
+    """Refuse finite numbers [n, d] that float32 cannot hold, which is what features are kept in."""
+    if array.dtype.kind != "f" or array.dtype.itemsize <= 4:
+        return
+    beyond = np.isfinite(array) & (np.abs(array) > _LARGEST)
+    if beyond.any():
+        raise InvalidParameterError(
+            f"{name}: {int(beyond.any(axis=1).sum())} rows have values beyond the range of float32 (up to "
+            f"{np.abs(array[beyond]).max():.3g}); scale the features first"
+        )
+
+
 def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
     """Labels [count] as int64 or texts; whole floats are whole numbers, anything missing is refused."""
-    array = _array(value, name, as_given=True)
+    array = as_array(value, name, as_given=True)
     if array.shape != (count,):
         raise InvalidParameterError(f"{name}: expected {count} labels, found shape {array.shape}")
     if array.dtype.kind in "OfT":
@@ -129,7 +137,7 @@ def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
 
 def group_names(value: Any, name: str, count: int) -> tuple[str, ...]:
     """The patient or slide of each of `count` images, as texts."""
-    array = _array(value, name, as_given=True)
+    array = as_array(value, name, as_given=True)
     if array.shape != (count,) or array.dtype.kind not in "OUTiufb":
         raise InvalidParameterError(
             f"{name}: expected {count} names, one for each test image, found {_described(value, array)}"
@@ -141,7 +149,7 @@ def group_names(value: Any, name: str, count: int) -> tuple[str, ...]:
     return tuple(map(str, items))
 
 
-def _array(value: Any, name: str, *, as_given: bool = False) -> NDArray[Any]:
+def as_array(value: Any, name: str, *, as_given: bool = False) -> NDArray[Any]:
     """As an array, without what NumPy would do in silence; `as_given` keeps 1 and None in a list of texts."""
     if hasattr(value, "toarray"):
         raise InvalidParameterError(f"{name}: sparse matrices are not taken; give {name}.toarray()")

@@ -6,7 +6,8 @@ import math
 import operator
 import os
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,10 @@ def whole_numbers(value: Any, name: str, *, least: int) -> tuple[int, ...]:
 
 
 def positive_number(value: Any, name: str) -> float:
-    """The value as a float: finite and above 0."""
+    """The value as a float above 0; infinity is one."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not 0 < number < math.inf:
-        raise _refused(name, "a finite number above 0", value)
+    if not number > 0:
+        raise _refused(name, "a number above 0", value)
     return number
 
 
@@ -123,6 +124,26 @@ def folder_path(value: Any, name: str) -> Path:
         if place.exists() or place.is_symlink():
             raise InvalidParameterError(f"{name}: {place} is a file; give a folder")
     return path
+
+
+@contextmanager
+def renamed(**names: str) -> Iterator[None]:
+    """Parameters that the rooms below call otherwise are called, in an error, as the caller knows them.
+
+    >>> with renamed(resize_size="size"):
+    ...     raise HistobenchError("use `resize_size` 224")
+    Traceback (most recent call last):
+    histobench.core.errors.HistobenchError: use `size` 224
+    """
+    try:
+        yield
+    except HistobenchError as error:
+        said = str(error)
+        for below, here in names.items():
+            said = said.replace(f"`{below}`", f"`{here}`")
+        if said == str(error):
+            raise
+        raise HistobenchError(said) from error
 
 
 def _is_single(value: Any) -> bool:

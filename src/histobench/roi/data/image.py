@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.image_ref import ImageRef
+from histobench.roi.data.image_ref import locate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,9 @@ NOTE = "histobench_note"
 
 
 def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Image:
-    """Decode an image file, or its bytes, to a Pillow RGB image; `name` stands for bytes in messages.
+    """Decode an image file (also one in a container, see `locate`), or its bytes, to a Pillow RGB image.
+
+    `name` stands for bytes in messages.
 
     Transparency is laid on white; 16 bits become 8 by v / 257, rounded; CMYK becomes RGB by the plain
     formula (1 - C)(1 - K); EXIF orientation is applied. Colour profiles are not: encoders were trained
@@ -47,7 +49,7 @@ def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Im
     """
     label = name or ("image" if isinstance(source, bytes) else str(source))
     try:
-        data = source if isinstance(source, bytes) else ImageRef(str(source), str(source)).read()
+        data = source if isinstance(source, bytes) else locate(source).read()
         image = _open(data)
         if NOTE in image.info:
             _say_once(label, image.info[NOTE])
@@ -60,6 +62,54 @@ def open_rgb(source: str | Path | bytes, *, name: str | None = None) -> Image.Im
         raise HistobenchError(f"{label}: the file does not exist") from error
     except Exception as error:  # decoders meet arbitrary bytes and raise arbitrary errors
         raise HistobenchError(f"{label}: {_reason(source, error)}") from error
+
+
+def picture_rgb(picture: Image.Image) -> Image.Image:
+    """An opened Pillow image by the rules for files (see `open_rgb`); the picture itself stays as it is."""
+    try:
+        content = _unread_samples(picture)
+        if content is not None:
+            image = _open(content)
+            picture.load()  # for its owner, who need not close the file then
+            if NOTE in image.info:
+                _say_once("a picture", image.info[NOTE])
+            return image
+        picture.load()
+        _check_pixels(picture.width, picture.height)
+        if picture.mode.startswith("I;16"):
+            return array_rgb(_sixteen_bits(picture))
+        return _rgb(ImageOps.exif_transpose(picture), picture.format)
+    except (MemoryError, HistobenchError):
+        raise
+    except Exception as error:  # the rest of the file may hold anything
+        raise HistobenchError(_reason(b" ", error)) from error
+
+
+def check_image_array(samples: NDArray[np.generic]) -> None:
+    """Raise unless an array can be an image."""
+    if samples.dtype.name not in ("uint8", "uint16"):
+        raise HistobenchError(
+            f"{samples.dtype} samples have no agreed black and white; give uint8 from 0 to 255 or uint16"
+        )
+    if samples.ndim not in (2, 3) or (samples.ndim == 3 and samples.shape[2] not in (1, 2, 3, 4)):
+        first = samples.ndim == 3 and samples.shape[0] in (1, 3, 4)
+        hint = "; the channels come last: give x.transpose(1, 2, 0)" if first else ""
+        raise HistobenchError(
+            f"expected an image of shape [height, width, 3], found {tuple(samples.shape)}{hint}"
+        )
+    if not samples.size:
+        raise HistobenchError(f"an image of shape {tuple(samples.shape)} has no pixels")
+    _check_pixels(samples.shape[1], samples.shape[0])
+
+
+def array_rgb(samples: NDArray[np.generic]) -> Image.Image:
+    """Samples [h, w] of grey, [h, w, 3] of colour, [h, w, 2 or 4] with transparency; 8 or 16 bits each."""
+    check_image_array(samples)
+    channels = 1 if samples.ndim == 2 else samples.shape[2]
+    if samples.dtype.name == "uint8":
+        return _rgb(Image.fromarray(samples if channels > 1 else samples.reshape(samples.shape[:2])))
+    alpha = ["UNASSALPHA"] if channels in (2, 4) else []
+    return _from_samples(samples, 2**16 - 1, "RGB" if channels >= 3 else "MINISBLACK", alpha)
 
 
 @functools.cache
@@ -100,11 +150,11 @@ def _open(source: bytes) -> Image.Image:
             return _oriented(rgb, image.getexif().get(_ORIENTATION, 1))
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
-        return _rgb(image)
+        return _rgb(image, image.format)
 
 
-def _rgb(image: Image.Image) -> Image.Image:
-    """The loaded 8-bit image as RGB; the same object when it is RGB already."""
+def _rgb(image: Image.Image, format: str | None = None) -> Image.Image:
+    """The loaded 8-bit image of a file of this format as RGB; the same object when it is RGB already."""
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         canvas = Image.new("RGB", rgba.size, "white")
@@ -112,7 +162,7 @@ def _rgb(image: Image.Image) -> Image.Image:
         return canvas
     if image.mode == "RGB":
         return image
-    if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
+    if image.mode == "CMYK" and format in ("JPEG", "MPO") and "adobe" not in image.info:
         # Adobe's programs store CMYK inverted and say so with a marker; Pillow inverts without looking.
         image = ImageChops.invert(image)
     if image.mode in ("1", "L", "P", "CMYK", "YCbCr"):
@@ -186,10 +236,28 @@ def _white(samples: NDArray[np.generic], bits: int, declared: list[object]) -> t
 def _open_deep_png(source: bytes) -> Image.Image:
     import imagecodecs
 
-    samples = imagecodecs.png_decode(source)
-    channels = 1 if samples.ndim == 2 else samples.shape[2]
-    alpha = ["UNASSALPHA"] if channels in (2, 4) else []
-    return _from_samples(samples, 2**16 - 1, "RGB" if channels >= 3 else "MINISBLACK", alpha)
+    return array_rgb(imagecodecs.png_decode(source))
+
+
+def _unread_samples(picture: Image.Image) -> bytes | None:
+    """The file of a picture of 16 bits that was opened and no more: Pillow would keep eight of them."""
+    tiles, file = getattr(picture, "tile", None), getattr(picture, "fp", None)
+    if picture.format not in ("PNG", "TIFF") or not tiles or file is None or picture.tell():
+        return None
+    if "16" not in str(tiles[0][3]):
+        return None
+    place = file.tell()
+    try:
+        file.seek(0)
+        return bytes(file.read())
+    finally:
+        file.seek(place)
+
+
+def _sixteen_bits(picture: Image.Image) -> NDArray[np.generic]:
+    import numpy as np
+
+    return np.asarray(ImageOps.exif_transpose(picture)).astype(np.uint16)
 
 
 def _check_samples(dtype: np.dtype[np.generic] | None, bits: int) -> None:

@@ -1,0 +1,205 @@
+"""What an encoder embeds: every form of a picture gives the same features, the rest is refused."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+import histobench as hb
+from histobench.api.validation import as_array
+from histobench.roi.data.demo import write_demo_dataset
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (64, 48, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> hb.Encoder:
+    return hb.create_encoder("tiny-vl", device="cpu")
+
+
+def _png(array: np.ndarray, size: int | None = None) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(array).save(content, "PNG")
+    return content.getvalue()[:size]
+
+
+def _cut_short() -> Image.Image:
+    return Image.open(io.BytesIO(_png(PIXELS, 3000)))
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "nothing": (lambda: None, "images: expected PIL images, arrays .*, or paths, found NoneType"),
+    "a number": (lambda: 3, "images: expected PIL images, .* found int"),
+    "bytes": (lambda: b"png", "images: expected PIL images, .* found bytes"),
+    "a mapping": (lambda: {"a": PIXELS}, "images: expected PIL images, .* found dict"),
+    "a table": (
+        lambda: pd.DataFrame({"path": ["a.png"]}),
+        "images: this is a table; give its column of paths",
+    ),
+    "an array of nothing": (lambda: np.array([]), r"images: expected PIL images, .* found float64 \(0,\)"),
+    "a number in an array": (lambda: np.array(None), r"images: expected PIL images, .* found object \(\)"),
+    "nothing in a list": (lambda: [PIXELS, None], r"images\[1\]: expected PIL images, .* found NoneType"),
+    "no pixels": (
+        lambda: [np.zeros((0, 8, 3), np.uint8)],
+        r"images\[0\]: an image of shape .* has no pixels",
+    ),
+    "cut short": (lambda: [PIXELS, _cut_short()], r"images\[1\]: the image is damaged or cut short"),
+    "no file": (lambda: ["no/such.png"], r"images\[0\]: no/such.png: the file does not exist"),
+    "a folder": (lambda: Path(), r"images\[0\]: .: it is a folder"),
+    "floats up to 1": (lambda: PIXELS / 255, r"images\[0\]: float64 samples have no agreed .*; give uint8"),
+    "floats up to 255": (lambda: [PIXELS.astype(np.float32)], r"images\[0\]: float32 samples have no agreed"),
+    "channels first": (
+        lambda: PIXELS.transpose(2, 0, 1),
+        r"images\[0\]: .* \(3, 64, 48\); the channels come last",
+    ),
+    "a tensor": (
+        lambda: torch.zeros(2, 3, 8, 8),
+        r"images\[0\]: float32 samples have no agreed black and white",
+    ),
+    "six channels": (lambda: [np.zeros((8, 8, 6), np.uint8)], r"images\[0\]: expected an image of shape"),
+    "32-bit floats of a picture": (lambda: Image.fromarray(np.ones((8, 8), np.float32)), "pixels of kind F"),
+    "whole numbers of 32 bits": (lambda: Image.new("I", (8, 8)), r"images\[0\]: pixels of kind I are not"),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("images", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_no_image_is_named_by_its_place(
+    images: Callable[[], Any], message: str, encoder: hb.Encoder
+) -> None:
+    with pytest.raises(hb.HistobenchError, match=message) as refused:
+        encoder.embed(images())
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("size", ["auto", 0, 2.5, None, True])
+def test_a_batch_is_a_whole_number_of_images(size: Any, encoder: hb.Encoder) -> None:
+    with pytest.raises(hb.HistobenchError, match="batch_size: expected a whole number of at least 1, found"):
+        encoder.embed([], batch_size=size)
+
+
+def test_a_list_is_looked_at_before_the_first_image_is_computed(encoder: hb.Encoder) -> None:
+    computed: list[int] = []
+    watch = encoder.module.register_forward_hook(lambda *_: computed.append(1))
+    try:
+        with pytest.raises(hb.HistobenchError, match=r"images\[2\]"):
+            encoder.embed([PIXELS, PIXELS, "no/such.png"], batch_size=1)
+        assert not computed
+    finally:
+        watch.remove()
+
+
+def test_no_images_give_no_rows(encoder: hb.Encoder) -> None:
+    for none in ([], (), iter([]), np.zeros((0, 8, 8, 3), np.uint8), pd.Series([], dtype=object)):
+        assert encoder.embed(none).shape == (0, encoder.dim)
+
+
+@pytest.mark.filterwarnings("error")
+def test_every_form_of_a_picture_gives_the_same_features(encoder: hb.Encoder, tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(_png(PIXELS))
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.add(tmp_path / "x.png", "a/x.png")
+    truth = encoder.embed([tmp_path / "x.png"])
+    opaque = np.dstack([PIXELS, np.full(PIXELS.shape[:2], 255, np.uint8)])
+    for form in (
+        PIXELS,
+        PIXELS[None],
+        [PIXELS],
+        (PIXELS for _ in range(1)),
+        torch.from_numpy(PIXELS),
+        np.asfortranarray(PIXELS),
+        opaque,
+        PIXELS.astype(np.uint16) * 257,
+        Image.fromarray(PIXELS),
+        Image.fromarray(opaque),
+        str(tmp_path / "x.png"),
+        np.array([str(tmp_path / "x.png")]),
+        pd.Series([tmp_path / "x.png"]),
+        tmp_path / "x.tar" / "a" / "x.png",
+    ):
+        np.testing.assert_array_equal(encoder.embed(form, batch_size=np.int64(1)), truth)
+
+
+def test_grey_is_colour_with_equal_parts(encoder: hb.Encoder) -> None:
+    grey = PIXELS[..., 0]
+    truth = encoder.embed(np.dstack([grey] * 3))
+    for form in (grey, grey[..., None], grey.astype(np.uint16) * 257, Image.fromarray(grey)):
+        np.testing.assert_array_equal(encoder.embed(form), truth)
+
+
+def test_a_picture_of_sixteen_bits_that_was_only_opened_is_read_as_its_file(
+    encoder: hb.Encoder, tmp_path: Path
+) -> None:
+    imagecodecs = pytest.importorskip("imagecodecs")
+    deep = np.random.default_rng(1).integers(0, 65536, (64, 48, 3), dtype=np.uint16)
+    (tmp_path / "deep.png").write_bytes(imagecodecs.png_encode(deep))
+    picture = Image.open(tmp_path / "deep.png")
+    truth = encoder.embed(tmp_path / "deep.png")
+    np.testing.assert_array_equal(encoder.embed(picture), truth)
+    np.testing.assert_array_equal(encoder.embed(deep), truth)
+    assert picture.load() is not None  # it is still good for its owner
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": 32}, "size: the encoder is made already; give it to create_encoder"),
+        ({"weights": "w.pt"}, "weights: the encoder is made already; give it to create_encoder"),
+        ({"encoder": ["a", "b"]}, "encoder: expected a name or what create_encoder gave, found list"),
+        ({"encoder": None}, "encoder: expected a name or what create_encoder gave, found NoneType"),
+        ({"encoder": "tiny-vl", "size": "32"}, "size: expected a whole number of at least 1, found '32'"),
+        ({"num_workers": "8"}, "`num_workers`: expected a whole number of at least 0, found '8'"),
+        ({"batch_size": 0}, "`batch_size` must be 'auto' or a whole number from 1 up, not 0"),
+        ({"precision": None}, "`precision`: expected one of auto, fp32, bf16, fp16, found None"),
+        ({"device": 0}, "`device`: expected a text, found 0"),
+        ({"folder": __file__}, "folder: .* is a file; give a folder"),
+    ],
+)
+def test_an_extraction_is_refused_before_the_data_are_read(
+    change: dict[str, Any], message: str, encoder: hb.Encoder
+) -> None:
+    with pytest.raises(hb.HistobenchError, match=message):
+        hb.extract(**{"data": "no such data", "encoder": encoder, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": None}, "name: expected a text, found None"),
+        ({"size": 0}, "size: expected a whole number of at least 1, found 0"),
+        ({"name": "uni_v1", "size": 33}, "uni_v1 cannot take 33 x 33 pixels; possible sizes"),
+        ({"weights": 3}, "weights: expected a path, found 3"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"name": "tiny"}, "unknown encoder 'tiny'; did you mean tiny-vl"),
+    ],
+)
+def test_an_encoder_that_cannot_be_made_says_which_parameter(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(hb.HistobenchError, match=message) as refused:
+        hb.create_encoder(**{"name": "tiny-vl", **change})
+    assert "resize_size" not in str(refused.value)
+
+
+def test_an_encoder_that_was_made_extracts_as_its_name_does(
+    encoder: hb.Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    tiles = write_demo_dataset(tmp_path / "t", name="d", train_per_class=1, test_per_class=1, size=32, seed=0)
+    by_name = hb.extract(tiles, "tiny-vl", folder=tmp_path / "a", num_workers=np.int64(0))
+    made = hb.extract(tiles, encoder, folder=tmp_path / "b", num_workers=0)
+    np.testing.assert_array_equal(by_name.train.X, made.train.X)
+    assert next(encoder.module.parameters()).device.type == encoder.device
+
+
+def test_an_array_is_not_what_numpy_makes_of_it_in_silence() -> None:
+    with pytest.raises(hb.HistobenchError, match="x: 1 values are masked"):
+        as_array(np.ma.masked_equal([1, 2], 2), "x")
+    assert as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), "x").tolist() == [1, 1]
