@@ -117,7 +117,7 @@ class LinearProbe(_ProtocolClassifier):
     def _check_parameters(self) -> None:
         whole_number(self.max_iter, "max_iter", least=1)
         if self.cost is not None:
-            positive_number(self.cost, "cost")
+            positive_number(self.cost, "cost", finite=False)
 
     def _learn(self, X: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
         from histobench.roi.protocols.softmax_regression import Penalty, fit_softmax

@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a preset of a number": ({"preset": 3}, "unknown preset 3"),
     "a task unknown": ({"tasks": ["kn"]}, "unknown task 'kn'; did you mean KNN"),
     "a task of a number": ({"tasks": [3]}, "tasks: expected a text, found 3"),
-    "tasks of a number": ({"tasks": 3}, "tasks: expected a task or a list of them, found 3"),
+    "tasks of a number": ({"tasks": 3}, "tasks: expected a text or a list of texts, found 3"),
     "no task": ({"tasks": []}, "tasks: give at least one"),
     "a task that cannot run": ({"tasks": ["Zero-shot"]}, "Zero-shot: no prompts: .*`zeroshot_prompt_file`"),
     "a task not in the preset": ({"preset": "eva"}, "KNN: the preset eva has no recipe for it"),

@@ -21,6 +21,7 @@ from histobench.core.parameters import (
     folder_path,
     renamed,
     text,
+    texts,
     whole_number,
 )
 
@@ -243,7 +244,7 @@ def evaluate(
             known = did_you_mean(option, Options.__dataclass_fields__)
             raise InvalidParameterError(f"unknown option {option!r}; {known}")
     knobs = Options(**options)
-    asked = tuple(map(canonical_task, _tasks(tasks)))
+    asked = tuple(map(canonical_task, texts(TASKS if tasks is None else tasks, "tasks")))
     get_preset(preset)
     seed = whole_number(seed, "seed", least=0)
     names = {
@@ -294,17 +295,6 @@ def evaluate(
 
 #: What arrays are called in tables.
 _CALLED = {"dataset": "data", "encoder": "encoder"}
-
-
-def _tasks(tasks: Any) -> list[str]:
-    """The names of the tasks; a text is one, as for `run`."""
-    names = TASKS if tasks is None else (tasks,) if isinstance(tasks, str) else tasks
-    if not hasattr(names, "__iter__"):
-        raise InvalidParameterError(f"tasks: expected a task or a list of them, found {tasks!r}")
-    names = list(names)
-    if not names:
-        raise InvalidParameterError("tasks: give at least one")
-    return [text(name, "tasks") for name in names]
 
 
 def _split(given: Any, name: str) -> Any:

@@ -44,11 +44,11 @@ def whole_numbers(value: Any, name: str, *, least: int) -> tuple[int, ...]:
     return tuple(whole_number(item, name, least=least) for item in value)
 
 
-def positive_number(value: Any, name: str) -> float:
-    """The value as a float above 0; infinity is one."""
+def positive_number(value: Any, name: str, *, finite: bool = True) -> float:
+    """The value as a float above 0."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not number > 0:
-        raise _refused(name, "a number above 0", value)
+    if not number > 0 or (finite and number == math.inf):
+        raise _refused(name, f"a {'finite ' if finite else ''}number above 0", value)
     return number
 
 
