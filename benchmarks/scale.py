@@ -100,7 +100,10 @@ def report(images: int, encoders: int) -> None:
 
 
 def outputs_of(count: int) -> dict[str, float]:
-    """Seconds of writing so many outputs, of `status`, and of adding up what a run has done."""
+    """Seconds of writing so many outputs, of `status`, and of adding up what a run has done.
+
+    Every output names two files, which are there: it is not done otherwise.
+    """
     with tempfile.TemporaryDirectory(prefix="scale-") as place:
         results = Path(place)
         spec = {"preset": "uni", "label": "e"}
@@ -111,9 +114,18 @@ def outputs_of(count: int) -> dict[str, float]:
             for number in range(count)
         ]
         folder = RunFolder.create(results, {"engine": "ray"}, units)
+        shards, own = results / "cache", results / "set"
+        for encoder in range(59):
+            (shards / str(encoder)).mkdir(parents=True)
+        files: list[tuple[Path, Path]] = []
+        for number in range(count):  # each names a shard among many others, and a file of its own folder
+            (own / str(number)).mkdir(parents=True)
+            files.append((shards / str(number % 59) / f"{number}.bin", own / str(number) / "results.json"))
+            for path in files[-1]:
+                path.touch()
         began = time.process_time()
-        for unit in units:
-            folder.finish(unit, outcome="evaluated")
+        for unit, named in zip(units, files, strict=True):
+            folder.finish(unit, files=named, outcome="evaluated")
         written = time.process_time()
         status_of(results)
         looked = time.process_time()

@@ -51,13 +51,18 @@ def plain_descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a regular file, as `opener` of `open`: it never waits for somebody at the other end."""
     # A device may act on being opened; a pipe that takes the file's place meanwhile does not make us wait.
     _refuse_others(os.stat(path), path)
+    return _opened(path, flags)[0]
+
+
+def _opened(path: str | Path, flags: int) -> tuple[int, os.stat_result]:
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     try:
-        _refuse_others(os.fstat(descriptor), path)
+        found = os.fstat(descriptor)
+        _refuse_others(found, path)
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, found
 
 
 def open_plain(path: str | Path) -> io.BufferedReader:
@@ -103,14 +108,24 @@ def open_unpacked(path: str | Path) -> io.BufferedReader:
 
 def read_plain(path: str | Path, *, limit: int = LISTED) -> bytes:
     """The content of a regular file of at most `limit` bytes."""
-    with open_plain(path) as handle:
-        size = os.fstat(handle.fileno()).st_size
+    _refuse_others(os.stat(path), path)
+    return read_own(path, limit=limit)
+
+
+def read_own(path: str | Path, *, limit: int = LISTED) -> bytes:
+    """The same of a file that no user has named, so that there is no device; such are read by the 100,000."""
+    descriptor, found = _opened(path, os.O_RDONLY)
+    try:
+        size = found.st_size
         _refuse_larger(size, path, limit)
-        # No more memory than the file needs: `read` sets aside whatever it is asked for.
-        content = handle.read(size)
-        while len(content) <= limit and (more := handle.read(1 << 20)):
+        # No more memory than the file needs: `read` sets aside whatever it is asked for. A file may have
+        # grown meanwhile, and those of `/proc` do not say how large they are.
+        content = os.read(descriptor, size + 1)
+        while len(content) != size and len(content) <= limit and (more := os.read(descriptor, 1 << 20)):
             content += more
-    _refuse_larger(len(content), path, limit)  # it may have grown meanwhile
+    finally:
+        os.close(descriptor)
+    _refuse_larger(len(content), path, limit)
     return content
 
 

@@ -27,6 +27,7 @@ from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.loop import work_through
 from histobench.roi.work.run_folder import RunFolder
 from histobench.roi.work.status import status_of
+from histobench.roi.work.unit import Unit
 from histobench.roi.work.worker import Worker
 
 Same = Callable[[Path, Path], None]
@@ -237,6 +238,31 @@ def test_the_status_and_its_mistakes_are_readable(
         assert told in capsys.readouterr().err
     assert main(["work", str(tmp_path)]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("many", [3, 40])
+def test_an_output_counts_while_every_file_that_it_names_is_there(
+    tmp_path: Path, faulty_disk: Any, many: int
+) -> None:
+    """Few files of a folder are looked for one by one, of many the folder is listed."""
+    units = [Unit("evaluate", "d", "e", {"task": str(number)}) for number in range(many)]
+    folder = RunFolder.create(tmp_path, {"engine": "local"}, units)
+    files = [tmp_path / "shards" / f"{number}.bin" for number in range(many)]
+    files[0].parent.mkdir()
+    for unit, path in zip(units, files, strict=True):
+        path.touch()
+        folder.finish(unit, files=[path])
+    assert dict(status_of(tmp_path).states) == {"done": many}
+    with faulty_disk.lagging(files[-1]):  # a listing that does not show it yet says nothing
+        assert dict(status_of(tmp_path).states) == {"done": many}
+    files[-1].unlink()
+    assert dict(status_of(tmp_path).states) == {"done": many - 1, "waiting": 1}
+    folder.finish(units[0])
+    again = RunFolder(folder.path)
+    again.refresh()
+    assert [again.state(unit.id) for unit in again.units()] == ["done"] * (many - 1) + [None]
+    assert again.units() == units
+    assert [unit.id for unit in again.units()] == [unit.id for unit in units]
 
 
 def test_the_run_that_was_begun_last_is_the_latest(tmp_path: Path) -> None:

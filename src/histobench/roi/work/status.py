@@ -62,7 +62,10 @@ def status_of(results: Path) -> Status:
             hosts.update([host] if host else [])
         states[state] += 1
         for encoder in _encoders(unit):
-            found, reasons = cells.setdefault((unit.dataset, encoder), (Counter(), []))
+            cell = unit.dataset, encoder
+            if cell not in cells:
+                cells[cell] = Counter(), []
+            found, reasons = cells[cell]
             found[state] += 1
             if state == FAILED:
                 reasons.append(str((folder.output(unit.id) or {}).get("reason", "")))
