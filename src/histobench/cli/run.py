@@ -47,6 +47,7 @@ _OVERRIDES = (
     ("on_bad_image", "on_bad_image"),
     ("recheck", "recheck"),
     ("no_cache", "no_cache"),
+    ("stage", "stage"),
     ("n_iter", "n_iter"),
     ("choose_by", "choose_by"),
     ("splits", "splits"),
@@ -98,6 +99,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=None,
         help="compute everything anew; neither use cached features nor keep any",
+    )
+    both.add_argument(
+        "--stage",
+        metavar="local|FOLDER",
+        help="copy images to the machine's own disk before they are decoded, and where to",
     )
     both.add_argument("--n_iter", type=int, help="few-shot episodes per setting (default: 100)")
     both.add_argument(

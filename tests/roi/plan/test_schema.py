@@ -20,7 +20,7 @@ ALL = """{
 tasks: [KNN], presets: [eva], seed: 3, size: 96, weights: w.json, allow_revision: true, device: cpu,
 batch_size: "64", num_workers: 2, precision: fp32, compile: "off", on_bad_image: skip, recheck: 1,
 no_cache: true, n_shot: [1, 4], n_way: [2, 3], n_iter: 5, n_neighbors: 7, choose_by: image, n_bootstrap: 50,
-splits: 5x2, folds: 3, repeats: 2, slurm: "partition=gpu,gres=gpu:1", slurm_cpu: "mem=8G"}"""
+stage: local, splits: 5x2, folds: 3, repeats: 2, slurm: "partition=gpu,gres=gpu:1", slurm_cpu: "mem=8G"}"""
 
 
 @pytest.fixture
@@ -63,6 +63,7 @@ def test_paths_are_relative_to_the_plan_and_defaults_are_filled_in(folder: Path)
         ({"presets": "uni, evva"}, "unknown preset 'evva'; did you mean eva"),
         ({"batch_size": "many"}, "`batch_size` must be 'auto' or a whole number from 1 up, not 'many'"),
         ({"precision": "int8"}, "`precision` 'int8' is unknown"),
+        ({"stage": "scratch"}, "`stage` must be 'local', or a folder of every node by its full path"),
         ({"slurm": {"time": 14400}}, 'slurm: time: expected a text such as "4:00:00" in quotes, found 14400'),
         ({"slurm": {"gres": "gpu:1,shard:2"}}, "slurm: gres: expected a text"),
         ({"slurm_cpu": {"array": "0-3"}}, "slurm_cpu: array is set by histobench itself"),
@@ -107,7 +108,7 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
     for chosen in (alone, {name: given[name] for name in given if name != "splits"}):
         plan = plan_from(_plan(folder, **chosen), where="bench.yaml", base=folder)
         assert {name: plan.values()[name] for name in chosen} == chosen
-    assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True)
+    assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True, "local")
     assert plan.options == Options(n_shot=(1, 4), n_way=(2, 3), n_iter=5, n_neighbors=7, choose_by="image")
 
 

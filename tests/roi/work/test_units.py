@@ -7,6 +7,7 @@ import importlib.util
 import json
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,10 @@ from histobench.core import reading
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
+from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.cache.rows import shard_files
 from histobench.roi.features.inference import loop as shard_sizes
+from histobench.roi.features.loading import local_copies
 from histobench.roi.plan.benchmark import run_benchmark
 from histobench.roi.plan.schema import Plan, read_plan
 from histobench.roi.work.engines.engine import Display
@@ -89,6 +92,42 @@ def test_units_in_any_hands_give_the_bytes_of_one_process(plan: Plan, local: Pat
     again = run_benchmark(plan, engine=TwoWorkers())
     assert (again.outcome.evaluated, again.outcome.unchanged) == (0, 4)
     assert_same(local, plan.results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [None, TwoWorkers()])
+def test_images_that_are_copied_to_the_nodes_own_disk_give_the_same_bytes(
+    plan: Plan, local: Path, assert_same: Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Any
+) -> None:
+    read: Counter[str] = Counter()
+    original = ImageRef.read
+
+    def noted(self: ImageRef) -> bytes:
+        read[Path(self.file).suffix] += 1
+        return original(self)
+
+    monkeypatch.setattr(ImageRef, "read", noted)
+    staged = replace(plan, settings=replace(plan.settings, stage=str(tmp_path / "node")))
+    done = run_benchmark(staged, engine=engine)
+    assert (done.outcome.evaluated, done.outcome.failures) == (4, [])
+    assert_same(local, plan.results)
+    assert read[".images"] == 60  # decoded from the copy, once for both encoders
+    assert read[".png"] >= 120  # hashed and copied; a precision is tried on some as well
+    assert not [path for path in (tmp_path / "node").rglob("*") if path.is_file()]
+    status = status_of(plan.results)
+    assert not status.not_staged
+
+
+@pytest.mark.slow
+def test_without_room_for_copies_images_are_read_where_they_are_and_the_status_says_so(
+    plan: Plan, local: Path, assert_same: Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_copies, "KEEP_FREE", 1 << 60)
+    staged = replace(plan, settings=replace(plan.settings, stage=str(tmp_path / "node")))
+    run_benchmark(staged, engine=TwoWorkers())
+    assert_same(local, plan.results)
+    (reason,) = status_of(plan.results).not_staged
+    assert reason.endswith("stage: no room for a copy of the images")
 
 
 @pytest.mark.slow
@@ -238,6 +277,25 @@ def test_the_status_and_its_mistakes_are_readable(
         assert told in capsys.readouterr().err
     assert main(["work", str(tmp_path)]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err
+
+
+def test_the_table_of_the_status_lines_up_whatever_datasets_are_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    units = [Unit("evaluate", name, "e", {"task": "KNN"}) for name in ("a", "組織", "bell\x07")]
+    folder = RunFolder.create(tmp_path, {"engine": "local"}, units)
+    folder.finish(units[0])
+    folder.fail(units[1], "no such weights")
+    assert main(["status", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:5] == [
+        "dataset   encoder  done  running  waiting  stale  failed  blocked",
+        "a         e           1        -        -      -       -        -",
+        "組織      e           -        -        -      -       1        -",  # two columns each
+        "bell\\x07  e           -        -        1      -       -        -",
+        f"{folder.path.name} (--engine local): 1 done, 1 waiting, 1 failed",
+    ]
+    assert said[-1] == "FAILED: 組織 x e: no such weights"
 
 
 @pytest.mark.parametrize("many", [3, 40])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -21,6 +21,7 @@ from histobench.core.local_folder import local_dir
 from histobench.core.plain_name import check_plain_name
 from histobench.core.progress import Progress, Silent
 from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.data.problem import listing
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import cache_dir
@@ -44,6 +45,7 @@ from histobench.roi.features.inference.loop import Unit, plan_units, shard_size
 from histobench.roi.features.inference.multi_device import DeviceProcess, Share, share_units
 from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
 from histobench.roi.features.loading.loader import Pool, open_pool, useful_workers
+from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.loading.pool import ThreadPool
 from histobench.roi.features.recheck import compare_again, sample
 from histobench.roi.features.settings import EncoderRecipe, Settings
@@ -52,6 +54,8 @@ log = logging.getLogger(__name__)
 
 #: Images of the job on which a low precision is tried first.
 TRIAL_IMAGES = 32
+#: Shards of which a copy on this machine's own disk is made at a time.
+SHARDS_PER_COPY = 8
 
 
 def extract(
@@ -67,18 +71,22 @@ def extract(
     on_bad_image: str = "stop",
     recheck: int = 8,
     no_cache: bool = False,
+    stage: str | None = None,
     progress: Progress | None = None,
 ) -> list[Extraction]:
     """Write the features of every split by every encoder to `save_dir`; nothing known is computed again.
 
     `recheck` cached images are computed again and compared; if one differs, the cached set is discarded.
-    `no_cache` neither uses cached features nor keeps any.
+    `no_cache` neither uses cached features nor keeps any. With `stage` ("local", or a folder by its full
+    path) images are copied to this machine's own disk before they are decoded, and removed from there.
 
     Each image is decoded once for all encoders with the same resizing. Rows go to the cache
     (`HISTOBENCH_CACHE`, else `~/.cache/histobench`) as they are made, so that a killed run goes on where it
     was when the same call is made again, and gives the same files bit for bit.
     """
-    settings = Settings(device, batch_size, num_workers, precision, compile, on_bad_image, recheck, no_cache)
+    settings = Settings(
+        device, batch_size, num_workers, precision, compile, on_bad_image, recheck, no_cache, stage
+    )
     given = [encoders] if isinstance(encoders, BasePatchEncoder | EncoderRecipe) else list(encoders)
     if not given:
         raise HistobenchError("no encoder is given")
@@ -299,15 +307,17 @@ class _Run:
         shares = share_units(units, len(self.settings.devices))
         known_bad = bool(bad or inventory.unreadable)
         others: list[DeviceProcess] = []
+        copies = LocalCopies(self.settings.stage) if self.settings.stage else None
         self.progress.begin(f"{self.dataset.name} x {names}", total)
         try:
+            refs = inventory.refs if copies is None else self._copied(copies, units, inventory)
             recipes = [self.given[position] for position in lacking] if len(shares) > 1 else []
             for device, share in zip(self.settings.devices[1:], shares[1:], strict=True):
                 if share:
-                    others.append(self._elsewhere(device, share, recipes, active, inventory, pool, known_bad))
+                    others.append(self._elsewhere(device, share, recipes, active, refs, pool, known_bad))
             bad |= stage.run(
                 shares[0],
-                inventory.refs,
+                refs,
                 pool,
                 stop_at_bad=self.settings.on_bad_image == "stop",
                 known_bad=known_bad,
@@ -319,12 +329,27 @@ class _Run:
             stage.close()
             for process in others:
                 process.stop()
+            if copies is not None:
+                copies.remove()
             self.progress.end()
         for track in active:
             track.cache.refresh()
         for track, forward in zip(active, stage.forwards, strict=True):
             self.seconds[track.cache.fingerprint] = forward.seconds
         return bad
+
+    def _copied(
+        self, copies: LocalCopies, units: Sequence[Unit], inventory: Inventory
+    ) -> dict[bytes, ImageRef]:
+        """Where the images are read from: copies of some shards each, as far as there is room for them."""
+        self.progress.say(f"copying images to {copies.folder}")
+        refs: dict[bytes, ImageRef] = {}
+        for start in range(0, len(units), SHARDS_PER_COPY):
+            some = (key for unit in units[start : start + SHARDS_PER_COPY] for key in unit.keys)
+            refs |= copies.refs([key for key in some if key not in refs], inventory.refs)
+        if copies.reason:
+            self.progress.say(f"images are read where they are: {copies.reason}")
+        return refs
 
     def _cut(self, missing: Sequence[list[bytes]]) -> list[Unit]:
         """The missing images of every encoder as shards."""
@@ -386,7 +411,7 @@ class _Run:
         units: Sequence[Unit],
         recipes: Sequence[BasePatchEncoder | EncoderRecipe],
         tracks: Sequence[Track],
-        inventory: Inventory,
+        refs: Mapping[bytes, ImageRef],
         pool: Pool,
         known_bad: bool,
     ) -> DeviceProcess:
@@ -397,7 +422,7 @@ class _Run:
             # The fast path is compared with the plain one on the first device only.
             records=tuple({**track.record, "exactness": {}} for track in tracks),
             units=tuple(units),
-            refs={key: inventory.refs[key] for unit in units for key in unit.keys},
+            refs={key: refs[key] for unit in units for key in unit.keys},
             root=self.root,
             settings=replace(self.settings, device=device),
             workers=pool.workers,

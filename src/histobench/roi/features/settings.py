@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ class Settings:
     recheck: int = 8
     #: Neither use cached features nor keep any.
     no_cache: bool = False
+    #: Copy images to this machine's own disk before they are decoded: `local`, or a folder by its full path.
+    stage: str | None = None
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -50,6 +53,12 @@ class Settings:
         flag(self.no_cache, "`no_cache`")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.stage not in (None, "local") and not os.path.isabs(
+            os.path.expanduser(text(self.stage, "`stage`"))
+        ):
+            raise InvalidParameterError(
+                f"`stage` must be 'local', or a folder of every node by its full path, not {self.stage!r}"
+            )
 
     def is_exact(self, precision: str) -> bool:
         """Whether nothing may touch the arithmetic: plain fp32, bit for bit the same in every run."""

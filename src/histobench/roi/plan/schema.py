@@ -168,7 +168,7 @@ def _given(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in (*numbers, "folds", "repeats"):
         if values.get(name) is not None:
             given[name] = _number(values[name], name, where)
-    for name in ("splits", "device", "weights", "precision", "compile", "on_bad_image", "choose_by"):
+    for name in ("splits", "device", "weights", "precision", "compile", "on_bad_image", "choose_by", "stage"):
         if values.get(name) is not None:
             given[name] = str(values[name])
     for name in ("slurm", "slurm_cpu"):

@@ -24,6 +24,7 @@ from histobench.roi.features.inference.device_runner import PRECISION
 from histobench.roi.features.inference.loop import Unit as Shard
 from histobench.roi.features.inference.share_stage import ShareStage
 from histobench.roi.features.loading.loader import useful_workers
+from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.settings import EncoderRecipe, Settings
 from histobench.roi.work.image_list import read_images, read_keys, write_images, write_keys
 from histobench.roi.work.run_folder import RunFolder, write_lines
@@ -130,9 +131,17 @@ def open_stage(prepared: Mapping[str, Any], unit: Unit, asked: Mapping[str, Any]
 
 
 def compute_shards(
-    folder: RunFolder, prepared: Mapping[str, Any], stage: ShareStage, unit: Unit, progress: Progress
+    folder: RunFolder,
+    prepared: Mapping[str, Any],
+    stage: ShareStage,
+    unit: Unit,
+    progress: Progress,
+    copies: LocalCopies | None,
 ) -> None:
-    """Compute the rows of a unit that are not in the cache, and name the files they are in."""
+    """Compute the rows of a unit that are not in the cache, and name the files they are in.
+
+    Images are read from `copies` on this machine's own disk, where there are to be any.
+    """
     spec = unit.spec
     images = read_images(folder.path / "images" / f"{spec['prepare']}.jsonl", spec["begin"], spec["end"])
     keys, refs = [key for key, _ in images], dict(images)
@@ -153,6 +162,8 @@ def compute_shards(
         if place in spec["first"] and "exactness" not in planned.record:
             track.record.pop("exactness", None)
             track.job = planned.job  # what is measured is kept where every reader looks
+    if shards and copies is not None:
+        refs = copies.refs(keys, refs)  # of the whole unit: other encoders have units of the same images
     bad = stage.run(shards, refs, known_bad=False, progress=progress) if shards else {}
     for track in stage.tracks:
         track.record.setdefault("exactness", {})
@@ -176,6 +187,7 @@ def compute_shards(
         },
         host=socket.gethostname(),
         device=device_name(stage.device),
+        not_staged=copies.reason if copies is not None else "",
     )
 
 

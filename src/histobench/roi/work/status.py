@@ -41,6 +41,8 @@ class Status:
     images_per_second: float | None
     seconds_left: float | None
     logs: tuple[Path, ...]
+    #: Why images were read where they are, though the plan has them copied -> units.
+    not_staged: Counter[str]
 
 
 def status_of(results: Path) -> Status:
@@ -54,6 +56,7 @@ def status_of(results: Path) -> Status:
     cells: dict[tuple[str, str], tuple[Counter[str], list[str]]] = {}
     states: Counter[str] = Counter()
     hosts: Counter[str] = Counter()
+    not_staged: Counter[str] = Counter()
     computed, seconds = 0, 0.0
     for unit in units:
         state = folder.state(unit.id)
@@ -73,6 +76,7 @@ def status_of(results: Path) -> Status:
             note = folder.output(unit.id) or {}
             computed += sum(note.get("computed", {}).values())
             seconds += sum(note.get("seconds", {}).values())
+            not_staged.update([note["not_staged"]] if note.get("not_staged") else [])
     return Status(
         folder.path,
         str(folder.plan.get("engine", "")),
@@ -86,6 +90,7 @@ def status_of(results: Path) -> Status:
         computed / seconds if seconds > 0 else None,
         _left(folder, units, states),
         tuple(sorted((folder.path / "logs").glob("*.log"))),
+        not_staged,
     )
 
 

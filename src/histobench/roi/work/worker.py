@@ -14,6 +14,7 @@ from histobench.roi.work.unit import Unit, same_batch
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
     from histobench.roi.features.inference.share_stage import ShareStage
+    from histobench.roi.features.loading.local_copies import LocalCopies
 
 
 class StoppedError(Exception):
@@ -31,6 +32,9 @@ class Worker:
         self._say = say
         self._stage: ShareStage | None = None
         self._staged: tuple[str, ...] = ()
+        #: Copies of a dataset's images on this machine, and which unit has prepared it.
+        self._copies: LocalCopies | None = None
+        self._copied = ""
 
     def perform(self, units: Sequence[Unit]) -> None:
         """Do the units of one batch; one that cannot be done has an output that says why."""
@@ -56,10 +60,15 @@ class Worker:
                 self.folder.fail(unit, reason)
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Let go of the device, and of copies of images that nobody needs any more."""
         if self._stage is not None:
             self._stage.close()
             self._stage, self._staged = None, ()
+        if self._copies is not None:
+            self.folder.refresh()
+            if all(self.folder.state(shard.id) is not None for shard in self.folder.shards(self._copied)):
+                self._copies.remove()
+                self._copies, self._copied = None, ""
 
     def _is_blocked(self, unit: Unit) -> bool:
         """Whether it waits for something that failed; the failure itself is told there."""
@@ -84,7 +93,8 @@ class Worker:
                 self.close()
                 self._stage = extraction.open_stage(prepared, unit, planning.spec["settings"])
                 self._staged = same_batch(unit)
-            extraction.compute_shards(self.folder, prepared, self._stage, unit, self._progress)
+            copies = self._copies_of(planning)
+            extraction.compute_shards(self.folder, prepared, self._stage, unit, self._progress, copies)
         elif unit.kind == "features":
             planning = self._unit(unit.needs[0])
             output = self._output(planning.id)
@@ -113,6 +123,17 @@ class Worker:
         torch.set_num_threads(int(threads))
         limits: AbstractContextManager[Any] = threadpool_limits(int(threads))
         return limits
+
+    def _copies_of(self, prepare: Unit) -> LocalCopies | None:
+        """The copies of a dataset that are to be made on this machine, if any are."""
+        from histobench.roi.features.loading.local_copies import LocalCopies
+
+        stage = prepare.spec["settings"].get("stage")
+        if self._copied != prepare.id:
+            self._copies, self._copied = LocalCopies(stage) if stage else None, prepare.id
+            if self._copies is not None and self._copies.reason:
+                self._say(f"images are read where they are: {self._copies.reason}")
+        return self._copies
 
     def _unit(self, name: str) -> Unit:
         return next(unit for unit in self.folder.units() if unit.id == name)

@@ -6,6 +6,7 @@ a node or the driver may be lost at any moment: whatever has no output is handed
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -26,14 +27,14 @@ from histobench.roi.work.unit import COMPUTING, KINDS, Unit, same_batch
 ATTEMPTS = 4
 #: Seconds between two looks at the cluster, and without any worker after which it is given up.
 PAUSE, SILENT_SECONDS = 0.2, 120.0
+#: Seconds that an idle worker has to tidy up in.
+CLOSING_SECONDS = 30.0
 
 
 class RayWorker:
     """The actor: a worker in another process, perhaps on another machine."""
 
     def __init__(self, folder: str, place: str) -> None:
-        import contextlib
-
         with contextlib.suppress(OSError):  # encoders may be given by a path from there
             os.chdir(place)
         from histobench.core.progress import Silent
@@ -55,6 +56,10 @@ class RayWorker:
                     stack.callback(claim.release)
             self._worker.perform([unit for unit in units if self._folder.output(unit.id) is None])
         return socket.gethostname()
+
+    def close(self) -> None:
+        """Let go of the device, and of copies on this machine's disk."""
+        self._worker.close()
 
 
 @dataclass
@@ -198,5 +203,8 @@ class _Driver:
         import ray
 
         if slot.actor is not None:
+            if slot.task is None:
+                with contextlib.suppress(ray.exceptions.RayError):  # it may be gone by itself
+                    ray.get(slot.actor.close.remote(), timeout=CLOSING_SECONDS)
             ray.kill(slot.actor)
         slot.actor, slot.like = None, ()
