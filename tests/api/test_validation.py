@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 
 import histobench as hb
 from histobench.api.features import Features, FeatureSets
+from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.features.feature_set import FeatureSet
 
 DRAW = np.random.default_rng(0)
@@ -208,6 +209,31 @@ def test_a_task_that_is_left_out_is_told(caplog: pytest.LogCaptureFixture) -> No
     bench = hb.evaluate(**_given(tasks=["KNN", "Zero-shot"]))
     assert set(bench.table()["task"]) == {"KNN"}
     assert "Zero-shot was left out: no prompts" in caplog.text
+    assert list(bench.left_out) == ["Zero-shot"]
+    assert "left out: Zero-shot" in repr(bench)
+    assert "left out" not in repr(hb.evaluate(**_given()))
+
+
+@pytest.mark.slow
+def test_an_encoder_that_cannot_be_made_is_told_by_what_the_run_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    broken = tmp_path / "broken.py"
+    broken.write_text("class Mine:\n    def __init__(self):\n        raise ValueError('no weights today')\n")
+    tiles = write_demo_dataset(tmp_path / "t", name="d", train_per_class=2, test_per_class=1, size=32, seed=0)
+    asked: dict[str, Any] = {"tasks": "Proto", "results": tmp_path / "r", "n_bootstrap": 20, "num_workers": 0}
+    bench = hb.run(tiles, ["tiny-vl", f"mine={broken}:Mine"], **asked)
+    (reason,) = (reason for job, reason in bench.left_out.items() if "mine" in job)
+    assert "no weights today" in reason
+    assert bench.encoders == ("tiny-vl",)
+    assert "left out: " in repr(bench)
+    assert not hb.open_results(tmp_path / "r").left_out
+    broken.write_text(
+        "from histobench.roi.encoders.registry import create_encoder\n"
+        "def Mine():\n    return create_encoder('tiny-vl')\n"
+    )
+    assert len(hb.run(tiles, ["tiny-vl", f"mine={broken}:Mine"], **asked).encoders) == 2, "it is tried again"
 
 
 def test_the_table_at_the_top_has_the_columns_of_a_run(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -69,17 +69,19 @@ def run(
             told.enter_context(table.told_in_rows("data"))
         plan = plan_from(values, where="histobench.run", base=Path("."))
         done = run_benchmark(plan, display=Display(progress=ProgressBar()))
-        for failure in done.outcome.failures:
-            reason = failure.reason
+        left_out: dict[str, str] = {}
+        for missing in (*done.outcome.failures, *done.outcome.skipped):
+            reason = missing.reason
             for table in tables:
                 reason = table.in_rows(reason)
-            log.warning("FAILED: %s: %s", failure.job, reason)
+            if missing in done.outcome.failures:
+                log.warning("FAILED: %s: %s", missing.job, reason)
+            left_out.setdefault(missing.job, reason)
         if not done.outcome.has_results:
-            reasons = [*done.outcome.failures, *done.outcome.skipped]
             raise HistobenchError(
-                f"{reasons[0].job}: {reasons[0].reason}" if reasons else "there was nothing to do"
+                next((f"{job}: {reason}" for job, reason in left_out.items()), "there was nothing to do")
             )
-    return open_results(plan.results)
+    return replace(open_results(plan.results), left_out=left_out)
 
 
 def _datasets(data: Any) -> list[Dataset | str]:
@@ -150,11 +152,16 @@ def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Benchmark:
-    """Stored runs and what can be made of them."""
+    """Stored runs and what can be made of them.
+
+    `left_out` says what was asked for and is not there, with the reason: an encoder that could not be made, a
+    task that could not be run. It is known to the call that was asked; a later one tries again.
+    """
 
     folder: Path
     runs: tuple[StoredRun, ...]
     keeper: object = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def encoders(self) -> tuple[str, ...]:
@@ -287,6 +294,7 @@ class Benchmark:
         return (
             f"Benchmark in {self.folder}: {len(self.datasets)} datasets, {len(self.encoders)} encoders"
             f" ({', '.join(self.encoders)}), {tasks}"
+            + (f"; left out: {', '.join(self.left_out)} (.left_out says why)" if self.left_out else "")
         )
 
     def _repr_html_(self) -> str:

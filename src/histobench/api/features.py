@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +207,8 @@ def evaluate(
     """Evaluate features, or arrays with labels; nothing is written unless `results` is given.
 
     Everything is checked before the first task runs. A task that cannot be run on these features is left out
-    with a warning that says why; where that leaves none, or where one goes wrong, it is an error.
+    with a warning that says why, and is in `left_out` of what comes back; where that leaves none, or where
+    one goes wrong, it is an error.
 
     Parameters
     ----------
@@ -289,8 +290,8 @@ def evaluate(
     if keeper is None:
         write_whole_table(folder)
     if {row.task for row in done.rows} == {ROBUSTNESS}:
-        return Benchmark(folder, ())
-    return open_results(folder, keeper=keeper)
+        return Benchmark(folder, (), left_out=done.skipped)
+    return replace(open_results(folder, keeper=keeper), left_out=done.skipped)
 
 
 #: What arrays are called in tables.
