@@ -234,11 +234,10 @@ def evaluate(
     from histobench.api.benchmark import Benchmark, open_results
     from histobench.api.validation import Given, checked_parts
     from histobench.roi.evaluation.request import EvaluationRequest, Options
-    from histobench.roi.evaluation.run import canonical_task
     from histobench.roi.evaluation.run import evaluate as evaluate_features
     from histobench.roi.protocols.presets import get_preset
     from histobench.roi.results.tidy_rows import write_whole_table
-    from histobench.roi.robustness.pack import TASK as ROBUSTNESS
+    from histobench.roi.task_catalogue import ROBUSTNESS, canonical_task
 
     for option in options:
         if option not in Options.__dataclass_fields__:

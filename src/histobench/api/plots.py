@@ -9,6 +9,7 @@ import numpy as np
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.parameters import one_of, text
+from histobench.roi.task_catalogue import FEW_SHOT
 
 if TYPE_CHECKING:
     from histobench.api.benchmark import Benchmark
@@ -91,9 +92,9 @@ class Plots:
     ) -> Any:
         """A metric over the number of shots, one line per encoder, at the largest number of classes."""
         table = self._bench.table()
-        table = table[table["task"] == "Few-shot"]
+        table = table[table["task"] == FEW_SHOT]
         if table.empty:
-            raise HistobenchError("there are no few-shot results; run with tasks=['Few-shot']")
+            raise HistobenchError(f"there are no few-shot results; run with tasks=[{FEW_SHOT!r}]")
         for column, wanted in (("dataset", dataset), ("preset", preset), ("metric", metric)):
             known = list(map(str, table[column].unique()))
             if wanted is not None and wanted not in known:

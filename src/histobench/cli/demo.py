@@ -38,10 +38,10 @@ def run(args: argparse.Namespace) -> int:
     from histobench.roi.plan.schema import (
         DEFAULT_OPTIONS,
         DEFAULT_SETTINGS,
-        DEFAULT_TASKS,
         DatasetEntry,
         Plan,
     )
+    from histobench.roi.task_catalogue import DEFAULT_TASKS, ROBUSTNESS
 
     console = open_terminal()
     output = Path(args.output)
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         ),
         encoders=ENCODERS,
         results=output / "results",
-        tasks=(*DEFAULT_TASKS, "Robustness"),
+        tasks=(*DEFAULT_TASKS, ROBUSTNESS),
         seed=args.seed,
         settings=replace(DEFAULT_SETTINGS, compile="off"),
         options=replace(DEFAULT_OPTIONS, n_shot=(1, 2, 4, 8, 16, 32)),

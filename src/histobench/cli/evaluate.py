@@ -15,6 +15,7 @@ from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_names import in_flags
 from histobench.cli.flag_values import add_split_arguments, boolean, positive, positives, seed
 from histobench.core.errors import HistobenchError
+from histobench.roi.task_catalogue import TASKS
 
 if TYPE_CHECKING:
     from histobench.roi.data.cross_validation import Scheme
@@ -27,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     general.add_argument(
         "--TASK",
         required=True,
-        help="comma-separated: Linear-Probe,KNN,Proto,Few-shot,Zero-shot,Retrieval,Label-efficiency,"
-        "Robustness",
+        help=f"comma-separated: {','.join(TASKS)}",
     )
     general.add_argument("--class2id_txt", help="class mapping file")
     general.add_argument("--train_feature_file", required=True, help="training features (.pt)")

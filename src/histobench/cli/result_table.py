@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from histobench.cli.terminal import labelled, open_terminal
+from histobench.roi.task_catalogue import ROBUSTNESS
 
 if TYPE_CHECKING:
     from histobench.roi.evaluation.run import EvaluationOutcome
@@ -32,7 +33,7 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
         table.add_column(title, justify="right")
     table.add_column("n", justify="right")
     caveats = list(dict.fromkeys(text for row in outcome.rows for text in row.caveats))
-    measured = [row for row in outcome.rows if row.task == "Robustness"]
+    measured = [row for row in outcome.rows if row.task == ROBUSTNESS]
     for row in outcome.rows:
         if row in measured:
             continue

@@ -13,10 +13,8 @@ from histobench.report.payload import rounded
 from histobench.report.table import TableResult
 from histobench.roi.comparison.dataset_ranking import ranked_block
 from histobench.roi.comparison.pairs import ALPHA
-from histobench.roi.metrics.formulas import LOWER_IS_BETTER
+from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 
-#: Tasks in the order of the pages; others follow by name.
-TASK_ORDER = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot", "Retrieval", "Label-efficiency")
 _STANDINGS = {"untested": 0, "best": 1, "tie": 2, "behind": 3}
 
 
@@ -103,8 +101,3 @@ def ranking(
         "leftOut": [name for k, name in enumerate(names) if k not in block.columns],
         "leftOutColumns": [c for c in range(len(table)) if c not in block.rows],
     }
-
-
-def task_place(task: str) -> tuple[int, str]:
-    """Where a task stands on the pages."""
-    return (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task)

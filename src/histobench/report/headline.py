@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from histobench.roi.comparison.table_statistics import TESTED
-from histobench.roi.metrics.formulas import LOWER_IS_BETTER
+from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 
 #: Shown first wherever a metric can be chosen.
 DEFAULT_METRIC = "balanced_accuracy"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.core.natural_order import natural_order
-from histobench.report.board import Board, task_place
+from histobench.report.board import Board
 from histobench.roi.comparison.selection import distinct_names
 from histobench.roi.results.reader import read_run, results_files
 from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import task_place
 
 
 @dataclass(frozen=True)

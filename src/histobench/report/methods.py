@@ -15,6 +15,7 @@ from histobench.report.run_payload import provenance
 from histobench.report.table import TableResult
 from histobench.roi.comparison.robustness import RobustnessTable
 from histobench.roi.data.sites import PAIR_COLUMN
+from histobench.roi.task_catalogue import task_words
 
 _OWN_BIBTEX = f"""@software{{histobench,
   author = {{{{The histobench authors}}}},
@@ -100,7 +101,7 @@ def paragraph(inventory: Inventory, results: list[TableResult]) -> str:
     sentences = [
         f"We evaluated {_count(len(inventory.encoders), 'frozen image encoder')} on "
         f"{_count(len(inventory.datasets), 'dataset')} ({', '.join(inventory.datasets)}; {n_images:,} test "
-        f"images in all) with histobench {__version__}, by {_and([_TASK_WORDS.get(t, t) for t in tasks])}.",
+        f"images in all) with histobench {__version__}, by {_and([task_words(task) for task in tasks])}.",
         f"The evaluation followed the preset{'s' if len(presets) > 1 else ''} {_and(presets)} with "
         f"seed{'s' if len(seeds) > 1 else ''} {_and([str(seed) for seed in seeds])}." if presets else "",
         f"95% confidence intervals are {_interval_words(results)} over {units}"
@@ -235,17 +236,6 @@ def software(inventory: Inventory) -> dict[str, list[str]]:
         for name, version in versions.items() if isinstance(versions, dict) else ():
             found.setdefault(str(name), set()).add(str(version))
     return {name: sorted(versions) for name, versions in found.items()}
-
-
-_TASK_WORDS = {
-    "Linear-Probe": "linear probing",
-    "KNN": "k-nearest-neighbour classification",
-    "Proto": "nearest class prototypes",
-    "Few-shot": "few-shot classification",
-    "Zero-shot": "zero-shot classification with text prompts",
-    "Retrieval": "image retrieval",
-    "Label-efficiency": "linear probing on shares of the training labels",
-}
 
 
 def _count(number: int, noun: str) -> str:

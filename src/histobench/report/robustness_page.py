@@ -14,6 +14,7 @@ from histobench.report.payload import rounded, write_payload
 from histobench.report.robustness_payload import robustness_payload
 from histobench.report.thumbnails import Cache, thumbnail
 from histobench.roi.comparison.robustness import RobustnessTable
+from histobench.roi.task_catalogue import ROBUSTNESS
 
 log = logging.getLogger(__name__)
 FOLDER = "robustness"
@@ -53,7 +54,7 @@ def write_robustness_page(
 def stress_payload(results_dir: Path) -> list[dict[str, Any]]:
     """Every stress file below a folder; a damaged one is told and left out."""
     found = []
-    for path in sorted(results_dir.rglob(f"Robustness/{STRESS}")):
+    for path in sorted(results_dir.rglob(f"{ROBUSTNESS}/{STRESS}")):
         try:
             content = parse_json(read_plain_text(path))
             changes = [

@@ -18,7 +18,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.statistics.resampling import draw_counts, sampling_design
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
 from histobench.roi.comparison.stored_intervals import stored_default_intervals
-from histobench.roi.metrics.formulas import METRICS
+from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_predictions import read_episodes

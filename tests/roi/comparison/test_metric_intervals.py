@@ -12,7 +12,7 @@ from statsmodels.stats.proportion import proportion_confint
 from histobench.core.statistics.intervals import Interval
 from histobench.roi.comparison import metric_intervals
 from histobench.roi.metrics.batched import evaluate_resamples
-from histobench.roi.metrics.formulas import METRICS
+from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.predictions import Predictions
 
 

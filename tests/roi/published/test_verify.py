@@ -15,7 +15,7 @@ from histobench.cli.main import main
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.encoders.registry import get_spec
-from histobench.roi.metrics.formulas import METRICS
+from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.published.table import PublishedValue, published_values

@@ -21,12 +21,7 @@ from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_
 from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.left_out_table import left_out_table
-from histobench.roi.comparison.metric_function import (
-    LABEL_METRICS,
-    check_metric,
-    one_metric,
-    over_all_classes,
-)
+from histobench.roi.comparison.metric_function import check_metric, one_metric, over_all_classes
 from histobench.roi.comparison.metric_intervals import METHOD
 from histobench.roi.comparison.pair_tests import TESTS, PairTests, area_test, chosen_test, label_test
 from histobench.roi.comparison.pairs import Pairs
@@ -41,7 +36,7 @@ from histobench.roi.comparison.table_statistics import (
     metric_statistics,
     statistics_of_means,
 )
-from histobench.roi.metrics.formulas import LOWER_IS_BETTER
+from histobench.roi.metrics.catalogue import LABEL_METRICS, LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 

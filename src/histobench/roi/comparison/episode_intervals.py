@@ -11,8 +11,9 @@ from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.logit_t import jackknife_bounds
 from histobench.core.statistics.resampling import SamplingDesign
-from histobench.roi.comparison.episode_uncertainty import WITHOUT_ERROR, crossed_metrics
+from histobench.roi.comparison.episode_uncertainty import crossed_metrics
 from histobench.roi.comparison.metric_intervals import METHOD, NO_CALIBRATION_INTERVAL, scale_of
+from histobench.roi.metrics.catalogue import CALIBRATION_METRICS
 from histobench.roi.results.episode_predictions import EpisodePredictions
 
 #: What the interval of a metric is over where the probabilities of the episodes were not kept.
@@ -30,7 +31,7 @@ def crossed_intervals(
     found: LeaveOneOut, metric: str, n_images: int, n_classes: int, *, level: float = 0.95
 ) -> dict[str, Interval]:
     """Of every column of a crossed `LeaveOneOut` its interval: the jackknife on the metric's own scale."""
-    if metric in WITHOUT_ERROR:
+    if metric in CALIBRATION_METRICS:
         return dict.fromkeys(found.names, Interval(None, None, level, METHOD, reason=NO_CALIBRATION_INTERVAL))
     undefined = Interval(None, None, level, METHOD, reason="undefined when a unit or an episode is left out")
     low, high = jackknife_bounds(found, scale_of(metric, n_classes), n_images, level=level)
@@ -74,7 +75,7 @@ def crossed_entries(
             "n_valid": interval.n_valid,
             "reason": interval.reason,
         }
-    for metric in WITHOUT_ERROR & set(reported):
+    for metric in sorted(CALIBRATION_METRICS & set(reported)):
         entries[metric] = {
             "value": reported[metric],
             "ci_lower": None,

@@ -14,23 +14,24 @@ from numpy.typing import NDArray
 from histobench.core.statistics.crossed import crossed, interaction_variance
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.resampling import SamplingDesign, jackknife_blocks
-from histobench.roi.comparison.metric_function import LABEL_METRICS, label_metrics_of_confusions
+from histobench.roi.comparison.metric_function import label_metrics_of_confusions
 from histobench.roi.metrics.batched import evaluate_resamples
-from histobench.roi.metrics.formulas import METRICS
+from histobench.roi.metrics.catalogue import CALIBRATION_METRICS, LABEL_METRICS, METRICS
 from histobench.roi.results.episode_predictions import EpisodePredictions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: More units than this are left out in blocks: every episode is tallied once for each.
 BLOCKS = 200
-#: A calibration error grows when images are left out: its mean over resamples is not what was reported.
-WITHOUT_ERROR = frozenset({"ece", "mce"})
 _MEMORY = 2**27
 
 
 def known_metrics(episodes: EpisodePredictions) -> tuple[str, ...]:
-    """The metrics that follow from what was kept of the episodes."""
-    kept = LABEL_METRICS if episodes.log_odds is None else frozenset(METRICS) - WITHOUT_ERROR
+    """The metrics that follow from what was kept of the episodes.
+
+    A calibration error grows when images are left out: its mean over resamples is not what was reported.
+    """
+    kept = LABEL_METRICS if episodes.log_odds is None else frozenset(METRICS) - CALIBRATION_METRICS
     return tuple(metric for metric in METRICS if metric in kept)
 
 

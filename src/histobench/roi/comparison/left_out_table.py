@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
-from histobench.roi.comparison.metric_function import LABEL_METRICS, all_metrics, label_metrics_of_confusions
+from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
 from histobench.roi.comparison.metric_intervals import confusion_of, metric_intervals
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.batched import evaluate_left_out
+from histobench.roi.metrics.catalogue import LABEL_METRICS
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.predictions import Predictions
 

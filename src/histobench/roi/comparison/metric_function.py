@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.metrics.batched import evaluate_resamples
-from histobench.roi.metrics.formulas import METRICS, label_metrics_of
+from histobench.roi.metrics.catalogue import CLASS_MEANS, LABEL_METRICS, METRICS
+from histobench.roi.metrics.formulas import label_metrics_of
 from histobench.roi.metrics.tally import CALIBRATION_BINS, Tally
 
 if TYPE_CHECKING:
@@ -18,20 +19,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Evaluate = Callable[[NDArray[np.int32]], Mapping[str, Floats]]
-
-#: Metrics that follow from the confusion matrix alone and so take a fraction of the time of the others.
-LABEL_METRICS = frozenset(
-    name
-    for name in METRICS
-    if not any(part in name for part in ("auroc", "auprc", "log_loss", "brier", "ece", "mce"))
-)
-
-
-#: Means over the classes that occur: on a resample without a class they would be means over fewer.
-CLASS_MEANS = frozenset(
-    {"balanced_accuracy", "precision", "recall", "f1_score", "macro_precision", "macro_recall", "macro_f1",
-     "macro_auroc_ovo", "weighted_auroc_ovo"}
-)  # fmt: skip
 
 
 def over_all_classes(evaluate: Evaluate, labels: NDArray[np.int64], *, metric: str | None = None) -> Evaluate:

@@ -17,29 +17,18 @@ from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.logit_t import FISHER, HALVED_LOGIT, LOG, LOGIT, Scale, jackknife_bounds
 from histobench.core.statistics.proportion import mean_of_proportions, wilson_bounds
 from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
-from histobench.roi.comparison.metric_function import LABEL_METRICS, all_metrics
+from histobench.roi.comparison.metric_function import all_metrics
 from histobench.roi.comparison.sampling_units import FEWEST_MISTAKES, FEWEST_POSITIVES, SamplingUnits, scored
 from histobench.roi.metrics.batched import evaluate_left_out
+from histobench.roi.metrics.catalogue import metric_of
 from histobench.roi.metrics.tally import SMALLEST_PROBABILITY
 from histobench.roi.predictions import Predictions
 
 Floats = NDArray[np.float64]
 
 METHOD = "logit-t"
-#: Shares of all images that are right, by whatever name.
-_SHARES = frozenset({"accuracy", "micro_precision", "micro_recall", "micro_f1", "weighted_recall"})
-#: Means of the recalls of the classes.
-_MEAN_RECALLS = frozenset({"balanced_accuracy", "recall", "macro_recall"})
-_CORRELATIONS = frozenset({"quadratic_kappa", "linear_kappa", "mcc"})
-_CALIBRATION = frozenset({"ece", "mce"})
-_LOSSES = frozenset({"log_loss", "brier"})
-#: Metrics that classes enter by their size, so that a rare class hardly counts.
-_BY_SIZE = frozenset(
-    {
-        *_SHARES, *_LOSSES, "weighted_precision", "weighted_f1", "weighted_auroc_ovr", "weighted_auprc",
-        "micro_auroc_ovr", "micro_auprc",
-    }
-)  # fmt: skip
+_AREAS = ("auroc", "auprc")
+_SCALES = {"logit": LOGIT, "fisher": FISHER, "log": LOG}
 NO_CALIBRATION_INTERVAL = (
     "no interval: a calibration error is too high by an amount that depends on the number of images, and no "
     "method known to us holds its level for it"
@@ -97,11 +86,12 @@ def metric_intervals(
     name, _, text = metric.partition("@")
     label = int(text) if text else None
     if units.n_columns == 2 and label is None:  # all areas are that of class 1
-        name = "auroc" if "auroc" in name else "macro_auprc" if "auprc" in name else name
+        name = {"auroc": "auroc", "auprc": "macro_auprc"}.get(metric_of(name).kind, name)
+    facts = metric_of(name)
     reason = _why_none(name, label, units)
     if reason is not None:
         return [_none(level, reason) for _ in values]
-    if units.group_of is None and (name in _SHARES | _MEAN_RECALLS or label is not None):
+    if units.group_of is None and (facts.proportion or label is not None):
         shares = _proportions(name, label, confusions, level)
         if shares is not None:
             return [_checked(interval, value) for interval, value in zip(shares, values, strict=True)]
@@ -114,9 +104,9 @@ def metric_intervals(
         np.zeros(len(left_out), np.int64),
         units.freedom,
     )
-    # Over single images the mistakes of a label metric are too alike for moments of influences to tell more.
-    adapt = units.group_of is not None or (name not in LABEL_METRICS and label is None) or "au" in name
     grouped = units.group_of is not None
+    # Over single images the mistakes of a label metric are too alike for moments of influences to tell more.
+    adapt = grouped or (facts.kind != "labels" and label is None) or facts.kind in _AREAS
     low, high = jackknife_bounds(
         table,
         scale,
@@ -124,8 +114,8 @@ def metric_intervals(
         effective=worth,
         level=level,
         adapt=adapt,
-        long_tailed=grouped and name in _LOSSES,
-        biased=grouped and "auprc" in name,
+        long_tailed=grouped and facts.kind == "loss",
+        biased=grouped and facts.kind == "auprc",
     )
     if name == "log_loss":
         high = np.minimum(high, -np.log(SMALLEST_PROBABILITY))
@@ -135,7 +125,7 @@ def metric_intervals(
         else _none(level, _undefined(name, label, units, value))
         for a, b, value in zip(low, high, values, strict=True)
     ]
-    if grouped and name in _LOSSES:
+    if grouped and facts.kind == "loss":
         mistakes = confusions.sum(axis=(1, 2)) - np.trace(confusions, axis1=1, axis2=2)
         return [
             interval if count >= FEWEST_MISTAKES else _none(level, _few_mistakes(int(count)))
@@ -156,7 +146,7 @@ def _proportions(
             return None
         low, high = wilson_bounds(hits[:, label], among[:, label], level=level)
         method, sizes = "wilson", among[:, label]
-    elif name in _SHARES:
+    elif metric_of(name).proportion == "share":
         low, high = wilson_bounds(hits.sum(axis=1), support.sum(axis=1), level=level)
         method, sizes = "wilson", support.sum(axis=1)
     else:
@@ -181,14 +171,15 @@ def _checked(interval: Interval, value: float) -> Interval:
 
 
 def _why_none(name: str, label: int | None, units: SamplingUnits) -> str | None:
-    if name in _CALIBRATION:
+    facts = metric_of(name)
+    if facts.kind == "calibration":
         return NO_CALIBRATION_INTERVAL
     if units.n_units < 2:
         return "a single unit tells nothing about the spread"
-    few = units.too_few(by_class=label is not None or name not in _BY_SIZE, label=label)
+    few = units.too_few(by_class=label is not None or not facts.by_size, label=label)
     if few is not None:
         return few
-    if "auprc" in name and name != "micro_auprc" and units.group_of is None:
+    if facts.kind == "auprc" and name != "micro_auprc" and units.group_of is None:
         sizes = np.where(units.class_sizes > 0, units.class_sizes, len(units.labels) + 1)
         rarest = int(sizes.argmin()) if label is None else label
         if 0 < units.class_sizes[rarest] < FEWEST_POSITIVES:
@@ -217,17 +208,16 @@ def _none(level: float, reason: str) -> Interval:
 
 def scale_of(name: str, n_classes: int) -> Scale:
     """The scale on which a metric is closest to normal."""
-    if name in _CORRELATIONS:
-        return FISHER
-    if name == "brier" and n_classes > 2:
-        return HALVED_LOGIT
-    return LOG if name == "log_loss" else LOGIT
+    scale = metric_of(name).scale
+    if scale == "sum of squares":
+        return HALVED_LOGIT if n_classes > 2 else LOGIT
+    return _SCALES[scale]
 
 
 def _sizes(name: str, label: int | None, units: SamplingUnits) -> tuple[float, float]:
     """Images behind a value, and how many independent ones they are worth where nothing varies."""
     n = float(len(units.labels))
-    if label is None and name in _BY_SIZE:
+    if label is None and metric_of(name).by_size:
         return n, units.worth(n)
     sizes = units.class_sizes[units.class_sizes > 0].astype(np.float64)
     if label is not None:

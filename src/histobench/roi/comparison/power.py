@@ -17,10 +17,11 @@ from histobench.core.statistics.power import (
 )
 from histobench.core.statistics.resampling import Metric
 from histobench.roi.comparison.image_groups import design_of
-from histobench.roi.comparison.metric_function import LABEL_METRICS, check_metric, one_metric
+from histobench.roi.comparison.metric_function import check_metric, one_metric
 from histobench.roi.comparison.random_state import check_random_state
 from histobench.roi.comparison.same_images import aligned
 from histobench.roi.comparison.selection import distinct_names
+from histobench.roi.metrics.catalogue import LABEL_METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 

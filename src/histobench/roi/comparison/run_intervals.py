@@ -28,6 +28,7 @@ from histobench.roi.results.layout import TaskFiles
 
 if TYPE_CHECKING:
     from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import FEW_SHOT
 
 Floats = NDArray[np.float64]
 
@@ -118,7 +119,7 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
 
 def resampled_with(run: StoredRun, n_episodes: int, design: SamplingDesign) -> str:
     """What intervals of means over episodes (of few-shot) or training runs (of the others) are over."""
-    episodes = "episodes" if run.task == "Few-shot" else "training runs"
+    episodes = "episodes" if run.task == FEW_SHOT else "training runs"
     return RESAMPLED[design.kind] if n_episodes < 2 else f"{episodes} and {RESAMPLED[design.kind]}"
 
 

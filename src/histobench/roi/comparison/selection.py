@@ -9,8 +9,7 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.natural_order import natural_order
 from histobench.roi.results.stored_run import StoredRun
-
-DEFAULT_TASK = "Linear-Probe"
+from histobench.roi.task_catalogue import LINEAR_PROBE
 
 
 def select_runs(
@@ -29,7 +28,7 @@ def select_runs(
     """
     tasks = list(dict.fromkeys(run.task for run in runs))
     if task is None:
-        task = DEFAULT_TASK if DEFAULT_TASK in tasks else tasks[0]
+        task = LINEAR_PROBE if LINEAR_PROBE in tasks else tasks[0]
     chosen = having(runs, "task", task)
     chosen = having(chosen, "dataset", dataset)
     chosen = having(chosen, "preset", preset)

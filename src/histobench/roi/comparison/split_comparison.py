@@ -16,7 +16,7 @@ from histobench.core.statistics.ranking import ranks
 from histobench.core.statistics.split_tests import MeanOverSplits, corrected_resampled_t, five_by_two_f
 from histobench.roi.comparison.metric_function import check_metric
 from histobench.roi.comparison.selection import by_dataset
-from histobench.roi.metrics.formulas import LOWER_IS_BETTER
+from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 from histobench.roi.results.stored_run import StoredRun
 
 Floats = NDArray[np.float64]

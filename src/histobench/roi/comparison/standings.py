@@ -17,11 +17,9 @@ from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.simultaneous import SimultaneousPairs, rank_intervals, simultaneous_pairs
 from histobench.roi.comparison.metric_intervals import scale_of
 from histobench.roi.comparison.sampling_units import SamplingUnits
-from histobench.roi.metrics.formulas import LOWER_IS_BETTER
+from histobench.roi.metrics.catalogue import LOWER_IS_BETTER, metric_of
 
 Floats = NDArray[np.float64]
-#: Metrics that weigh images, not classes: a rare class does not limit what is known about them.
-_BY_IMAGE = frozenset({"accuracy", "log_loss", "brier", "ece", "mce"})
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def standings_of(
     names = sorted(name for name, value in zip(found.names, found.values, strict=True) if np.isfinite(value))
     if len(names) < 2:
         return None
-    freedom = units.freedom_of_all(by_class=metric not in _BY_IMAGE)
+    freedom = units.freedom_of_all(by_class=metric_of(metric).rare_class_limits)
     found = replace(found.columns(names), freedom=min(found.freedom, freedom))
     level, lower = 1 - alpha, metric in LOWER_IS_BETTER
     pairs = simultaneous_pairs(found, level=level, lower_is_better=lower)

@@ -27,7 +27,7 @@ from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.same_images import aligned
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.standings import Standings, standings_of
-from histobench.roi.metrics.formulas import LOWER_IS_BETTER
+from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 

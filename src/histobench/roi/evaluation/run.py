@@ -13,7 +13,7 @@ import numpy as np
 
 from histobench.core.claim import exclusive
 from histobench.core.device import resolve_device
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.roi.evaluation.context import Context, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -29,6 +29,7 @@ from histobench.roi.results.robustness_files import write_robustness
 from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.tidy_rows import write_tidy_rows
 from histobench.roi.results.writer import write_episodes, write_task
+from histobench.roi.task_catalogue import canonical_task
 
 log = logging.getLogger(__name__)
 
@@ -200,17 +201,6 @@ def _write(
         write_episodes(files, result.episode_metrics, info=result.predictions.info)
     values = {name: score.value for name, score in result.scores.items()}
     return Row(task, result.setting, values, len(result.predictions), caveats)
-
-
-def canonical_task(name: str) -> str:
-    """The documented spelling of a task's name, whatever its case; an error if there is no such task."""
-    from histobench.roi.evaluation.tasks import TASK_RUNNERS
-
-    by_lower = {task.lower(): task for task in TASK_RUNNERS}
-    try:
-        return by_lower[name.lower()]
-    except KeyError:
-        raise HistobenchError(f"unknown task {name!r}; {did_you_mean(name, TASK_RUNNERS)}") from None
 
 
 def _classes(request: EvaluationRequest) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from histobench.roi.protocols.knn import knn
 from histobench.roi.protocols.prototype import prototype
 from histobench.roi.protocols.retrieval import retrieval
 from histobench.roi.results.episode_predictions import EpisodePredictions, log_odds_of
-from histobench.roi.robustness.pack import TASK as ROBUSTNESS
+from histobench.roi.task_catalogue import FEW_SHOT, LINEAR_PROBE, ROBUSTNESS, ZERO_SHOT
 
 
 def run_knn(context: Context) -> Iterable[TaskResult]:
@@ -120,12 +120,13 @@ def run_retrieval(context: Context) -> Iterable[TaskResult]:
     yield result.with_scores({name: Score(value) for name, value in scores.items()})
 
 
+#: The tasks of the catalogue, each with what runs it.
 TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult | RobustnessResult]]] = {
-    "Linear-Probe": run_linear_probe,
+    LINEAR_PROBE: run_linear_probe,
     "KNN": run_knn,
     "Proto": run_prototype,
-    "Few-shot": run_few_shot,
-    "Zero-shot": run_zero_shot,
+    FEW_SHOT: run_few_shot,
+    ZERO_SHOT: run_zero_shot,
     "Retrieval": run_retrieval,
     "Label-efficiency": run_label_efficiency,
     ROBUSTNESS: run_robustness,

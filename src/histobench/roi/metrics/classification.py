@@ -10,10 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.batched import MEMORY, first_maximum
+from histobench.roi.metrics.catalogue import metric_of
 from histobench.roi.metrics.formulas import class_metrics_of, metrics_of
 from histobench.roi.metrics.score import Score
 
-_PROBABILITY_METRICS = ("auroc", "auprc", "log_loss", "brier")
+#: What classes without probabilities leave undefined.
+_BY_PROBABILITIES = ("auroc", "auprc", "loss")
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class _Reasons:
         present = self.support > 0
         if not present.any():
             return "no test image was scored"
-        if self.uncovered.any() and any(word in metric for word in _PROBABILITY_METRICS):
+        if self.uncovered.any() and metric_of(metric).kind in _BY_PROBABILITIES:
             return f"the probabilities do not cover {self._names(self.uncovered)}"
         if present.sum() == 1:
             return f"every test image is of {self._names(present)}"
@@ -141,6 +143,6 @@ class _Reasons:
         name = self.classes[k]
         if self.support[k] == 0:
             return f"class {name} absent from the test set"
-        if self.uncovered[k] and metric in _PROBABILITY_METRICS:
+        if self.uncovered[k] and metric_of(metric).kind in _BY_PROBABILITIES:
             return f"the probabilities do not cover class {name}"
         return f"every test image is of class {name}"

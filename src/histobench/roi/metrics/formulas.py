@@ -20,43 +20,8 @@ from collections.abc import Collection
 
 import numpy as np
 
+from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.metrics.tally import Floats, Tally
-
-#: Every metric, in the order in which tables show them. The first six are the documented names.
-METRICS: tuple[str, ...] = (
-    "accuracy",
-    "balanced_accuracy",
-    "precision",
-    "recall",
-    "f1_score",
-    "auroc",
-    "macro_precision",
-    "weighted_precision",
-    "micro_precision",
-    "macro_recall",
-    "weighted_recall",
-    "micro_recall",
-    "macro_f1",
-    "weighted_f1",
-    "micro_f1",
-    "macro_auroc_ovr",
-    "weighted_auroc_ovr",
-    "micro_auroc_ovr",
-    "macro_auroc_ovo",
-    "weighted_auroc_ovo",
-    "macro_auprc",
-    "weighted_auprc",
-    "micro_auprc",
-    "quadratic_kappa",
-    "linear_kappa",
-    "mcc",
-    "log_loss",
-    "brier",
-    "ece",
-    "mce",
-)
-#: Metrics for which less is better.
-LOWER_IS_BETTER: frozenset[str] = frozenset({"log_loss", "brier", "ece", "mce"})
 
 
 def metrics_of(tally: Tally) -> dict[str, Floats]:

@@ -11,6 +11,7 @@ from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.plan.jobs import extraction_jobs, features_folder, results_folder
 from histobench.roi.plan.schema import DatasetEntry, Plan
+from histobench.roi.task_catalogue import canonical_task
 from histobench.roi.work.unit import Unit
 
 
@@ -19,8 +20,6 @@ def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> 
 
     With `whole` one process extracts the features of a dataset at once; else preparing it finds more units.
     """
-    from histobench.roi.evaluation.run import canonical_task
-
     if not whole:
         plan = with_full_paths(plan)
     tasks = tuple(dict.fromkeys(map(canonical_task, plan.tasks)))

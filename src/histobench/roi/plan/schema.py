@@ -22,8 +22,8 @@ from histobench.roi.evaluation.request import Options
 from histobench.roi.features.settings import Settings
 from histobench.roi.registry.catalogue import is_name
 from histobench.roi.registry.install import require
+from histobench.roi.task_catalogue import DEFAULT_TASKS, canonical_task
 
-DEFAULT_TASKS = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
 #: Of the knobs of the tasks, those that a plan may turn; all of the extraction's settings are keys of a plan.
 TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by")
 DEFAULT_SETTINGS = Settings(batch_size="auto")
@@ -201,7 +201,6 @@ def _job_options(value: Any, where: str) -> str:
 
 def _check_words(plan: Plan, settings: Mapping[str, Any], where: str) -> Plan:
     """The plan with these settings; a mistyped task is an error now, and not after hours of extraction."""
-    from histobench.roi.evaluation.run import canonical_task
     from histobench.roi.protocols.presets import check_choice, get_preset
 
     try:

@@ -24,6 +24,7 @@ from histobench.roi.robustness.attack import ATTACKS
 from histobench.roi.robustness.intervals import Interval
 from histobench.roi.robustness.perturbations import STRESS, THUNDER, Perturbation, Pixels
 from histobench.roi.robustness.stress import Change, Encode, Stressed, stress_measures, stressed_features
+from histobench.roi.task_catalogue import ROBUSTNESS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -236,7 +237,7 @@ def _report(
         float((predicted[0] == labels).mean()),
         tuple(stressed),
         notes,
-        folder / "Robustness" / FILE,
+        folder / ROBUSTNESS / FILE,
     )
     write_json(report.path, _as_json(report, draws=draws, seed=seed))
     return report

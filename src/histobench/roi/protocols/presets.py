@@ -7,6 +7,7 @@ from typing import Literal
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.parameters import one_of
+from histobench.roi.task_catalogue import LINEAR_PROBE, ONCE, TASKS, ZERO_SHOT
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,6 @@ class Preset:
         return self.validation != "joined"
 
 
-#: Robustness is measured on the features themselves, once.
-_ONCE = ("Robustness",)
-
 PRESETS = {
     "uni": Preset(
         "L-BFGS probe with an un-squared penalty, KNN 20, prototypes, episodes; what most papers print"
@@ -42,7 +40,7 @@ PRESETS = {
         "as uni, but the probe has a squared penalty with C chosen on held-out images",
         probe="squared",
         validation="cross-validated",
-        left_out=_ONCE,
+        left_out=ONCE,
     ),
     "thunder": Preset(
         "nine heads, k on validation, voted SimpleShot over 1,000 support sets",
@@ -50,13 +48,13 @@ PRESETS = {
         knn="k-by-validation",
         few_shot="voted",
         validation="held-out",
-        left_out=_ONCE,
+        left_out=ONCE,
     ),
     "eva": Preset(
         "a linear head with AdamW, early stopping, mean of five runs",
         probe="early-stopped",
         validation="held-out",
-        left_out=("KNN", "Proto", "Few-shot", "Retrieval", "Label-efficiency", *_ONCE),
+        left_out=tuple(task for task in TASKS if task not in (LINEAR_PROBE, ZERO_SHOT)),
     ),
 }
 

@@ -11,6 +11,7 @@ from histobench.roi.published.table import PublishedValue, published_values
 from histobench.roi.results.interval_files import stored_intervals
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.results.robustness_files import load_robustness
+from histobench.roi.task_catalogue import ROBUSTNESS
 
 REPRODUCED, DIFFERS, NOT_COMPARABLE = "reproduced", "differs", "not comparable"
 
@@ -95,7 +96,7 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                 yield OurValue(
                     dataset=pack.dataset,
                     encoder=pack.encoder,
-                    task="Robustness",
+                    task=ROBUSTNESS,
                     preset=str(info.get("preset", "")),
                     setting="",
                     metric=metric,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.core.reading import files_below
+from histobench.roi.task_catalogue import FEW_SHOT as FEW_SHOT_TASK
 
 COMPLETE = "_complete_results.json"
 DETAILED = "_detailed_results.csv"
@@ -47,7 +48,7 @@ class TaskFiles:
     def of(cls, results_dir: Path, task: str, setting: str = "") -> TaskFiles:
         """The files of `task` at `setting` under `results_dir`."""
         few_shot = _FEW_SHOT_SETTING.match(setting)
-        if task == "Few-shot" and few_shot:
+        if task == FEW_SHOT_TASK and few_shot:
             return cls(results_dir / task / f"way_{few_shot[1]}", f"Fewshot_{setting}")
         return cls(results_dir / task, f"{task}_{setting}" if setting else task)
 

@@ -19,7 +19,7 @@ from histobench.core.plain_name import check_plain_name
 from histobench.core.reading import files_below
 from histobench.roi.results.layout import ROBUSTNESS
 from histobench.roi.results.run_identity import RunIdentity
-from histobench.roi.robustness.pack import TASK
+from histobench.roi.task_catalogue import ROBUSTNESS as TASK
 
 if TYPE_CHECKING:
     from histobench.roi.evaluation.robustness import RobustnessResult

@@ -18,6 +18,7 @@ from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.writer import PREDICTIONS, SITES, digest_of
+from histobench.roi.task_catalogue import FEW_SHOT
 
 if TYPE_CHECKING:
     from histobench.roi.results.stored_run import StoredRun
@@ -135,7 +136,7 @@ def _check_whole(path: Path, text: str, rows: int, run: StoredRun) -> None:
     """
     noted = run.info.get(PREDICTIONS)
     known = noted if isinstance(noted, dict) else {}
-    expected = known.get("rows", None if run.task == "Few-shot" else run.num_samples)
+    expected = known.get("rows", None if run.task == FEW_SHOT else run.num_samples)
     if expected is not None and rows != expected:
         raise HistobenchError(
             f"{path} has {rows} rows, but {run.path.name} was computed from {expected}: it was cut short or "

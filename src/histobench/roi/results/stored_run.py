@@ -23,7 +23,7 @@ class StoredRun:
 
     path: Path  # the complete_results.json
     identity: RunIdentity
-    task: str  # "Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot", "Retrieval", ...
+    task: str  # one of `task_catalogue.TASKS`, or of another tool
     setting: str  # "" or e.g. "9way_16shot"
     metrics: dict[str, float | None]
     classes: tuple[str, ...]

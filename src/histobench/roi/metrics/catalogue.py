@@ -1,0 +1,105 @@
+"""Every metric with what the rest of histobench must know about it; the formulas are in `formulas`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+#: What a metric is computed from: the confusion matrix alone, or probabilities in one of four ways.
+Kind = Literal["labels", "auroc", "auprc", "loss", "calibration"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric. What it says nothing about is as for most."""
+
+    name: str
+    description: str
+    kind: Kind = "labels"
+    lower_is_better: bool = False
+    #: A share of all images, or a mean of the recalls of the classes: such have intervals of their own.
+    proportion: Literal["", "share", "mean of recalls"] = ""
+    #: The scale on which it is closest to normal.
+    scale: Literal["logit", "fisher", "log", "sum of squares"] = "logit"
+    #: Whether classes enter by their size, so that a rare class hardly counts in its interval.
+    by_size: bool = False
+    #: Whether a rare class limits what is known about differences of encoders.
+    rare_class_limits: bool = True
+    #: A mean over the classes that occur: on a resample without a class it would be one over fewer.
+    over_present_classes: bool = False
+
+
+#: In the order in which tables show them. The first six are the documented names.
+CATALOGUE: tuple[Metric, ...] = (
+    Metric("accuracy", "share of the images that are right", proportion="share", by_size=True,
+           rare_class_limits=False),
+    Metric("balanced_accuracy", "mean recall of the classes of the test set", proportion="mean of recalls",
+           over_present_classes=True),
+    Metric("precision", "the same as `macro_precision`", over_present_classes=True),
+    Metric("recall", "the same as `macro_recall`", proportion="mean of recalls", over_present_classes=True),
+    Metric("f1_score", "the same as `macro_f1`", over_present_classes=True),
+    Metric("auroc", "the same as `macro_auroc_ovr`", "auroc"),
+    Metric("macro_precision", "mean precision of the classes", over_present_classes=True),
+    Metric("weighted_precision", "mean precision, classes weighted by their images", by_size=True),
+    Metric("micro_precision", "the same as `accuracy`", proportion="share", by_size=True),
+    Metric("macro_recall", "mean recall of the classes", proportion="mean of recalls",
+           over_present_classes=True),
+    Metric("weighted_recall", "mean recall, classes weighted by their images", proportion="share",
+           by_size=True),
+    Metric("micro_recall", "the same as `accuracy`", proportion="share", by_size=True),
+    Metric("macro_f1", "mean F1 of the classes", over_present_classes=True),
+    Metric("weighted_f1", "mean F1, classes weighted by their images", by_size=True),
+    Metric("micro_f1", "the same as `accuracy`", proportion="share", by_size=True),
+    Metric("macro_auroc_ovr", "mean area under the ROC curve of each class against the rest", "auroc"),
+    Metric("weighted_auroc_ovr", "the same, classes weighted by their images", "auroc", by_size=True),
+    Metric("micro_auroc_ovr", "area under the ROC curve of all classes in one ranking", "auroc",
+           by_size=True),
+    Metric("macro_auroc_ovo", "mean area under the ROC curve of each pair of classes", "auroc",
+           over_present_classes=True),
+    Metric("weighted_auroc_ovo", "the same, pairs weighted by their images", "auroc",
+           over_present_classes=True),
+    Metric("macro_auprc", "mean area under the precision-recall curve of each class (average precision)",
+           "auprc"),
+    Metric("weighted_auprc", "the same, classes weighted by their images", "auprc", by_size=True),
+    Metric("micro_auprc", "area under the precision-recall curve of all classes in one ranking", "auprc",
+           by_size=True),
+    Metric("quadratic_kappa", "Cohen's kappa, weighted by squared distances of class ids", scale="fisher"),
+    Metric("linear_kappa", "Cohen's kappa, weighted by distances of class ids", scale="fisher"),
+    Metric("mcc", "Matthews correlation", scale="fisher"),
+    Metric("log_loss", "mean negative logarithm of the true class's probability", "loss",
+           lower_is_better=True, scale="log", by_size=True, rare_class_limits=False),
+    Metric("brier", "mean squared error of the probabilities", "loss", lower_is_better=True,
+           scale="sum of squares", by_size=True, rare_class_limits=False),
+    Metric("ece", "expected calibration error of the most probable class, 15 bins", "calibration",
+           lower_is_better=True, rare_class_limits=False),
+    Metric("mce", "largest calibration error of a bin", "calibration", lower_is_better=True,
+           rare_class_limits=False),
+)  # fmt: skip
+#: Of a single class: those of the catalogue by the same names, and the area that has no macro form by it.
+_OF_CLASSES = (Metric("auprc", "area under the precision-recall curve of the class", "auprc"),)
+_BY_NAME = {metric.name: metric for metric in (*CATALOGUE, *_OF_CLASSES)}
+
+
+def metric_of(name: str) -> Metric:
+    """What is known about a metric.
+
+    >>> metric_of("log_loss").lower_is_better, metric_of("log_loss").kind
+    (True, 'loss')
+    """
+    return _BY_NAME[name]
+
+
+def _names(wanted: Callable[[Metric], bool]) -> frozenset[str]:
+    return frozenset(metric.name for metric in CATALOGUE if wanted(metric))
+
+
+METRICS: tuple[str, ...] = tuple(metric.name for metric in CATALOGUE)
+#: Metrics for which less is better.
+LOWER_IS_BETTER = _names(lambda metric: metric.lower_is_better)
+#: Metrics that follow from the confusion matrix alone and so take a fraction of the time of the others.
+LABEL_METRICS = _names(lambda metric: metric.kind == "labels")
+#: Means over the classes that occur.
+CLASS_MEANS = _names(lambda metric: metric.over_present_classes)
+#: Too high by an amount that depends on the number of images: no error of such a metric is known.
+CALIBRATION_METRICS = _names(lambda metric: metric.kind == "calibration")

@@ -1,0 +1,66 @@
+"""Every task with what the rest of histobench must know about it; the recipes are in `protocols`.
+
+Spelling, the order of pages and help texts, what plans and presets do where they say nothing, and the words
+of the methods section all follow from here. What runs a task is in `evaluation.tasks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from histobench.core.errors import HistobenchError, did_you_mean
+
+LINEAR_PROBE = "Linear-Probe"
+FEW_SHOT = "Few-shot"
+ZERO_SHOT = "Zero-shot"
+ROBUSTNESS = "Robustness"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task. `words` say in a sentence what encoders were evaluated by."""
+
+    name: str
+    words: str
+    by_default: bool = False  # whether a plan that names no tasks has it
+    once: bool = False  # measured on the features themselves: the same under every preset
+
+
+#: In the order of the pages.
+CATALOGUE: tuple[Task, ...] = (
+    Task(LINEAR_PROBE, "linear probing", by_default=True),
+    Task("KNN", "k-nearest-neighbour classification", by_default=True),
+    Task("Proto", "nearest class prototypes", by_default=True),
+    Task(FEW_SHOT, "few-shot classification", by_default=True),
+    Task(ZERO_SHOT, "zero-shot classification with text prompts", by_default=True),
+    Task("Retrieval", "image retrieval"),
+    Task("Label-efficiency", "linear probing on shares of the training labels"),
+    Task(ROBUSTNESS, "measures of robustness", once=True),
+)
+TASKS = tuple(task.name for task in CATALOGUE)
+DEFAULT_TASKS = tuple(task.name for task in CATALOGUE if task.by_default)
+#: Measured once, under the default preset.
+ONCE = tuple(task.name for task in CATALOGUE if task.once)
+_BY_NAME = {task.name: task for task in CATALOGUE}
+
+
+def canonical_task(name: str) -> str:
+    """The documented spelling of a task's name, whatever its case; an error if there is no such task.
+
+    >>> canonical_task("few-SHOT")
+    'Few-shot'
+    """
+    for task in TASKS:
+        if task.lower() == name.lower():
+            return task
+    raise HistobenchError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}")
+
+
+def task_words(name: str) -> str:
+    """What a task is in a sentence; one of another tool goes by its name."""
+    return _BY_NAME[name].words if name in _BY_NAME else name
+
+
+def task_place(name: str) -> tuple[int, str]:
+    """Where a task stands on the pages; those of other tools follow by name."""
+    return (TASKS.index(name) if name in TASKS else len(TASKS), name)
