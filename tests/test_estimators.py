@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -100,7 +100,7 @@ def test_numpys_numbers_are_parameters() -> None:
     x, y, _ = _data()
     for given, plain in (
         (KNN(np.int64(5)), KNN(5)),
-        (LinearProbe(np.float32(100), max_iter=np.int16(50)), LinearProbe(100, max_iter=50)),
+        (LinearProbe(np.float32(100), max_iter=np.int16(500)), LinearProbe(100, max_iter=500)),
         (SimpleShot(np.uint8(3), random_state=np.int64(1)), SimpleShot(3, random_state=1)),
     ):
         np.testing.assert_array_equal(given.fit(x, y).predict_proba(x), plain.fit(x, y).predict_proba(x))
@@ -164,3 +164,15 @@ def test_a_grid_is_searched_over_groups() -> None:
     search = GridSearchCV(KNN(), {"n_neighbors": [1, 15]}, cv=GroupKFold(3)).fit(x, y, groups=groups)
     scores = [cross_val_score(KNN(k), x, y, groups=groups, cv=GroupKFold(3)).mean() for k in (1, 15)]
     assert search.best_params_ == {"n_neighbors": (1, 15)[int(np.argmax(scores))]}
+
+
+def test_a_probe_that_has_not_converged_says_so() -> None:
+    x, y, _ = _data()
+    with pytest.warns(ConvergenceWarning, match="not converged after 1 iterations; raise max_iter"):
+        LinearProbe(100, max_iter=1).fit(x, y)
+
+
+def test_labels_of_several_kinds_are_refused() -> None:
+    x, _, _ = _data()
+    with pytest.raises(ValueError, match="y: labels of several kinds"):
+        KNN().fit(x, np.array(["a", 1, None] * 50, dtype=object))

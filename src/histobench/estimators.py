@@ -13,17 +13,19 @@ True
 
 from __future__ import annotations
 
+import warnings
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from histobench.api.validation import check_range
-from histobench.core.parameters import positive_number, whole_number
+from histobench.api.validation import check_range, check_scale
+from histobench.core.parameters import InvalidParameterError, positive_number, whole_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,8 +46,12 @@ class _ProtocolClassifier(ClassifierMixin, BaseEstimator):
         fitted = copy(self)
         rows, targets = validate_data(fitted, X, y, dtype=(np.float32, np.float64), ensure_min_samples=2)
         check_range(rows, "X")
-        check_classification_targets(targets)
-        fitted.classes_, labels = np.unique(targets, return_inverse=True)
+        check_scale(rows, "X")
+        try:
+            check_classification_targets(targets)
+            fitted.classes_, labels = np.unique(targets, return_inverse=True)
+        except TypeError:
+            raise InvalidParameterError("y: labels of several kinds; make all of them texts") from None
         if len(fitted.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes; y has 1 class")
         fitted._learn(rows, labels.astype(np.int64))
@@ -131,6 +137,12 @@ class LinearProbe(_ProtocolClassifier):
             max_iterations=int(self.max_iter),
             tolerance=3e-7,
         )
+        if not self._solution.converged:
+            warnings.warn(
+                f"the linear probe had not converged after {self.max_iter} iterations; raise max_iter",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         self.coef_ = self._solution.weight.cpu().numpy()
         self.intercept_ = self._solution.bias.cpu().numpy()
         self.n_iter_ = max(1, self._solution.iterations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,7 +143,7 @@ _KINDS = "PIL images, arrays of shape [height, width, 3], or paths"
 
 def _listed(images: Any) -> Iterable[Any]:
     """The images one by one; what can be seen without opening them is checked for all of a list."""
-    if isinstance(images, str | Path) or _is_picture(images):
+    if isinstance(images, str | os.PathLike) or _is_picture(images):
         images = [images]
     elif hasattr(images, "columns"):
         raise InvalidParameterError("images: this is a table; give its column of paths")
@@ -173,11 +174,12 @@ def _look_at(position: int, image: Any) -> None:
     from histobench.roi.data.image_ref import locate
 
     with _position(position):
-        if isinstance(image, str | Path):
-            file = Path(locate(image).file)
+        if isinstance(image, str | os.PathLike):
+            file = Path(locate(file_path(image, "path")).file)
             if not file.is_file():
-                reason = "it is a folder" if file.is_dir() else "the file does not exist"
-                raise HistobenchError(f"{image}: {reason}")
+                kind = "it is a folder" if file.is_dir() else "it is no plain file" if file.exists() else ""
+                shown = str(image).encode("utf-8", "backslashreplace").decode()
+                raise HistobenchError(f"{shown}: {kind or 'the file does not exist'}")
         elif hasattr(image, "__array__") and not _is_picture(image):
             check_image_array(as_array(image, "array"))
         elif not _is_picture(image):
@@ -190,8 +192,8 @@ def _picture(position: int, image: Any) -> Image:
 
     _look_at(position, image)
     with _position(position):
-        if isinstance(image, str | Path):
-            return open_rgb(image)
+        if isinstance(image, str | os.PathLike):
+            return open_rgb(Path(image))
         return picture_rgb(image) if _is_picture(image) else array_rgb(as_array(image, "array"))
 
 
@@ -204,7 +206,7 @@ def _position(position: int) -> Iterator[None]:
 
 
 def _is_picture(image: Any) -> bool:
-    return hasattr(image, "convert") and hasattr(image, "mode")
+    return hasattr(image, "convert") and hasattr(image, "mode") and not isinstance(image, type)
 
 
 def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:

@@ -280,10 +280,9 @@ def evaluate(
             options=knobs,
         )
     )
-    if done.failed:
-        raise HistobenchError(_told(done.failed))
-    if not done.rows:
-        raise HistobenchError(_told(done.skipped))
+    with renamed(model_name="encoder"):
+        if done.failed or not done.rows:
+            raise HistobenchError(_told(done.failed or done.skipped))
     for task, reason in done.skipped.items():
         log.warning("%s was left out: %s", task, reason)
     if keeper is None:

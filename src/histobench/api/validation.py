@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.parameters import InvalidParameterError
+from histobench.core.parameters import InvalidParameterError, is_writable
 
 if TYPE_CHECKING:
     from histobench.roi.features.feature_set import FeatureSet
 
 _LARGEST = float(np.finfo(np.float32).max)
+#: Lengths are divided by, unless they are below 1e-12.
+_SMALLEST = 1e-10
 _LABELS = "class ids (0, 1, 2, ...) or names"
 
 
@@ -86,6 +89,8 @@ def checked_parts(given: list[Given], *, metadata: Mapping[str, Any]) -> Parts:
 def feature_array(value: Any, name: str) -> NDArray[np.float32]:
     """Numbers [n, d] in float32, all finite; at least one row and one column."""
     array = as_array(value, name)
+    if array.dtype.kind == "O" and array.ndim == 2:
+        array = _numbers(array)
     if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
         raise InvalidParameterError(
             f"{name}: expected numbers of shape [images, dimension], found {_described(value, array)}"
@@ -110,6 +115,15 @@ def check_range(array: NDArray[Any], name: str) -> None:
         )
 
 
+def check_scale(array: NDArray[Any], name: str) -> None:
+    """Refuse training features [n, d] that are so small that their lengths count as none."""
+    largest = float(np.abs(array).max())
+    if 0 < largest < _SMALLEST:
+        raise InvalidParameterError(
+            f"{name}: no value is larger than {largest:.3g}, which counts as none; scale the features first"
+        )
+
+
 def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
     """Labels [count] as int64 or texts; whole floats are whole numbers, anything missing is refused."""
     array = as_array(value, name, as_given=True)
@@ -131,7 +145,7 @@ def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
     if array.dtype.kind in "iu" and int(array.max()) < 2**63:
         return array.astype(np.int64)
     if array.dtype.kind in "Ub":
-        return array.astype(str)
+        return _checked_texts(array.astype(str), name)
     raise InvalidParameterError(f"{name}: expected {_LABELS}, found {_some(array)}")
 
 
@@ -146,7 +160,14 @@ def group_names(value: Any, name: str, count: int) -> tuple[str, ...]:
     missing = sum(_is_missing(item) for item in items)
     if missing:
         raise InvalidParameterError(f"{name}: {missing} of {count} are missing")
-    return tuple(map(str, items))
+    return tuple(_checked_texts(np.array([str(item) for item in items]), name).tolist())
+
+
+def _checked_texts(texts: NDArray[np.str_], name: str) -> NDArray[np.str_]:
+    for item in np.unique(texts).tolist():
+        if not is_writable(item):
+            raise InvalidParameterError(f"{name}: {item!r} is no text that UTF-8 can hold")
+    return texts
 
 
 def as_array(value: Any, name: str, *, as_given: bool = False) -> NDArray[Any]:
@@ -244,6 +265,7 @@ def _check_together(given: list[Given], sets: Mapping[str, FeatureSet], classes:
     """One width, at least two classes, and none that the training images never show."""
     first, *others = given
     train = sets[first.split]
+    check_scale(train.embeddings.numpy(), first.split)
     seen = set(train.labels.tolist())
     if len(seen) == 1:
         name = _name(classes, seen.pop())
@@ -276,6 +298,14 @@ def _is_missing(item: Any) -> bool:
         or type(item).__name__ in ("NAType", "NaTType")
         or (isinstance(item, float) and item != item)
     )
+
+
+def _numbers(array: NDArray[Any]) -> NDArray[Any]:
+    """Objects [n, d] that are all numbers, or missing, as numbers; others as they are."""
+    plain = [np.nan if _is_missing(item) else item for item in array.flat]
+    if all(isinstance(item, Real) and not isinstance(item, bool) for item in plain):
+        return np.array(plain, np.float64).reshape(array.shape)
+    return array
 
 
 def _described(value: Any, array: NDArray[Any]) -> str:

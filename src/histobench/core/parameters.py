@@ -60,10 +60,21 @@ def flag(value: Any, name: str) -> bool:
 
 
 def text(value: Any, name: str) -> str:
-    """A text with something in it."""
+    """A text of one line with something in it."""
     if not isinstance(value, str) or not value.strip():
         raise _refused(name, "a text", value)
+    if not is_writable(value) or len(value.splitlines()) > 1 or "\0" in value:
+        raise _refused(name, "a text of one line that UTF-8 can hold", value)
     return str(value)  # NumPy has texts of its own
+
+
+def is_writable(value: str) -> bool:
+    """Whether a file can hold the text: halves of characters, which broken file names give, cannot be."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def texts(value: Any, name: str) -> list[str]:

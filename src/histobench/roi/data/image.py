@@ -75,6 +75,8 @@ def picture_rgb(picture: Image.Image) -> Image.Image:
                 _say_once("a picture", image.info[NOTE])
             return image
         picture.load()
+        if not picture.width * picture.height:
+            raise HistobenchError("the picture has no pixels")
         _check_pixels(picture.width, picture.height)
         if picture.mode.startswith("I;16"):
             return array_rgb(_sixteen_bits(picture))
