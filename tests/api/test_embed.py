@@ -164,8 +164,16 @@ def test_a_picture_of_sixteen_bits_that_was_only_opened_is_read_as_its_file(
         ({"num_workers": "8"}, "`num_workers`: expected a whole number of at least 0, found '8'"),
         ({"batch_size": 0}, "`batch_size` must be 'auto' or a whole number from 1 up, not 0"),
         ({"precision": None}, "`precision`: expected one of auto, fp32, bf16, fp16, found None"),
-        ({"device": 0}, "`device`: expected a text, found 0"),
+        ({"device": 0}, "device: expected a text, found 0"),
         ({"folder": __file__}, "folder: .* is a file; give a folder"),
+        (
+            {"data": None},
+            "data: expected a dataset of load_dataset, a path, .* found NoneType",
+        ),
+        (
+            {"encoder": "tiny-vl", "weights": "w.pt"},
+            "weights: tiny-vl brings its own and takes no checkpoint",
+        ),
     ],
 )
 def test_an_extraction_is_refused_before_the_data_are_read(
@@ -182,6 +190,9 @@ def test_an_extraction_is_refused_before_the_data_are_read(
         ({"size": 0}, "size: expected a whole number of at least 1, found 0"),
         ({"name": "uni_v1", "size": 33}, "uni_v1 cannot take 33 x 33 pixels; possible sizes"),
         ({"weights": 3}, "weights: expected a path, found 3"),
+        ({"weights": "w.pt"}, "weights: tiny-vl brings its own and takes no checkpoint; leave it out"),
+        ({"name": "mine.py:Mine", "weights": "w.pt"}, "weights: mine.py:Mine brings its own"),
+        ({"name": "uni_v1", "weights": "/no/w.pt"}, "the weights given: /no/w.pt does not exist"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"name": "tiny"}, "unknown encoder 'tiny'; did you mean tiny-vl"),
     ],
@@ -207,3 +218,40 @@ def test_an_array_is_not_what_numpy_makes_of_it_in_silence() -> None:
     with pytest.raises(hb.HistobenchError, match="x: 1 values are masked"):
         as_array(np.ma.masked_equal([1, 2], 2), "x")
     assert as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), "x").tolist() == [1, 1]
+
+
+def test_a_folder_of_weights_may_be_given_for_every_encoder(tmp_path: Path) -> None:
+    assert hb.create_encoder("tiny-vl", weights=tmp_path, device=torch.device("cpu")).name == "tiny-vl"  # type: ignore[arg-type]
+
+
+def test_a_list_of_encoders_is_asked_for_with_flags() -> None:
+    with pytest.raises(hb.HistobenchError, match="zero_shot: expected True or False, found 'yes'"):
+        hb.list_encoders(zero_shot="yes")  # type: ignore[arg-type]
+
+
+OWN = """
+import numpy as np, torch
+from histobench.roi.encoders.base import BasePatchEncoder
+class Shapes(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        self.embed_dim = 3
+        self.eval_transforms = lambda image: torch.from_numpy(np.array(image).transpose(2, 0, 1)).float()
+    def forward(self, images):
+        return images.mean((2, 3))
+class Flat(Shapes):
+    def forward(self, images):
+        return images.mean((1, 2, 3))
+"""
+
+
+def test_ones_own_encoder_is_told_what_it_does_wrong(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    shapes, flat = (
+        hb.create_encoder(f"{tmp_path}/own.py:{name}", device="cpu") for name in ("Shapes", "Flat")
+    )
+    assert shapes.embed([PIXELS, PIXELS]).shape == (2, 3)
+    with pytest.raises(hb.HistobenchError, match="its eval_transforms gives tensors of several shapes"):
+        shapes.embed([PIXELS, PIXELS[:9]])
+    with pytest.raises(hb.HistobenchError, match=r"gives features of shape \(1,\), but its embed_dim is 3"):
+        flat.embed(PIXELS)

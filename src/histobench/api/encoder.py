@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from histobench.api.validation import as_array
 from histobench.core.errors import HistobenchError
-from histobench.core.parameters import InvalidParameterError, file_path, renamed, text, whole_number
+from histobench.core.parameters import InvalidParameterError, file_path, flag, renamed, text, whole_number
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,11 +58,27 @@ class Encoder:
         rows: list[NDArray[np.float32]] = []
         with torch.inference_mode():
             for batch in _batches(map(self._prepared, pictures), size):
-                features = self.module(torch.stack(batch).to(self.device))
-                rows.append(features.float().cpu().numpy())
+                rows.append(self._features(batch))
         if not rows:
             return np.zeros((0, self.dim), dtype=np.float32)
         return np.concatenate(rows)
+
+    def _features(self, batch: list[Any]) -> NDArray[np.float32]:
+        import torch
+
+        shapes = sorted({tuple(image.shape) for image in batch})
+        if len(shapes) > 1:
+            raise HistobenchError(
+                f"{self.name}: its eval_transforms gives tensors of several shapes ({shapes[0]}, "
+                f"{shapes[-1]}); it has to give one for images of any size"
+            )
+        features: NDArray[np.float32] = self.module(torch.stack(batch).to(self.device)).float().cpu().numpy()
+        if features.shape != (len(batch), self.dim):
+            raise HistobenchError(
+                f"{self.name} gives features of shape {features.shape}, but its embed_dim is {self.dim}: "
+                f"expected [images, {self.dim}]"
+            )
+        return features
 
     def _prepared(self, picture: Image) -> Any:
         import torch
@@ -91,13 +107,36 @@ def create_encoder(
     from histobench.core.device import resolve_device
     from histobench.roi.encoders.registry import create_encoder as create
 
-    text(name, "name")
-    size = None if size is None else whole_number(size, "size", least=1)
-    place = None if weights is None else str(file_path(weights, "weights"))
-    where = resolve_device(None if device is None else text(device, "device"))
+    size, place = encoder_settings(text(name, "name"), size, weights)
+    where = resolve_device(device_text(device))
     with renamed(resize_size="size"):
         module = create(name, resize_size=size, weights=place)
     return Encoder(module.to(where).float().eval(), where)
+
+
+def device_text(device: Any) -> str | None:
+    """The name of a device, which may be given as PyTorch's own object."""
+    named = str(device) if type(device).__name__ == "device" else device
+    return None if named is None else text(named, "device")
+
+
+def encoder_settings(
+    name: str, size: int | None, weights: str | Path | None
+) -> tuple[int | None, str | None]:
+    """Size and weights of an encoder that is to be made, checked; what it would not look at is refused."""
+    from histobench.roi.encoders.own_name import names_a_file
+    from histobench.roi.encoders.registry import find_spec
+
+    size = None if size is None else whole_number(size, "size", least=1)
+    if weights is None:
+        return size, None
+    place = file_path(weights, "weights").expanduser()
+    spec = None if names_a_file(name) else find_spec(name)
+    ready = names_a_file(name) or (spec is not None and spec.source.kind in ("project", "seed"))
+    # A folder or a table is a place to look in, and may be given for many encoders.
+    if ready and not place.is_dir() and place.suffix != ".json":
+        raise InvalidParameterError(f"weights: {name} brings its own and takes no checkpoint; leave it out")
+    return size, str(place)
 
 
 class Encoders(list["EncoderSpec"]):
@@ -130,6 +169,9 @@ def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) ->
     """
     from histobench.roi.encoders.registry import list_encoders as everyone
 
+    for asked, value in (("zero_shot", zero_shot), ("open", open)):
+        if value is not None:
+            flag(value, asked)
     return Encoders(
         spec
         for spec in everyone()

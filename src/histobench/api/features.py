@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 import weakref
@@ -28,10 +29,14 @@ from histobench.core.parameters import (
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from histobench.api.benchmark import Benchmark
     from histobench.api.dataset import Dataset
     from histobench.api.encoder import Encoder
+    from histobench.roi.encoders.base import BasePatchEncoder
     from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.settings import EncoderRecipe
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +117,7 @@ class FeatureSets:
 
 
 def extract(
-    data: Dataset | str | Path,
+    data: Dataset | str | Path | pd.DataFrame,
     encoder: str | Encoder,
     *,
     folder: str | Path = "ROI_Features",
@@ -131,30 +136,30 @@ def extract(
     when it is asked for again.
     """
     from histobench.api.dataset import Dataset, load_dataset
-    from histobench.api.encoder import Encoder
+    from histobench.api.encoder import Encoder, device_text, encoder_settings
     from histobench.api.progress_bar import ProgressBar
     from histobench.roi.features.extract import extract as extract_files
     from histobench.roi.features.feature_file import load
     from histobench.roi.features.settings import EncoderRecipe, Settings
 
-    made = encoder if isinstance(encoder, Encoder) else None
-    if made is not None:
+    device = device_text(device)
+    given: BasePatchEncoder | EncoderRecipe
+    if isinstance(encoder, Encoder):
         for name, value in (("size", size), ("weights", weights)):
             if value is not None:
                 raise InvalidParameterError(f"{name}: the encoder is made already; give it to create_encoder")
-        device = made.device if device is None else device
-    elif not isinstance(encoder, str):
+        given, device = encoder.module, device or encoder.device
+    elif isinstance(encoder, str):
+        given = EncoderRecipe(encoder, *encoder_settings(text(encoder, "encoder"), size, weights))
+    else:
         raise InvalidParameterError(
             "encoder: expected a name or what create_encoder gave, found "
             f"{type(encoder).__name__} (one encoder; hb.run takes several)"
         )
-    size = None if size is None else whole_number(size, "size", least=1)
-    weights = None if weights is None else str(file_path(weights, "weights"))
     folder = folder_path(folder, "folder")
     # Looked at before the dataset is read, which may take a while.
     Settings(device, batch_size, num_workers, precision, on_bad_image=on_bad_image)
-    data = data if isinstance(data, Dataset) else load_dataset(data)
-    given = EncoderRecipe(text(encoder, "encoder"), size, weights) if made is None else made.module
+    data = data if isinstance(data, Dataset) else load_dataset(_readable(data))
     try:
         with renamed(resize_size="size"):
             done = extract_files(
@@ -169,11 +174,23 @@ def extract(
                 progress=ProgressBar(),
             )
     finally:
-        if made is not None:  # it may have been asked for on another device, for once
-            made.module.to(made.device)
+        if isinstance(encoder, Encoder):  # it may have been asked for on another device, for once
+            encoder.module.to(encoder.device)
     return FeatureSets(
         {item.split: Features(load(item.path)) for item in done}, {item.split: item.path for item in done}
     )
+
+
+def _readable(data: Any) -> Any:
+    """What `load_dataset` reads, or an error that names it as it is called here."""
+    if isinstance(data, str | os.PathLike):
+        file_path(data, "data")
+    elif not hasattr(data, "columns"):
+        raise InvalidParameterError(
+            "data: expected a dataset of load_dataset, a path, a name or a DataFrame, found "
+            f"{type(data).__name__}"
+        )
+    return data
 
 
 class TemporaryResults:

@@ -189,9 +189,10 @@ def as_array(value: Any, name: str, *, as_given: bool = False) -> NDArray[Any]:
 
 
 def _features_of(part: Given) -> NDArray[np.float32]:
+    rows = feature_array(part.features, "val[0]" if part.split == "val" else part.split)
     if part.labels is None:
         raise InvalidParameterError(f"{part.labels_name} is missing: arrays of features need their labels")
-    return feature_array(part.features, "val[0]" if part.split == "val" else part.split)
+    return rows
 
 
 def _no_labels_beside(part: Given) -> None:
