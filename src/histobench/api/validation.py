@@ -105,7 +105,7 @@ def feature_array(value: Any, name: str) -> NDArray[np.float32]:
 
 def check_range(array: NDArray[Any], name: str) -> None:
     """Refuse finite numbers [n, d] that float32 cannot hold, which is what features are kept in."""
-    if array.dtype.kind != "f" or array.dtype.itemsize <= 4:
+    if array.dtype.kind != "f" or array.dtype.itemsize <= 4 or _largest(array) <= _LARGEST:
         return
     beyond = np.isfinite(array) & (np.abs(array) > _LARGEST)
     if beyond.any():
@@ -115,9 +115,14 @@ def check_range(array: NDArray[Any], name: str) -> None:
         )
 
 
+def _largest(array: NDArray[Any]) -> float:
+    """The largest size of a value, without a copy of the array; NaN where one is."""
+    return max(float(array.max()), -float(array.min()))
+
+
 def check_scale(array: NDArray[Any], name: str) -> None:
     """Refuse training features [n, d] that are so small that their lengths count as none."""
-    largest = float(np.abs(array).max())
+    largest = _largest(array)
     if 0 < largest < _SMALLEST:
         raise InvalidParameterError(
             f"{name}: no value is larger than {largest:.3g}, which counts as none; scale the features first"

@@ -6,6 +6,7 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -42,6 +43,13 @@ def test_paths_are_relative_to_the_plan_and_defaults_are_filled_in(folder: Path)
     assert plan.results == folder / "out"
     assert plan.options.n_shot == (1, 4)
     assert plan.presets == ("uni",)
+
+
+def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
+    given = _plan(folder, n_shot=np.array([1, 4]), n_neighbors=np.int64(3), seed=np.uint8(7))
+    plan = plan_from(given, where="x", base=folder)
+    assert (plan.options.n_shot, plan.options.n_neighbors, plan.seed) == ((1, 4), 3, 7)
+    assert type(plan.options.n_neighbors) is int
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> None:
         if one is not None and other is not None and one != other:
             raise HistobenchError(
                 f"{first} and {second} differ in {what} ({_short(one)} and {_short(other)}): "
-                "extract both with one command"
+                "extract both with the same settings"
             )
     one, other = train.metadata.get("classes"), test.metadata.get("classes")
     if one is not None and other is not None and list(one) != list(other):

@@ -265,9 +265,11 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _sequence(values: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
-    value = values.get(name)
+    value: Any = values.get(name)
     if isinstance(value, str):
         value = [item.strip() for item in value.split(",") if item.strip()]
+    elif hasattr(value, "tolist"):  # an array, from Python
+        value = value.tolist()
     if not isinstance(value, Sequence) or not value:
         raise HistobenchError(f"{where}: '{name}' must be a list with at least one entry")
     return value
