@@ -95,7 +95,8 @@ def add_model_arguments(how: argparse._ArgumentGroup, *, max_tokens: int = DEFAU
     how.add_argument(
         "--constrain",
         action="store_true",
-        help="a grammar makes every message a well-formed action (local: and servers of llama.cpp)",
+        help="every message is a well-formed action: by a grammar (local: and servers of llama.cpp), "
+        "with --calls native by the provider's own rule that a function must be called",
     )
 
 

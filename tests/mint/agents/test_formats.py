@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from histobench.mint.agents.providers.anthropic import AnthropicAPI
 from histobench.mint.agents.providers.base import Capabilities
 from histobench.mint.agents.providers.gemini import GeminiAPI
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-from histobench.mint.messages.parts import Message
+from histobench.mint.agents.providers.responses import ResponsesAPI
+from histobench.mint.messages.parts import Message, ToolSpec
 
 TALK = (Message("user", "Q"), Message("assistant", "A"), Message("user", "R"), Message("user", "S"))
 
@@ -120,3 +122,49 @@ def test_stop_words_are_those_of_the_published_agents() -> None:
     assert agent_stop_words("openai") == ("\nObservation:", "\nExpert feedback:", "\nTask:", "\n---")
     assert agent_stop_words("vllm")[-1] == "\nHuman:"
     assert expert_stop_words() == ("\nObservation:", "\nTask:", "\nAssistant:")
+
+
+@pytest.mark.parametrize(
+    ("written", "sent_back"),
+    [
+        ('{"code": "print(', {"unreadable": '{"code": "print('}),  # cut off at the limit of tokens
+        ("[1]", {"unreadable": "[1]"}),
+        ("", {}),
+        ('{"code": "1"}', {"code": "1"}),
+    ],
+)
+def test_arguments_in_the_history_are_always_a_json_object(written: str, sent_back: dict[str, Any]) -> None:
+    # The server of llama.cpp answers HTTP 500 to a conversation with any other arguments, for ever.
+    api = ChatCompletionsAPI("m", "u")
+    call = {"id": "c1", "type": "function", "function": {"name": "python", "arguments": written}}
+    answer = {
+        "finish_reason": "length",
+        "message": {"role": "assistant", "content": None, "tool_calls": [call]},
+    }
+    message = api.completion({"choices": [answer]}).message
+    body = api.request([Message("user", "?"), message], Sampling(), Capabilities()).body
+    (again,) = body["messages"][1]["tool_calls"]
+    assert again["id"] == "c1"
+    assert json.loads(again["function"]["arguments"]) == sent_back
+
+
+@pytest.mark.parametrize(
+    ("api", "name", "demand"),
+    [
+        (ChatCompletionsAPI("m", "u"), "tool_choice", "required"),
+        (ResponsesAPI("m", "u"), "tool_choice", "required"),
+        (AnthropicAPI("m", "u"), "tool_choice", {"type": "any"}),
+        (GeminiAPI("m", "u"), "toolConfig", {"functionCallingConfig": {"mode": "ANY"}}),
+    ],
+)
+def test_a_call_is_demanded_in_each_format_where_functions_are_offered(
+    api: Any, name: str, demand: Any
+) -> None:
+    look = ToolSpec("look", "Looks.", {"type": "object", "properties": {}})
+    must = Sampling(must_call=True)
+    assert api.request(TALK, must, Capabilities(), [look]).body[name] == demand
+    assert name not in api.request(TALK, must, Capabilities()).body
+    assert name not in api.request(TALK, Sampling(), Capabilities(), [look]).body
+    refused = Capabilities().learnt("Unsupported parameter: 'tool_choice'")
+    assert refused is not None
+    assert name not in api.request(TALK, must, refused, [look]).body

@@ -42,6 +42,21 @@ def test_no_grammar_is_sent_unless_asked_for(
     assert all("grammar" not in body for body in server.requests)
 
 
-def test_native_calls_need_no_grammar(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mint", "run", "--constrain", "--calls", "native"]) == 2
-    assert "--constrain is for --calls text" in capsys.readouterr().err
+def test_native_calls_are_required_instead_of_a_grammar(
+    server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path
+) -> None:
+    # A small model behind llama.cpp wrote its calls as text in 40 of 40 episodes.
+    server.answer = lambda body, number: replies.chat("I would call propose_solution.")
+    arguments = ["--tasks", "gsm8k", "--data", str(make_data(1)), "--output", str(tmp_path / "out")]
+    given = ["--agent", f"openai:m@{server.url}", "--calls", "native", "--k", "2", *arguments]
+    assert main(["mint", "run", "--constrain", *given]) == 0
+    assert [(body["tool_choice"], "grammar" in body) for body in server.requests] == [("required", False)] * 2
+
+
+def test_native_calls_are_free_unless_asked_for(
+    server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path
+) -> None:
+    server.answer = lambda body, number: replies.chat("1")
+    arguments = ["--tasks", "gsm8k", "--data", str(make_data(1)), "--output", str(tmp_path / "out")]
+    assert main(["mint", "run", "--agent", f"openai:m@{server.url}", "--calls", "native", *arguments]) == 0
+    assert all("tool_choice" not in body for body in server.requests)

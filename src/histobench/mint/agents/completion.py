@@ -132,7 +132,8 @@ class Sampling:
     """How the model writes: the published defaults are greedy decoding and 512 tokens.
 
     With a `reasoning_effort` neither temperature nor stop sequences are sent: reasoning models refuse both.
-    `grammar` is GBNF, for servers of llama.cpp.
+    `grammar` is GBNF, for servers of llama.cpp. With `must_call` every answer has to call a function, if the
+    provider can see to that.
     """
 
     temperature: float = 0.0
@@ -145,6 +146,7 @@ class Sampling:
     grammar: str | None = None
     #: The grammar of an episode's last step.
     last_grammar: str | None = None
+    must_call: bool = False
 
     def cut(self, text: str) -> str:
         """The text up to the first stop sequence; for servers that ignore some of them.
@@ -165,6 +167,8 @@ class Sampling:
         extras = {name: getattr(self, name) for name in ("top_p", "seed", "reasoning_effort", "grammar")}
         if self.reasoning_history != "provider":
             extras["reasoning_history"] = self.reasoning_history
+        if self.must_call:
+            extras["must_call"] = True
         return {name: value for name, value in extras.items() if value is not None}
 
     def sent(self, without: frozenset[str], **names: str) -> dict[str, Any]:

@@ -72,14 +72,11 @@ class RunOptions:
             raise HistobenchError(f"`top_p` must be more than 0 and at most 1, not {self.top_p}")
         if self.calls == "native" and self.prompts != "own":
             raise HistobenchError("`calls` native has words of its own; leave out `prompts` official")
-        if self.calls == "native" and self.constrain:
-            raise HistobenchError(
-                "`constrain` is for `calls` text; the server sees to the form of native calls"
-            )
 
     @property
     def sampling(self) -> Sampling:
         """How the model under test writes."""
+        in_tags = self.constrain and self.calls == "text"
         return Sampling(
             self.temperature,
             self.max_tokens,
@@ -87,6 +84,7 @@ class RunOptions:
             seed=self.seed,
             reasoning_effort=self.reasoning_effort,
             reasoning_history=self.reasoning_history,  # type: ignore[arg-type]
-            grammar=ACTION_GRAMMAR if self.constrain else None,
-            last_grammar=SOLUTION_GRAMMAR if self.constrain else None,
+            grammar=ACTION_GRAMMAR if in_tags else None,
+            last_grammar=SOLUTION_GRAMMAR if in_tags else None,
+            must_call=self.constrain and not in_tags,
         )

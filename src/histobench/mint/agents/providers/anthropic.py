@@ -66,6 +66,9 @@ class AnthropicAPI(ProviderAPI):
             body |= _thinking(sampling, adaptive="adaptive" not in capabilities.without)
         if functions:
             body["tools"] = [_function(spec) for spec in functions]
+            may = "tool_choice" not in capabilities.without and not sampling.reasoning_effort
+            if sampling.must_call and may:  # a model that thinks cannot be made to call
+                body["tool_choice"] = {"type": "any"}
         headers = {"anthropic-version": VERSION}
         if self.api_key:
             headers["x-api-key"] = self.api_key

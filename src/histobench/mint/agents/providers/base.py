@@ -35,6 +35,7 @@ _OPTIONAL = {
     "reasoning_effort": r"reasoning_effort|reasoning\.effort|thinking",
     "include": r"include|encrypted content",
     "parallel_tool_calls": r"parallel_tool_calls",
+    "tool_choice": r"tool_choice|tool_config|function_?calling_?config",
 }
 _THINK = re.compile(r"\s*<think>(.*?)(?:</think>\s*|\Z)", re.DOTALL)
 _THINK_END = "</think>"

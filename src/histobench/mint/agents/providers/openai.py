@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from histobench.core.address import joined
@@ -71,6 +71,8 @@ class ChatCompletionsAPI(ProviderAPI):
         body |= sampling.sent(capabilities.without, **{name: name for name in names})
         if functions:
             body["tools"] = [_function(spec) for spec in functions]
+            if sampling.must_call and "tool_choice" not in capabilities.without:
+                body["tool_choice"] = "required"
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return Request(joined(self.base_url, "chat/completions"), body, headers)
 
@@ -169,7 +171,7 @@ class ChatCompletionsAPI(ProviderAPI):
         entry: dict[str, Any] = {"role": "assistant"}
         text = whole_characters(spoken(message.parts))
         if message.calls:
-            entry["tool_calls"] = [self.own(call) or _call(call) for call in message.calls]
+            entry["tool_calls"] = [self._returned(call) for call in message.calls]
         entry["content"] = text or (None if message.calls else "")
         extra = [self.own(part) for part in message.parts if isinstance(part, Unknown) and self.own(part)]
         if pieces := [payload for payload in extra if "type" in payload]:
@@ -180,6 +182,16 @@ class ChatCompletionsAPI(ProviderAPI):
             if history == "all" or message.calls or REASONING_DETAILS in payload:
                 entry |= payload
         return entry
+
+    def _returned(self, call: ToolCall) -> dict[str, Any]:
+        """A call in the conversation so far, as the model made it if its arguments are a JSON object.
+
+        Servers of open models read the arguments again for their template, and refuse the whole conversation
+        where they cannot.
+        """
+        if call.arguments is None:
+            return _call(replace(call, arguments={"unreadable": call.written}, written=""))
+        return (self.own(call) if call.written.strip() else None) or _call(call)
 
     def _reasoning(self, part: Reasoning) -> dict[str, Any]:
         """The fields that hold it; none for what stood in the text: templates of open models leave it out."""
