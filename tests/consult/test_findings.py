@@ -41,11 +41,13 @@ def test_always_trust_is_the_encoders_own_weighted_accuracy_exactly(study: Study
         assert value(findings, "always-trust", arm, "u_right") == 1
         assert value(findings, "always-trust", arm, "u_wrong") == 1
         assert value(findings, "always-trust", arm, "accept") == 1
+        assert value(findings, "always-trust", arm, "asked") == 1
 
 
 def test_never_trust_never_accepts_and_gains_nothing(findings: Findings) -> None:
     for arm in ("strong", "shuffled"):
         assert value(findings, "never-trust", arm, "accept") == 0
+        assert value(findings, "never-trust", arm, "asked") == 1  # and decides for itself
         assert value(findings, "never-trust", arm, "over_none") == 0
         assert value(findings, "never-trust", arm, "final") == value(findings, "never-trust", arm, "first")
 
@@ -122,6 +124,7 @@ def simulated(generator: np.random.Generator, n: int, *, right: float, wrong: fl
         final=final[None],
         confidence=generator.random((1, n)).round(1),
         deferred=nothing > 0,
+        asked=nothing > 0,
         calls=nothing,
         tokens=nothing,
         cost=nothing,

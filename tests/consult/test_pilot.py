@@ -75,6 +75,7 @@ def _coin(rows: NDArray[np.int64], chance: float, generator: np.random.Generator
         final=final,
         confidence=nothing + 0.5,
         deferred=nothing.astype(bool),
+        asked=nothing.astype(bool),
         tool_confidence=nothing[0] + 0.5,
         manipulated=nothing[0].astype(bool),
         position=np.arange(len(rows)),

@@ -30,7 +30,7 @@ TABLES: dict[str, tuple[str, ...]] = {
         "u_wrong",
         "discrimination",
     ),
-    "what the tool changed": ("over_none", "closure", "mis_reliance"),
+    "what the tool changed": ("asked", "over_none", "closure", "mis_reliance"),
     "appropriate reliance, deferral and confidence": (
         "accept",
         "rair",

@@ -44,6 +44,7 @@ class Plays:
     final: Ints  # [r, n]
     confidence: Floats  # [r, n]
     deferred: NDArray[np.bool_]  # [r, n]
+    asked: NDArray[np.bool_]  # [r, n], for what the tool predicts
     calls: Floats  # [r, n]
     tokens: Floats  # [r, n]; NaN where unknown
     cost: Floats  # [r, n]; NaN where unknown
@@ -138,6 +139,7 @@ def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, Store
         final=answers("final"),
         confidence=numbers([[_said(record, "final", "confidence") for record in row] for row in played]),
         deferred=numbers([[bool(_said(record, "final", "defer")) for record in row] for row in played]) > 0,
+        asked=numbers([[bool(record["asked"]) for record in row] for row in played]) > 0,
         calls=numbers([[len(record["calls"]) for record in row] for row in played]),
         tokens=numbers([[_tokens(one) for one in row] for row in details]),
         cost=numbers([[one.get("cost") for one in row] for row in details]),
