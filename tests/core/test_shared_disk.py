@@ -56,6 +56,10 @@ def test_of_several_that_create_one_file_exactly_one_succeeds(tmp_path: Path) ->
     assert json.loads((tmp_path / "x.json").read_text())["by"] == str(said.index("True"))
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     assert not create_json(tmp_path / "x.json", {})
+    with pytest.raises(HistobenchError, match=r"cannot write .*y\.json: "):
+        create_json(tmp_path / "x.json" / "y.json", {})
+    assert create_json(tmp_path / "new" / "y.json", {"a": 1}, lasting=False)
+    assert read_note(tmp_path / "new" / "y.json") == {"a": 1}
 
 
 def test_a_claim_of_a_killed_process_is_free_at_once_and_that_of_a_lost_machine_in_time(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -49,27 +50,51 @@ def write_text(target: str | Path, text: str) -> None:
 
 def write_json(target: str | Path, value: Any) -> None:
     """Write `value` to `target` atomically as readable JSON; NaN is refused, missing values are null."""
-    write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(target, _as_json(value))
 
 
-def create_json(target: str | Path, value: Any) -> bool:
-    """Write `value` to `target` unless it is there already; of several that try at once, one succeeds."""
+def create_json(target: str | Path, value: Any, *, lasting: bool = True) -> bool:
+    """Write `value` to `target` unless it is there already; of several that try at once, one succeeds.
+
+    What need not outlive a crash of the machine is not `lasting`, and is written sooner.
+    """
     target = Path(target)
     mine = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    write_json(mine, value)
+    text = _as_json(value)
     try:
-        os.link(mine, target)  # atomic on shared file systems too, and refused where there is a file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mine.write_text(text, encoding="utf-8")
+        if lasting:
+            _flush(mine)
+        if not _link(mine, target):
+            return False
+        if lasting:
+            _flush_folder(target.parent)
+    except OSError as error:
+        raise _write_error(target, error) from error
+    finally:
+        with contextlib.suppress(OSError):  # where there is no folder there is no file
+            mine.unlink()
+    return True
+
+
+def _link(mine: Path, target: Path) -> bool:
+    """Give a file its name, unless another has it; either at once, on shared file systems too."""
+    try:
+        os.link(mine, target)
     except FileExistsError:
         return False
     except OSError as error:
         if target.exists():
             return False
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
-            raise _write_error(target, error) from error
+            raise
         os.replace(mine, target)  # no hard links here
-    finally:
-        mine.unlink(missing_ok=True)
     return True
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _flush(path: Path) -> None:

@@ -53,7 +53,7 @@ class Claim:
 def try_claim(path: Path, **facts: Any) -> Claim | None:
     """The claim on `path`, None while another holds it; `facts` stand in the file for whoever looks."""
     holder = {**_self(), **facts}
-    if create_json(path, holder):
+    if create_json(path, holder, lasting=False):
         return Claim(path, holder)
     if holder_of(path) is not None:
         return None
@@ -61,7 +61,7 @@ def try_claim(path: Path, **facts: Any) -> Claim | None:
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         os.rename(path, aside)
         aside.unlink(missing_ok=True)
-    return Claim(path, holder) if create_json(path, holder) else None
+    return Claim(path, holder) if create_json(path, holder, lasting=False) else None
 
 
 def holder_of(path: Path) -> dict[str, Any] | None:

@@ -31,6 +31,7 @@ def clusters() -> ModuleType:
     spec = importlib.util.spec_from_file_location("cluster_faults", HARNESS)
     assert spec is not None
     assert spec.loader is not None
+    sys.path.insert(0, str(HARNESS.parent))  # `two_nodes.py` is beside it
     module = importlib.util.module_from_spec(spec)
     sys.modules["cluster_faults"] = module
     spec.loader.exec_module(module)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 
 from histobench.core.claim import Claim, holder_of, try_claim
-from histobench.core.reading import files_below
+from histobench.core.reading import files_below, names_in
+from histobench.roi.work.agenda import AT_ONCE, Agenda
 from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import KINDS, Unit, same_batch
+from histobench.roi.work.unit import KINDS, Unit
 from histobench.roi.work.worker import Worker
 
-#: Units that a worker claims at a time, so that others find something to do as well.
-AT_ONCE = {"shards": 4}
 #: Seconds between two looks where everything is in others' hands.
 PAUSE = 0.5
 #: Looks at a folder without any live claim after which nobody is expected any more.
@@ -37,74 +36,57 @@ def work_through(
     Unless it is `alone`, a worker claims what it does, which spares work; claims of the dead are taken over.
     The two hooks are told of every batch.
     """
+    agenda = Agenda(folder, kinds)
     idle = 0
     while not stopped():
-        folder.refresh()
-        left = [unit for unit in folder.units() if unit.kind in kinds and folder.state(unit.id) is None]
-        if not left:
+        if agenda.is_stale:
+            agenda.refresh()
+        if not agenda.left:
             return
-        batch = next_batch(folder, left)
         with ExitStack() as stack:
-            mine = batch if alone else _claimed(folder, left, stack)
+            mine = next(agenda.ready(kinds), []) if alone else _claimed(folder, agenda, kinds, stack)
             if mine:
                 before(mine)
                 worker.perform(mine)
                 after(mine)
         if mine:
+            agenda.note(mine)
             idle = 0
             continue
         # What is left waits for units that are not of these kinds, or for other workers. Where nobody is at
         # work any more it waits in vain, and the next attempt goes on from here.
+        agenda.is_stale = True
         idle = 0 if _at_work(folder) else idle + 1
         if idle > LOOKS:
             return
         time.sleep(PAUSE)
 
 
-def is_ready(folder: RunFolder, unit: Unit) -> bool:
-    """Whether all that a unit needs has an output; feature files need every shard as well."""
-    if any(folder.state(need) is None for need in unit.needs):
-        return False
-    if unit.kind != "features":
-        return True
-    return all(folder.state(shard.id) is not None for shard in folder.shards(unit.needs[0]))
-
-
-def next_batch(folder: RunFolder, left: Sequence[Unit], *, like: tuple[str, ...] = ()) -> list[Unit]:
-    """The first units that can be done together; those of the batch `like` before all others."""
-    first: Unit | None = None
-    for unit in left:
-        if is_ready(folder, unit):
-            if same_batch(unit) == like:
-                first = unit
-                break
-            first = first or unit
-            if not like:
-                break
-    if first is None:
-        return []
-    together = [unit for unit in left if same_batch(unit) == same_batch(first) and is_ready(folder, unit)]
-    return together[: AT_ONCE.get(first.kind, len(together))]
-
-
-def _claimed(folder: RunFolder, left: Sequence[Unit], stack: ExitStack) -> list[Unit]:
-    """The first batch of which something could be claimed."""
-    rest = list(left)
-    while rest:
-        batch = next_batch(folder, rest)
-        if not batch:
-            return []
-        mine = []
-        for unit in batch:
-            claim = claim_unit(folder, unit)
-            if claim is not None:
-                stack.callback(claim.release)
-                if folder.output(unit.id) is None:  # it may have been finished just now
-                    mine.append(unit)
-        if mine:
-            return mine
-        tried = {unit.id for unit in batch}
-        rest = [unit for unit in rest if unit.id not in tried]
+def _claimed(folder: RunFolder, agenda: Agenda, kinds: Collection[str], stack: ExitStack) -> list[Unit]:
+    """The units of the first batch of which something could be claimed; stale claims are tried last."""
+    held = {name.removesuffix(".json") for name in names_in(folder.path / "claims", ".json")}
+    attempts: list[set[str]] = [held, set()] if held else [set()]
+    for skipped in attempts:
+        for batch in agenda.ready(kinds):
+            mine: list[Unit] = []
+            done: list[Unit] = []
+            for unit in batch:
+                if len(mine) >= AT_ONCE.get(unit.kind, len(batch)):
+                    break
+                if unit.id in skipped:
+                    continue
+                if folder.output(unit.id) is not None:
+                    done.append(unit)
+                    continue
+                claim = claim_unit(folder, unit)
+                if claim is not None:
+                    stack.callback(claim.release)
+                    # It may have been finished just now.
+                    (mine if folder.output(unit.id) is None else done).append(unit)
+            if done:
+                agenda.note(done)
+            if mine or agenda.is_stale:
+                return mine
     return []
 
 

@@ -36,6 +36,7 @@ class RunFolder:
         self.path = path
         self._outputs = str(path / "outputs")
         self._units: list[Unit] | None = None
+        self._named: dict[str, Unit] | None = None
         self._shards: dict[str, list[Unit]] = {}
         self._finished: dict[str, dict[str, Any]] = {}
 
@@ -76,6 +77,13 @@ class RunFolder:
             if unit.kind == "prepare":
                 every += self.shards(unit.id)
         return every
+
+    def unit(self, name: str) -> Unit:
+        """A unit that was known when the run was begun."""
+        if self._named is None:
+            self.units()
+            self._named = {unit.id: unit for unit in self._units or ()}
+        return self._named[name]
 
     def shards(self, prepare: str) -> list[Unit]:
         """The units that preparing a dataset has found; none before it is done."""

@@ -87,7 +87,7 @@ class Worker:
             self.close()
             extraction.prepare(self.folder, unit, self._progress)
         elif unit.kind == "shards":
-            planning = self._unit(unit.spec["prepare"])
+            planning = self.folder.unit(unit.spec["prepare"])
             prepared = self._output(planning.id)
             if self._stage is None or self._staged != same_batch(unit):
                 self.close()
@@ -96,7 +96,7 @@ class Worker:
             copies = self._copies_of(planning)
             extraction.compute_shards(self.folder, prepared, self._stage, unit, self._progress, copies)
         elif unit.kind == "features":
-            planning = self._unit(unit.needs[0])
+            planning = self.folder.unit(unit.needs[0])
             output = self._output(planning.id)
             if output["state"] != DONE:
                 raise HistobenchError(str(output["reason"]))
@@ -113,7 +113,7 @@ class Worker:
 
     def _threads(self, unit: Unit) -> AbstractContextManager[Any]:
         """As many threads as where the run was planned: sums depend on them in their last bits."""
-        features = self._unit(unit.needs[0])
+        features = self.folder.unit(unit.needs[0])
         threads = self._output(features.needs[0]).get("threads")
         if threads is None:  # this process has planned it
             return nullcontext()
@@ -134,9 +134,6 @@ class Worker:
             if self._copies is not None and self._copies.reason:
                 self._say(f"images are read where they are: {self._copies.reason}")
         return self._copies
-
-    def _unit(self, name: str) -> Unit:
-        return next(unit for unit in self.folder.units() if unit.id == name)
 
     def _output(self, name: str) -> dict[str, Any]:
         output = self.folder.output(name)

@@ -18,8 +18,9 @@ from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.ray_cluster import connect
+from histobench.roi.work.agenda import AT_ONCE, Agenda
 from histobench.roi.work.engines.engine import Display
-from histobench.roi.work.loop import claim_unit, next_batch
+from histobench.roi.work.loop import claim_unit
 from histobench.roi.work.run_folder import RunFolder
 from histobench.roi.work.unit import COMPUTING, KINDS, Unit, same_batch
 
@@ -27,6 +28,8 @@ from histobench.roi.work.unit import COMPUTING, KINDS, Unit, same_batch
 ATTEMPTS = 4
 #: Seconds between two looks at the cluster, and without any worker after which it is given up.
 PAUSE, SILENT_SECONDS = 0.2, 120.0
+#: Seconds between two looks at all outputs, and at what the cluster has.
+REFRESHED, COUNTED = 30.0, 1.0
 #: Seconds that an idle worker has to tidy up in.
 CLOSING_SECONDS = 30.0
 
@@ -47,7 +50,6 @@ class RayWorker:
         """Do the units of one batch; their outputs are in the folder. Gives the host."""
         from contextlib import ExitStack
 
-        self._folder.refresh()
         with ExitStack() as stack:
             units = [Unit.from_line(line) for line in lines]
             for unit in units:
@@ -79,6 +81,8 @@ class RayEngine:
 
     name = "ray"
     whole = False
+    #: What does the units of one slot.
+    actor: type = RayWorker
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address
@@ -92,38 +96,45 @@ class RayEngine:
         import ray
 
         try:
-            _Driver(folder, display).run()
+            _Driver(folder, display, self.actor).run()
         finally:
             ray.shutdown()
         return True
 
 
 class _Driver:
-    def __init__(self, folder: RunFolder, display: Display) -> None:
+    def __init__(self, folder: RunFolder, display: Display, actor: type) -> None:
         self._folder = folder
         self._display = display
+        self._actor = actor
+        self._agenda = Agenda(folder)
+        self._refreshed = self._counted = time.monotonic()
         self._slots: list[_Slot] = []
         self._lost: Counter[str] = Counter()
         self._alive = time.monotonic()
 
     def run(self) -> None:
-        folder = self._folder
+        agenda = self._agenda
         try:
+            self._reconcile()
             while True:
-                folder.refresh()
-                units = folder.units()
-                left = [unit for unit in units if folder.state(unit.id) is None]
-                if not left:
+                now = time.monotonic()
+                if agenda.is_stale or now - self._refreshed > REFRESHED:  # another driver may be at work
+                    agenda.refresh()
+                    self._refreshed = time.monotonic()
+                if not agenda.left:
                     return
-                self._display.say(f"{len(units) - len(left)} of {len(units)} units done")
-                self._reconcile(left)
-                self._hand_out(left)
+                self._display.say(f"{agenda.known - agenda.left} of {agenda.known} units done")
+                if now - self._counted > COUNTED:
+                    self._reconcile()
+                    self._counted = now
+                self._hand_out()
                 self._wait()
         finally:
             for slot in self._slots:
                 self._end(slot)
 
-    def _reconcile(self, left: list[Unit]) -> None:
+    def _reconcile(self) -> None:
         """As many slots as the cluster has room for now: nodes come and go."""
         import ray
 
@@ -142,25 +153,26 @@ class _Driver:
         elif time.monotonic() - self._alive > SILENT_SECONDS:
             raise HistobenchError("the Ray cluster has no nodes left; what was finished is kept, run again")
 
-    def _hand_out(self, left: list[Unit]) -> None:
-        taken = {unit.id for slot in self._slots for unit in slot.batch}
+    def _hand_out(self) -> None:
+        barren: set[Collection[str]] = set()  # kinds of which nothing can be done just now
         for slot in self._slots:
-            if slot.task is not None:
+            if slot.task is not None or slot.kinds in barren:
                 continue
-            free = [unit for unit in left if unit.id not in taken and unit.kind in slot.kinds]
-            batch = next_batch(self._folder, free, like=slot.like)
+            batch = next(self._agenda.ready(slot.kinds, like=slot.like), [])
             if not batch:
+                barren.add(slot.kinds)
                 continue
-            if batch[0].kind in ("evaluate",):
-                batch = batch[: max(1, -(-len(batch) // max(1, len(self._slots))))]
-            taken.update(unit.id for unit in batch)
+            kind = batch[0].kind
+            share = -(-len(batch) // len(self._slots)) if kind == "evaluate" else len(batch)
+            batch = batch[: AT_ONCE.get(kind, share)]
+            self._agenda.take(batch)
             self._start(slot, batch)
 
     def _start(self, slot: _Slot, batch: list[Unit]) -> None:
         import ray
 
         if slot.actor is None:
-            actor = ray.remote(RayWorker).options(**slot.resources, max_restarts=0, max_task_retries=0)
+            actor = ray.remote(self._actor).options(**slot.resources, max_restarts=0, max_task_retries=0)
             slot.actor = actor.remote(str(self._folder.path.absolute()), os.getcwd())
         slot.batch, slot.like = batch, same_batch(batch[0])
         slot.task = slot.actor.perform.remote([unit.as_line() for unit in batch])
@@ -181,6 +193,7 @@ class _Driver:
                 self._note_loss(slot)
             except ray.exceptions.RayTaskError as error:
                 self._note_defect(slot, error)
+            self._agenda.note(slot.batch)
             slot.task, slot.batch = None, []
 
     def _note_loss(self, slot: _Slot) -> None:

@@ -1,0 +1,93 @@
+"""What can be done next is what a look at all outputs would say, though only some of them are looked at."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from histobench.roi.work.agenda import Agenda
+from histobench.roi.work.run_folder import RunFolder, write_lines
+from histobench.roi.work.unit import KINDS, Unit
+
+
+def units_of(datasets: int, encoders: int) -> list[Unit]:
+    units: list[Unit] = []
+    for dataset in map(str, range(datasets)):
+        prepare = Unit("prepare", dataset, "")
+        units.append(prepare)
+        for encoder in map(str, range(encoders)):
+            features = Unit("features", dataset, encoder, {}, (prepare.id,))
+            tasks = [{"preset": "uni", "task": task} for task in ("KNN", "Proto")]
+            units += [
+                features,
+                *(Unit("evaluate", dataset, encoder, spec, (features.id,)) for spec in tasks),
+            ]
+    return units
+
+
+def shards_of(prepare: Unit) -> list[Unit]:
+    return [
+        Unit(
+            "shards",
+            prepare.dataset,
+            "e",
+            {"prepare": prepare.id, "encoders": [team], "begin": row},
+            (prepare.id,),
+        )
+        for team in range(2)
+        for row in range(5)
+    ]
+
+
+def ready_by_looking_at_everything(path: Path) -> set[str]:
+    folder = RunFolder(path)
+    folder.refresh()
+    done = {unit.id for unit in folder.units() if folder.state(unit.id) is not None}
+    ready = set()
+    for unit in folder.units():
+        needs = set(unit.needs)
+        if unit.kind == "features":
+            needs |= {shard.id for shard in folder.shards(unit.needs[0])}
+        if unit.id not in done and needs <= done:
+            ready.add(unit.id)
+    return ready
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: int) -> None:
+    """Each takes batches as a driver of a cluster does; some are lost, some are finished by the other."""
+    rng = random.Random(seed)
+    path = RunFolder.create(tmp_path, {}, units_of(3, 2)).path
+    drivers = [(RunFolder(path), Agenda(RunFolder(path))) for _ in range(2)]
+    held: list[list[list[Unit]]] = [[], []]
+    for _ in range(2000):
+        which = rng.randrange(2)
+        folder, agenda = drivers[which]
+        if agenda.is_stale or rng.random() < 0.1:
+            agenda.refresh()
+        if not agenda.left and not held[which]:
+            break
+        ready = next(agenda.ready(KINDS), [])
+        if ready and rng.random() < 0.6:
+            batch = ready[: rng.randint(1, 3)]
+            undone = {unit.id for unit in batch if RunFolder(path).output(unit.id) is None}
+            assert undone <= ready_by_looking_at_everything(path)
+            agenda.take(batch)
+            held[which].append(batch)
+        elif held[which]:
+            batch = held[which].pop(rng.randrange(len(held[which])))
+            if rng.random() < 0.8:  # else the worker was lost
+                for unit in batch:
+                    if unit.kind == "prepare":
+                        write_lines(path / "shards" / f"{unit.id}.jsonl", shards_of(unit))
+                    folder.finish(unit)
+            agenda.note(batch)
+        else:
+            agenda.is_stale = True
+    end = RunFolder(path)
+    end.refresh()
+    assert len(end.units()) == 3 * (1 + 10 + 6)
+    assert {end.state(unit.id) for unit in end.units()} == {"done"}
+    assert ready_by_looking_at_everything(path) == set()
