@@ -46,6 +46,10 @@ class RayWorker:
         self._folder = RunFolder(Path(folder))
         self._worker = Worker(self._folder, Silent())
 
+    def is_there(self) -> bool:
+        """An answer says that the cluster has had room for it."""
+        return True
+
     def perform(self, lines: list[str]) -> str:
         """Do the units of one batch; their outputs are in the folder. Gives the host."""
         from contextlib import ExitStack
@@ -71,6 +75,7 @@ class _Slot:
     kinds: Collection[str]
     resources: Mapping[str, float]
     actor: Any = None
+    is_open: bool = False  # the actor has answered
     task: Any = None
     batch: list[Unit] = field(default_factory=list)
     like: tuple[str, ...] = ()
@@ -111,6 +116,7 @@ class _Driver:
         self._refreshed = self._counted = time.monotonic()
         self._slots: list[_Slot] = []
         self._lost: Counter[str] = Counter()
+        self._not_started = 0
         self._alive = time.monotonic()
 
     def run(self) -> None:
@@ -162,18 +168,26 @@ class _Driver:
             if not batch:
                 barren.add(slot.kinds)
                 continue
+            if slot.actor is None:
+                self._open(slot)
+                continue
             kind = batch[0].kind
             share = -(-len(batch) // len(self._slots)) if kind == "evaluate" else len(batch)
             batch = batch[: AT_ONCE.get(kind, share)]
             self._agenda.take(batch)
             self._start(slot, batch)
 
-    def _start(self, slot: _Slot, batch: list[Unit]) -> None:
+    def _open(self, slot: _Slot) -> None:
+        """Ask for an actor. It has no units before it answers: of two drivers that wait for room with units
+        in their hands, neither would ever make any.
+        """
         import ray
 
-        if slot.actor is None:
-            actor = ray.remote(self._actor).options(**slot.resources, max_restarts=0, max_task_retries=0)
-            slot.actor = actor.remote(str(self._folder.path.absolute()), os.getcwd())
+        actor = ray.remote(self._actor).options(**slot.resources, max_restarts=0, max_task_retries=0)
+        slot.actor = actor.remote(str(self._folder.path.absolute()), os.getcwd())
+        slot.task, slot.batch = slot.actor.is_there.remote(), []
+
+    def _start(self, slot: _Slot, batch: list[Unit]) -> None:
         slot.batch, slot.like = batch, same_batch(batch[0])
         slot.task = slot.actor.perform.remote([unit.as_line() for unit in batch])
 
@@ -189,7 +203,10 @@ class _Driver:
             slot = tasks[task]
             try:
                 ray.get(task)
-            except ray.exceptions.RayActorError:
+                slot.is_open, self._not_started = True, 0
+            except ray.exceptions.RayActorError as error:
+                if not slot.is_open:
+                    self._note_no_start(error)
                 self._note_loss(slot)
             except ray.exceptions.RayTaskError as error:
                 self._note_defect(slot, error)
@@ -204,6 +221,15 @@ class _Driver:
             if self._lost[unit.id] >= ATTEMPTS and self._folder.output(unit.id) is None:
                 self._folder.fail(unit, f"its worker died {ATTEMPTS} times (out of memory?)")
 
+    def _note_no_start(self, error: Exception) -> None:
+        self._not_started += 1
+        if self._not_started > ATTEMPTS * len(self._slots):
+            told = str(error).strip().splitlines()
+            raise HistobenchError(
+                f"workers do not start on the Ray cluster (is the same environment on every node?): "
+                f"{told[-1] if told else type(error).__name__}"
+            )
+
     def _note_defect(self, slot: _Slot, error: Exception) -> None:
         cause = getattr(error, "cause", None) or error
         for unit in slot.batch:
@@ -216,8 +242,8 @@ class _Driver:
         import ray
 
         if slot.actor is not None:
-            if slot.task is None:
+            if slot.is_open and slot.task is None:
                 with contextlib.suppress(ray.exceptions.RayError):  # it may be gone by itself
                     ray.get(slot.actor.close.remote(), timeout=CLOSING_SECONDS)
             ray.kill(slot.actor)
-        slot.actor, slot.like = None, ()
+        slot.actor, slot.is_open, slot.like = None, False, ()
