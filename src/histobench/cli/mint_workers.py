@@ -32,7 +32,7 @@ def run_elsewhere(args: argparse.Namespace) -> int:
         slurm.check_options(jobs)
     else:
         ray_cluster.connect(args.ray_address)
-    run = plan_parts(options, workers)
+    run = plan_parts(options, workers, (loaded, output))
     cells = [cell.cell for cell, _ in loaded]
     tally = count(run, loaded)
     before = tally.standing()

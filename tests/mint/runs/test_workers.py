@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +19,15 @@ from histobench.cli.main import main
 from histobench.core.atomic import write_json
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
+from histobench.mint.agents.cost import CostTracker
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
+from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.parted_run import count, plan_parts, play_part
 from histobench.mint.runs.play import load_cells, no_display
+from histobench.mint.runs.run import Job, _play, _Progress
+from histobench.mint.runs.tally import Tally
 from histobench.mint.runs.writers import CLAIMS, JOB, Part, spent_by_writers
 
 EPISODES = 30
@@ -93,6 +98,31 @@ def test_a_worker_that_is_killed_is_followed_by_one_that_plays_the_rest(
         beside.kill()
     played, _ = script.totals(run.output)
     assert sorted(played) == sorted(map(str, range(EPISODES)))
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_an_episode_that_failed_with_its_sandbox_counts_unless_the_run_is_being_ended(
+    is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm ends all processes of a job at once; the sandbox may be gone before this process knows."""
+    stopping = threading.Event()
+    pool = SimpleNamespace(pid=7, is_lost_since=lambda pid: pid == 7)
+    shared = RunContext(pool, None, None, stopping)  # type: ignore[arg-type]
+    kept: list[object] = []
+    store = SimpleNamespace(add=lambda *episode: kept.append(episode))
+    job = Job(None, None, 1, store, None, None)  # type: ignore[arg-type]
+    state = _Progress(Tally(1), CostTracker(), stopping, lambda standing: None, give_up_after=3)
+    failed = SimpleNamespace(
+        success=False, episode={}, details={}, images=(), usage=SimpleNamespace(total_tokens=0)
+    )
+    monkeypatch.setattr("histobench.mint.runs.run.run_episode", lambda *_, **__: failed)
+    monkeypatch.setattr("histobench.mint.runs.run.LAST_WORDS", 60.0 if is_told else 0.01)
+    told = threading.Timer(0.05, lambda: state.stop("SIGTERM", broken_off=True))
+    if is_told:
+        told.start()
+    _play(job, shared, state)
+    told.cancel()
+    assert len(kept) == (0 if is_told else 1)
 
 
 def test_what_two_workers_have_played_counts_once(options: RunOptions) -> None:

@@ -40,7 +40,8 @@ def clusters() -> ModuleType:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("engine", "faults"), [("ray", ["two drivers", "worker", "node", "driver"]), ("slurm", ["worker", "requeue"])]
+    ("engine", "faults"),
+    [("ray", ["two drivers", "node", "driver"]), ("slurm", ["worker", "requeue"])],
 )
 def test_two_nodes_that_are_killed_at_random_give_the_bytes_of_one_process(
     clusters: ModuleType, tmp_path: Path, engine: str, faults: list[str]

@@ -19,7 +19,7 @@ from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.planned_cell import PlannedCell
-from histobench.mint.runs.play import Display, Played, load_cells, open_terms, play
+from histobench.mint.runs.play import Display, Loaded, Played, load_cells, open_terms, play
 from histobench.mint.runs.request import plan_expert
 from histobench.mint.runs.run import RunOutcome, place_of
 from histobench.mint.runs.tally import Tally
@@ -59,11 +59,14 @@ def check_parts(parts: int) -> None:
         raise HistobenchError(f"`workers` must be a number from 1 to {MOST_PARTS}, not {parts}")
 
 
-def plan_parts(options: RunOptions, parts: int) -> PartedRun:
-    """Check everything that can be checked here, and write down what the workers need to know."""
+def plan_parts(options: RunOptions, parts: int, cells: Loaded | None = None) -> PartedRun:
+    """Check everything that can be checked here, and write down what the workers need to know.
+
+    `cells` is what `load_cells` gave for these options, where that is known already.
+    """
     check_parts(parts)
     _check_portable(options)
-    loaded, output = load_cells(options)
+    loaded, output = cells or load_cells(options)
     check_alone(output)
     terms = open_terms(options, output, [cell for cell, _ in loaded])
     if terms.cache is not None:

@@ -40,6 +40,10 @@ from histobench.mint.tools.wikipedia.source import Encyclopedia, open_encycloped
 Display = Callable[[Tally], AbstractContextManager[Callable[[Standing], None]]]
 
 
+#: Cells with their tasks, and the folder of the results.
+Loaded = tuple[Sequence[tuple[PlannedCell, Sequence[Task]]], Path]
+
+
 @dataclass(frozen=True)
 class Played:
     """A run that has ended: its cells, where their episodes are, and how it ended."""
@@ -74,7 +78,7 @@ def play(options: RunOptions, display: Display, *, writer: Writer | None = None)
     return Played(output, tuple(cells), outcome)
 
 
-def load_cells(options: RunOptions) -> tuple[list[tuple[PlannedCell, Sequence[Task]]], Path]:
+def load_cells(options: RunOptions) -> Loaded:
     """The cells that are asked for with their tasks, and the folder of the results."""
     cells, output = plan_cells(options)
     cells = [replace(cell, wikipedia=options.wikipedia) if searches(cell.dataset) else cell for cell in cells]

@@ -23,6 +23,8 @@ from histobench.mint.tasks.base import Task
 
 #: So many episodes in a row that no provider let finish, for each episode at a time, end the run.
 FAILURES_PER_WORKER = 3
+#: Seconds within which whoever has ended the sandbox has ended this process too, if it was a cluster.
+LAST_WORDS = 2.0
 #: The folder of the second, third, ... time that the same cells are played.
 REPEAT = "repeat{number}"
 
@@ -266,6 +268,7 @@ def _play(job: Job, shared: RunContext, state: _Progress) -> None:
     from histobench.mint.alfworld.simulator import SimulatorError
     from histobench.mint.sandbox.zygote_process import SandboxError
 
+    sandbox = shared.pool.pid
     try:
         finished = run_episode(
             job.planned, job.task, job.repeat, shared=shared, player=job.player, expert=job.expert
@@ -279,7 +282,10 @@ def _play(job: Job, shared: RunContext, state: _Progress) -> None:
         if not shared.stopping.is_set():
             state.failed(job, error)
         return
-    if state.broken_off and not finished.success:
-        return  # whoever ended the run may have ended its sandbox first
+    if not finished.success and (state.broken_off or shared.pool.is_lost_since(sandbox)):
+        # Whoever ended the run may have ended its sandbox first, and this process will be told in a moment.
+        shared.stopping.wait(LAST_WORDS)
+        if state.broken_off:
+            return
     job.store.add(finished.episode, finished.details, finished.images)
     state.finished(success=finished.success, tokens=finished.usage.total_tokens)

@@ -140,6 +140,10 @@ class SandboxPool:
         """Process id of the zygote's outermost process."""
         return self._zygote.pid
 
+    def is_lost_since(self, pid: int) -> bool:
+        """Whether the zygote that had this process id has ended; another may have followed it."""
+        return self._zygote.pid != pid or not self._zygote.alive()
+
     def close(self) -> None:
         """End every session and the zygote."""
         with self._lock:
