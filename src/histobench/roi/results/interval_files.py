@@ -6,7 +6,8 @@ import hashlib
 from typing import Any
 
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain, read_plain_text
+from histobench.core.plain_file import read_plain_text
+from histobench.core.reading import read_bytes, unreadable
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 
@@ -31,7 +32,10 @@ def predictions_digest(files: TaskFiles) -> str:
     digest = hashlib.sha256()
     for path in (files.detailed, files.per_episode):
         if path.exists():
-            digest.update(read_plain(path))
+            try:
+                digest.update(read_bytes(path))
+            except OSError as error:
+                raise unreadable(path, error) from error
     if files.per_episode.exists() and files.episode_predictions.exists():
         digest.update(b"predictions of every episode")
     return digest.hexdigest()
