@@ -47,7 +47,6 @@ from histobench.roi.robustness.redrawn import (
 )
 from histobench.roi.robustness.worst import worst_relatives
 
-#: What the files and folders of these measures are called after.
 #: Nearest relatives of each type that CRoMa averages.
 MARGIN_NEIGHBOURS = 5
 #: More pairs of classes and sites than this are not searched one by one.
