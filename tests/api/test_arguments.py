@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,6 +209,7 @@ def test_the_names_of_columns_stand_in_the_docs() -> None:
         ({"data": None}, "^data: expected a dataset"),
         ({"data": []}, "^data: give at least one"),
         ({"data": 3}, "^data: expected a dataset"),
+        ({"data": pd.Series(["a.png"])}, "^data: expected a dataset"),
         ({"encoders": None}, "^encoders: expected a text or a list of texts"),
         ({"encoders": []}, "^encoders: give at least one"),
         ({"tasks": []}, "^tasks: give at least one"),
@@ -251,6 +253,10 @@ def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
         (lambda b: b.plot.embedding("oen"), "no results of the encoder 'oen' here; did you mean one"),
         (lambda b: b.plot.embedding("one", split="tst"), "^split 'tst' is unknown; did you mean test"),
         (lambda b: b.plot.embedding("one"), "hb.run keeps them there"),
+        (lambda b: b.compare(task="KNN", dataset=Path("data")), "^dataset: expected a text"),
+        (lambda b: b.compare(task="Few-shot", setting=3), "^setting: expected a text"),
+        (lambda b: b.plot.leaderboard(task="KNN", ax=3), "^ax: expected matplotlib axes, found int"),
+        (lambda b: b.report(None), "^folder: expected a path"),
         (lambda b: b.report("site", titel="x"), "no option 'titel'; did you mean title"),
     ],
 )  # fmt: skip
@@ -313,3 +319,54 @@ def test_a_folder_without_results_says_what_it_is(tmp_path: Path) -> None:
     ):
         with pytest.raises(hb.HistobenchError, match=message):
             hb.open_results(folder)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "x" * 500}, "^name: .* longer than"),
+        ({"name": "half \udc80"}, "^name: expected a text of one line that UTF-8"),
+        ({"name": ".."}, "^name: .* ends in a dot"),
+        ({"name": 3}, "^name: expected a text, found 3"),
+        ({"classes": 3}, "^classes: expected a path, found 3"),
+        ({"site_columns": [3]}, "^site_columns: expected a text, found 3"),
+        (
+            {"group_regex": re.compile("p")},
+            "^group_regex: expected a regular expression, found a compiled one",
+        ),
+        ({"site_regex": 3}, "^site_regex: expected a regular expression, found 3"),
+        ({"group_column": ["patient"]}, "^group_column: expected a text"),
+    ],
+)
+def test_other_parameters_of_a_dataset_are_checked(frame: pd.DataFrame, given: Any, message: str) -> None:
+    with pytest.raises(hb.HistobenchError, match=message):
+        hb.load_dataset(frame, **given)
+
+
+def test_a_regular_expression_may_go_over_several_lines(frame: pd.DataFrame) -> None:
+    data = hb.load_dataset(frame, group_regex="(?x) (p\\d+)  # the patient\n _")
+    assert set(data.frame()["group"]) == {f"p{number}" for number in range(6)}
+
+
+def test_a_class_map_is_asked_for_by_its_parameter(frame: pd.DataFrame) -> None:
+    with pytest.raises(hb.HistobenchError, match="give a class map \\(`classes`\\)"):
+        hb.load_dataset(frame.assign(label=[0, 99_999] * 12))
+
+
+def test_workers_of_a_check_are_a_number(frame: pd.DataFrame) -> None:
+    with pytest.raises(hb.HistobenchError, match=r"^workers: expected a whole number"):
+        hb.load_dataset(frame).check(workers="x")  # type: ignore[arg-type]
+
+
+def test_a_source_that_no_file_can_be_called_does_not_exist() -> None:
+    with pytest.raises(hb.HistobenchError, match=r"a\.\.\. does not exist"):
+        hb.load_dataset("a" * 5000)
+
+
+def test_opened_results_stay_where_they_were(
+    bench: hb.Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bench.folder.parent)
+    opened = hb.open_results(bench.folder.name)
+    monkeypatch.chdir(tmp_path)
+    pd.testing.assert_frame_equal(opened.predictions("one", "KNN"), bench.predictions("one", "KNN"))

@@ -89,7 +89,8 @@ def _datasets(data: Any) -> list[Dataset | str]:
     from histobench.api.dataset import Dataset, load_dataset
 
     several = [data] if isinstance(data, str | os.PathLike | Dataset) or hasattr(data, "columns") else data
-    if not isinstance(several, Iterable) or isinstance(several, Mapping | bytes):
+    # Of a column of a DataFrame (which can become a frame) its values would be taken for datasets.
+    if not isinstance(several, Iterable) or isinstance(several, Mapping | bytes) or hasattr(data, "to_frame"):
         raise InvalidParameterError(
             "data: expected a dataset of load_dataset, a path, a name or a DataFrame, or a list of them, "
             f"found {reprlib.repr(data)}"
@@ -139,7 +140,7 @@ def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:
     from histobench.mint.results.stored_episode import FILE as EPISODES
     from histobench.roi.results.reader import load_runs
 
-    place = file_path(folder, "folder")
+    place = file_path(folder, "folder").absolute()  # the current folder may be another one later
     try:
         return Benchmark(place, tuple(load_runs(place)), keeper)
     except HistobenchError:
@@ -207,10 +208,10 @@ class Benchmark:
 
         chosen = select_runs(
             self.runs,
-            task=None if task is None else text(task, "task"),
-            dataset=dataset,
-            setting=setting,
-            preset=preset,
+            task=_choice(task, "task"),
+            dataset=_choice(dataset, "dataset"),
+            setting=_choice(setting, "setting"),
+            preset=_choice(preset, "preset"),
             encoders=None if encoders is None else texts(encoders, "encoders"),
         )
         level = positive_number(alpha, "alpha")
@@ -260,7 +261,7 @@ class Benchmark:
         fitting = having(self.runs, "encoder", text(encoder, "encoder"))
         fitting = having(fitting, "task", text(task, "task"))
         for what, wanted in (("dataset", dataset), ("preset", preset), ("setting", setting)):
-            fitting = having(fitting, what, wanted)
+            fitting = having(fitting, what, _choice(wanted, what))
         if len(fitting) > 1:
             for what, values in (
                 ("dataset", {run.identity.dataset for run in fitting}),
@@ -287,6 +288,7 @@ class Benchmark:
         for option in options:
             if option not in known:
                 raise HistobenchError(f"report has no option {option!r}; {did_you_mean(option, known)}")
+        file_path(folder, "folder")
         return build_site(self.folder, folder, **options)
 
     def __repr__(self) -> str:
@@ -300,6 +302,11 @@ class Benchmark:
     def _repr_html_(self) -> str:
         table = self.table().query("metric == 'balanced_accuracy'")
         return f"<p>{html.escape(repr(self))}</p>{table.to_html(index=False, float_format='%.3f')}"
+
+
+def _choice(value: Any, parameter: str) -> str | None:
+    """What runs are chosen by: a text, or None for whatever there is."""
+    return None if value is None else text(value, parameter)
 
 
 def _free_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import html
 import os
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.parameters import file_path, shares, text, texts, whole_number
+from histobench.core.parameters import InvalidParameterError, file_path, shares, text, texts, whole_number
+from histobench.core.plain_name import check_plain_name
 
 #: Problems of a DataFrame that are spelled out.
 _SHOWN = 3
@@ -68,6 +70,8 @@ class Dataset:
         """Look at every image and at the splits; errors and warnings come back as objects."""
         from histobench.roi.data.check import check_dataset
 
+        if workers is not None:
+            workers = whole_number(workers, "workers", least=0)
         return check_dataset(self.reading, workers=workers)
 
     def __repr__(self) -> str:
@@ -123,10 +127,18 @@ def load_dataset(
     from histobench.roi.data.source import DatasetSource
 
     seed = whole_number(seed, "seed", least=0)
-    words = {"name": name, "group_regex": group_regex, "group_column": group_column, "site_regex": site_regex}
     given: dict[str, Any] = {
-        parameter: None if value is None else text(value, parameter) for parameter, value in words.items()
+        parameter: None if value is None else text(value, parameter)
+        for parameter, value in (("name", name), ("group_column", group_column))
     }
+    for parameter, regex in (("group_regex", group_regex), ("site_regex", site_regex)):
+        if regex is not None and (not isinstance(regex, str) or not regex):
+            found = "a compiled one; give its text" if isinstance(regex, re.Pattern) else repr(regex)
+            raise InvalidParameterError(f"{parameter}: expected a regular expression, found {found}")
+        given[parameter] = regex
+    if given["name"] is not None:
+        # Brackets and slashes are replaced in the names of files.
+        check_plain_name(re.sub(r"[\[\]/\\]", "_", given["name"]), what="name:")
     given["split"] = None if split is None else shares(split, "split")
     nothing = site_columns is None or (isinstance(site_columns, list | tuple) and not site_columns)
     columns = () if nothing else tuple(texts(site_columns, "site_columns"))
@@ -138,7 +150,7 @@ def load_dataset(
     place = str(table.path) if table else _place(file_path(source, "source"))
     classes_file = None if classes is None else str(file_path(classes, "classes").expanduser().absolute())
     reading_from = DatasetSource(place, classes_file=classes_file, site_columns=columns, seed=seed, **given)
-    with table.told_in_rows("source") if table else nullcontext():
+    with table.told_in_rows("source") if table else nullcontext(), _told_in_parameters():
         reading = reading_from.read()
     if table:
         reading = table.reading_in_rows(reading)
@@ -148,6 +160,15 @@ def load_dataset(
     noted = {"source": place, "class2id": classes_file, "site_columns": list(columns) or None, **given}
     known = {key: value for key, value in noted.items() if value is not None}
     return Dataset(reading, known, None if split is None else seed, table)
+
+
+@contextmanager
+def _told_in_parameters() -> Iterator[None]:
+    """The class map, which files and flags call otherwise, is `classes` here."""
+    try:
+        yield
+    except HistobenchError as error:
+        raise HistobenchError(str(error).replace("`class2id_txt`", "`classes`")) from None
 
 
 def _place(source: Path) -> str:

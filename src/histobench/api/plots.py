@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.parameters import one_of, text
+from histobench.core.parameters import InvalidParameterError, one_of, text
 from histobench.roi.task_catalogue import FEW_SHOT
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Plots:
         from histobench.roi.features.feature_file import load
 
         runs = having(self._bench.runs, "encoder", text(encoder, "encoder"))
-        having(runs, "dataset", dataset)
+        having(runs, "dataset", None if dataset is None else text(dataset, "dataset"))
         one_of(split, "split", SPLITS)
         found = [
             path
@@ -170,6 +170,8 @@ class Plots:
 
 def _axes(ax: Any) -> Any:
     if ax is not None:
+        if not hasattr(ax, "plot"):
+            raise InvalidParameterError(f"ax: expected matplotlib axes, found {type(ax).__name__}")
         return ax
     try:
         import matplotlib.pyplot as plt
