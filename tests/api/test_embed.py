@@ -58,6 +58,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "half a character": (lambda: "\ud800.png", r"images\[0\]: \\ud800.png: the file does not exist"),
     "cut short": (lambda: [PIXELS, _cut_short()], r"images\[1\]: the image is damaged or cut short"),
     "no file": (lambda: ["no/such.png"], r"images\[0\]: no/such.png: the file does not exist"),
+    "a name too long": (lambda: "a" * 5000, r"images\[0\]: File name too long"),
     "a folder": (lambda: Path(), r"images\[0\]: .: it is a folder"),
     "floats up to 1": (lambda: PIXELS / 255, r"images\[0\]: float64 samples have no agreed .*; give uint8"),
     "floats up to 255": (lambda: [PIXELS.astype(np.float32)], r"images\[0\]: float32 samples have no agreed"),

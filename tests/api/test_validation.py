@@ -121,6 +121,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"test_labels": Y[40:].astype(str)},
         "test_labels: texts, but train_labels are whole",
     ),
+    "labels without end": ({"test_labels": np.r_[Y[40:59], np.inf]}, "test_labels: expected .* found inf"),
+    "labels of pairs": (
+        {"train_labels": pd.MultiIndex.from_arrays([Y[:40], Y[:40]])},
+        "labels: .* found tuple",
+    ),
+    "labels of lists": ({"train_labels": [[1] * n for n in Y[:40]]}, "train_labels: .* found list"),
+    "one column per class": (
+        {"train_labels": np.eye(3)[Y[:40]]},
+        r"expected 40 labels, found shape \(40, 3\)",
+    ),
+    "a place nobody writes to": ({"results": "/proc/none"}, "results: cannot write to '/proc/none': "),
+    "a name too long": ({"results": "a" * 5000}, "results: cannot write to 'aaa.*: File name too long"),
     "dates": ({"train_labels": np.array(["2020-01-01"] * 40, "M8[D]")}, "train_labels: expected class ids"),
     "a class only in test": ({"test_labels": Y[40:] + 1}, "test_labels: class '3' has no training images"),
     "a class only in val": ({"val": (X[:3], [7, 8, 9])}, r"val\[1\]: class '7' has no training images"),
@@ -210,6 +222,13 @@ def test_classes_are_called_as_the_labels_are() -> None:
     assert list(shown.columns[4:]) == NAMES.tolist()
     numbered = hb.evaluate(**_given(train_labels=Y[:40] * 5, test_labels=Y[40:] * 5))
     assert list(numbered.predictions("encoder", "KNN").columns[4:]) == ["0", "5", "10"]
+
+
+def test_the_users_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert hb.evaluate(**_given(results="~/mine")).folder == tmp_path / "mine"
+    assert not (tmp_path / "~").exists()
 
 
 def test_a_pair_is_a_validation_set() -> None:

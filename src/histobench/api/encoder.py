@@ -130,7 +130,7 @@ def encoder_settings(
     size = None if size is None else whole_number(size, "size", least=1)
     if weights is None:
         return size, None
-    place = file_path(weights, "weights").expanduser()
+    place = file_path(weights, "weights")
     spec = None if names_a_file(name) else find_spec(name)
     ready = names_a_file(name) or (spec is not None and spec.source.kind in ("project", "seed"))
     # A folder or a table is a place to look in, and may be given for many encoders.
@@ -235,7 +235,7 @@ def _picture(position: int, image: Any) -> Image:
     _look_at(position, image)
     with _position(position):
         if isinstance(image, str | os.PathLike):
-            return open_rgb(Path(image))
+            return open_rgb(file_path(image, "path"))
         return picture_rgb(image) if _is_picture(image) else array_rgb(as_array(image, "array"))
 
 
@@ -245,6 +245,8 @@ def _position(position: int) -> Iterator[None]:
         yield
     except HistobenchError as error:
         raise InvalidParameterError(f"images[{position}]: {error}") from error
+    except OSError as error:  # of a path that cannot even be looked for
+        raise InvalidParameterError(f"images[{position}]: {error.strerror or error}") from error
 
 
 def _is_picture(image: Any) -> bool:

@@ -144,6 +144,9 @@ def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
             raise InvalidParameterError(
                 f"{name}: some labels are texts and some are not; make all of them texts"
             )
+        other = next((item for item in array.tolist() if not isinstance(item, str | Real)), None)
+        if other is not None:
+            raise InvalidParameterError(f"{name}: expected {_LABELS}, found {type(other).__name__}")
         array = np.asarray(array.tolist(), dtype=str if all(texts) else None)
     if array.dtype.kind == "f" and np.array_equal(array, np.trunc(array)) and np.abs(array).max() < 2**53:
         array = array.astype(np.int64)
@@ -321,7 +324,8 @@ def _described(value: Any, array: NDArray[Any]) -> str:
 
 
 def _some(array: NDArray[Any]) -> str:
-    """The kind of an array and the first of its values that is no whole number."""
+    """The first value that is no whole number, or else the kind of an array."""
     if array.dtype.kind == "f":
-        return f"{array[array != np.trunc(array)][:1].tolist() or array[:1].tolist()}"[1:-1]
+        wrong = array[~(np.isfinite(array) & (array == np.trunc(array)))]
+        return str((wrong if len(wrong) else array)[0])
     return str(array.dtype)

@@ -93,6 +93,13 @@ def _link(mine: Path, target: Path) -> bool:
     return True
 
 
+def check_writable(folder: Path) -> None:
+    """Raise an OSError unless files can be put into a folder, or into the nearest one above it."""
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    with tempfile.TemporaryFile(dir=existing):
+        pass
+
+
 def _as_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

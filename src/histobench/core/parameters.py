@@ -12,6 +12,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from histobench.core.atomic import check_writable
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_data import LARGEST
 
@@ -120,20 +121,29 @@ def one_of(value: Any, name: str, known: Iterable[str]) -> str:
 
 
 def file_path(value: Any, name: str) -> Path:
-    """A text or path object as a path."""
+    """A text or path object as a path; `~` is the user's folder."""
     if not isinstance(value, str | os.PathLike) or not str(value).strip() or "\0" in str(value):
         raise _refused(name, "a path", value)
-    return Path(value)
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:  # nobody is called so
+        return Path(value)
 
 
 def folder_path(value: Any, name: str) -> Path:
-    """A path at which a folder is, or can be made."""
+    """A path at which a folder is, or can be made, and files be put into."""
     path = file_path(value, name)
-    for place in (path, *path.absolute().parents):
-        if place.is_dir():
-            break
-        if place.exists() or place.is_symlink():
-            raise InvalidParameterError(f"{name}: {place} is a file; give a folder")
+    try:
+        for place in (path, *path.absolute().parents):
+            if place.is_dir():
+                break
+            if place.exists() or place.is_symlink():
+                raise InvalidParameterError(f"{name}: {place} is a file; give a folder")
+        check_writable(path)
+    except OSError as error:
+        raise InvalidParameterError(
+            f"{name}: cannot write to {reprlib.repr(str(path))}: {error.strerror or error}"
+        ) from error
     return path
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from histobench.core.atomic import check_writable
 from histobench.core.claim import exclusive
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
@@ -129,10 +130,8 @@ def _check_weights(recipes: Sequence[EncoderRecipe]) -> None:
 
 def _check_writable(folder: Path) -> None:
     # Found out now, not after hours of work; the folder itself is made when there is something to put in.
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        check_writable(folder)
     except OSError as error:
         raise HistobenchError(f"cannot write feature files to {folder}: {error.strerror or error}") from error
 
