@@ -71,6 +71,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a task that cannot run": ({"tasks": ["Zero-shot"]}, "Zero-shot: no prompts: .*`zeroshot_prompt_file`"),
     "a task not in the preset": ({"preset": "eva"}, "KNN: the preset eva has no recipe for it"),
     "robustness for nobody": ({"tasks": "Robustness"}, "results: Robustness writes its measures to files"),
+    "robustness beside others": ({"tasks": ["KNN", "Robustness"]}, "results: Robustness writes its measures"),
     "results of a number": ({"results": 3}, "results: expected a path, found 3"),
     "a nameless dataset": ({"dataset": ""}, "dataset: expected a text, found ''"),
     "no features": ({"train": None}, "train: expected numbers of shape .* found NoneType"),

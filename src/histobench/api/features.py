@@ -269,7 +269,7 @@ def evaluate(
         "encoder": None if encoder is None else text(encoder, "encoder"),
     }
     folder = None if results is None else folder_path(results, "results")
-    if folder is None and set(asked) == {ROBUSTNESS}:
+    if folder is None and ROBUSTNESS in asked:
         raise InvalidParameterError(
             f"results: {ROBUSTNESS} writes its measures to files; name a folder for them"
         )
@@ -279,9 +279,10 @@ def evaluate(
         *([] if val is None else [Given("val", *_pair(val))]),
     ]
     parts = checked_parts(given, metadata={key: name or _CALLED[key] for key, name in names.items()})
-    keeper = TemporaryResults() if folder is None else None
-    folder = keeper.folder if keeper else folder
-    assert folder is not None
+    keeper = None
+    if folder is None:
+        keeper = TemporaryResults()
+        folder = keeper.folder
     done = evaluate_features(
         EvaluationRequest(
             tasks=asked,
