@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.mint.runs.tally import Standing, Tally
+    from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
 
 #: Where there is no terminal, a line is printed about this often.
 PRINT_EVERY_S = 30.0
 
 
 @contextmanager
-def progress_display(console: Console, tally: Tally) -> Iterator[Callable[[Standing], None]]:
+def progress_display(console: Console, counter: EpisodeCounter) -> Iterator[Callable[[Standing], None]]:
     """A bar in a terminal, a line from time to time elsewhere; yields what shows a new standing."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    first = tally.standing()
+    first = counter.standing()
     if first.earlier:
         console.print(f"{first.earlier} of {first.total} episodes are on disk already")
     if not console.is_terminal:

@@ -22,12 +22,12 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.cost import CostTracker
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
+from histobench.mint.runs.episode_counter import EpisodeCounter
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.parted_run import count, plan_parts, play_part
 from histobench.mint.runs.play import load_cells, no_display
 from histobench.mint.runs.run import Job, _play, _Progress
-from histobench.mint.runs.tally import Tally
 from histobench.mint.runs.writers import CLAIMS, JOB, Part, spent_by_writers
 
 EPISODES = 30
@@ -111,7 +111,7 @@ def test_an_episode_that_failed_with_its_sandbox_counts_unless_the_run_is_being_
     kept: list[object] = []
     store = SimpleNamespace(add=lambda *episode: kept.append(episode))
     job = Job(None, None, 1, store, None, None)  # type: ignore[arg-type]
-    state = _Progress(Tally(1), CostTracker(), stopping, lambda standing: None, give_up_after=3)
+    state = _Progress(EpisodeCounter(1), CostTracker(), stopping, lambda standing: None, give_up_after=3)
     failed = SimpleNamespace(
         success=False, episode={}, details={}, images=(), usage=SimpleNamespace(total_tokens=0)
     )

@@ -17,12 +17,12 @@ from histobench.mint.agents.spec import parse_agent
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.cell_store import CellStore
+from histobench.mint.runs.episode_counter import EpisodeCounter
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.play import Display, Loaded, Played, load_cells, open_terms, play
 from histobench.mint.runs.request import plan_expert
 from histobench.mint.runs.run import RunOutcome, place_of
-from histobench.mint.runs.tally import Tally
 from histobench.mint.runs.writers import (
     RUNS,
     Part,
@@ -103,25 +103,25 @@ def play_part(file: Path, number: int, display: Display) -> Played:
         return play(run.options, display, writer=writer)
 
 
-def count(run: PartedRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> Tally:
+def count(run: PartedRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> EpisodeCounter:
     """All episodes of the run and those that are on disk, whoever has played them."""
     places = [
         (place_of(cell.cell, repeat), tasks)
         for cell, tasks in loaded
         for repeat in range(1, run.options.repeat + 1)
     ]
-    tally = Tally(sum(len(tasks) for _, tasks in places))
+    counter = EpisodeCounter(sum(len(tasks) for _, tasks in places))
     for place, tasks in places:
         here = finished_by_writers(run.output, place, and_alone=True)
         known = [here.get(str(task.task_id)) for task in tasks]
-        tally.add_earlier(known.count(True), known.count(False))
-    return tally
+        counter.add_earlier(known.count(True), known.count(False))
+    return counter
 
 
-def outcome_of(run: PartedRun, tally: Tally, problems: Sequence[str] = ()) -> RunOutcome:
+def outcome_of(run: PartedRun, counter: EpisodeCounter, problems: Sequence[str] = ()) -> RunOutcome:
     """How far the run is, and what kept workers from going on."""
     spent = run.spent + spent_by_writers(run.output)
-    return RunOutcome(tally.standing(spent=spent), problems=tuple(problems))
+    return RunOutcome(counter.standing(spent=spent), problems=tuple(problems))
 
 
 def _check_portable(options: RunOptions) -> None:

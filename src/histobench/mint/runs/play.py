@@ -24,12 +24,12 @@ from histobench.mint.prompts.first_message import Wording
 from histobench.mint.results.details import spent_below
 from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.config_file import read_configs
+from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
 from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell
 from histobench.mint.runs.request import RunRequest, parse_budgets, plan_expert
 from histobench.mint.runs.run import OpenPlayer, Run, RunOutcome
-from histobench.mint.runs.tally import Standing, Tally
 from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches
 from histobench.mint.runs.writers import Writer, check_alone, spent_by_writers
 from histobench.mint.tasks.base import Task
@@ -37,7 +37,7 @@ from histobench.mint.tasks.rule import as_rule
 from histobench.mint.tools.wikipedia.source import Encyclopedia, open_encyclopedia
 
 #: Opens whatever shows how a run is going; what it yields is told each new standing.
-Display = Callable[[Tally], AbstractContextManager[Callable[[Standing], None]]]
+Display = Callable[[EpisodeCounter], AbstractContextManager[Callable[[Standing], None]]]
 
 
 #: Cells with their tasks, and the folder of the results.
@@ -109,7 +109,7 @@ def play_cells(
         else:
             with (
                 sandbox.open_sandbox(options.sandbox, withhold=sorted(set(withhold))) as pool,
-                display(work.tally) as watch,
+                display(work.counter) as watch,
             ):
                 shared = RunContext(pool, wording, encyclopedia, threading.Event())
                 outcome = work.carry_out(shared, concurrency=options.concurrency, watch=watch)
@@ -119,7 +119,7 @@ def play_cells(
 
 
 @contextmanager
-def no_display(tally: Tally) -> Iterator[Callable[[Standing], None]]:
+def no_display(counter: EpisodeCounter) -> Iterator[Callable[[Standing], None]]:
     """Shows nothing."""
     yield lambda standing: None
 

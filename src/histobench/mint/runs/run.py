@@ -15,9 +15,9 @@ from histobench.mint.agents.cost import CostLimitError, CostTracker
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import Cell
 from histobench.mint.runs.cell_store import CellStore
+from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
 from histobench.mint.runs.episode_run import RunContext, StoppedError, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
-from histobench.mint.runs.tally import Standing, Tally
 from histobench.mint.runs.writers import Writer, finished_by_writers
 from histobench.mint.tasks.base import Task
 
@@ -115,7 +115,7 @@ class Run:
         for job in self.jobs:
             work.put(job)
         state = _Progress(
-            self.tally, self._costs, shared.stopping, watch, give_up_after=FAILURES_PER_WORKER * workers
+            self.counter, self._costs, shared.stopping, watch, give_up_after=FAILURES_PER_WORKER * workers
         )
         threads = [
             threading.Thread(target=_work, args=(work, shared, state), name=f"episode-{number}", daemon=True)
@@ -147,7 +147,7 @@ class Run:
 
     def nothing_to_do(self) -> RunOutcome:
         """The outcome when every episode is on disk already."""
-        return RunOutcome(self.tally.standing(), repaired=sum(store.repaired for store in self._stores))
+        return RunOutcome(self.counter.standing(), repaired=sum(store.repaired for store in self._stores))
 
     def _plan(self, cells: Sequence[tuple[PlannedCell, Sequence[Task]]], output: Path, repeats: int) -> None:
         total = successes = failures = 0
@@ -178,8 +178,8 @@ class Run:
                 if expert is not None and expert.spec is not None:
                     adviser = self._player(expert.spec, expert.sampling, as_expert=True)
                 self.jobs += [Job(planned, task, repeat, store, player, adviser) for task in missing]
-        self.tally = Tally(total)
-        self.tally.add_earlier(successes, failures)
+        self.counter = EpisodeCounter(total)
+        self.counter.add_earlier(successes, failures)
 
     def _player(self, spec: AgentSpec, sampling: Sampling, *, as_expert: bool) -> Player:
         key = (spec, sampling, as_expert)
@@ -197,14 +197,14 @@ class _Progress:
 
     def __init__(
         self,
-        tally: Tally,
+        counter: EpisodeCounter,
         costs: CostTracker,
         stopping: threading.Event,
         watch: Callable[[Standing], None],
         *,
         give_up_after: int,
     ) -> None:
-        self._tally = tally
+        self._tally = counter
         self._costs = costs
         self._stopping = stopping
         self._watch = watch

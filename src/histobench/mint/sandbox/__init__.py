@@ -8,7 +8,7 @@ from histobench.mint.sandbox.backend import (
     shared_pool,
     who_limits,
 )
-from histobench.mint.sandbox.episode import CellResult, Episode
+from histobench.mint.sandbox.code_session import CellResult, CodeSession
 from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.pool import SandboxPool, open_sandbox
 from histobench.mint.sandbox.unit_tests import Verdict, run_unit_tests
@@ -18,7 +18,7 @@ __all__ = [
     "SCIENCE",
     "STRENGTH",
     "CellResult",
-    "Episode",
+    "CodeSession",
     "Limits",
     "SandboxError",
     "SandboxPool",

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from histobench.mint.sandbox.bytecode import ensure_compiled
+from histobench.mint.sandbox.code_session import CodeSession
 from histobench.mint.sandbox.container_fleet import CONTAINERS, ContainerFleet
-from histobench.mint.sandbox.episode import Episode
 from histobench.mint.sandbox.guest.frames import BrokenFrameError, Channel
 from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.withheld import withheld_paths
@@ -100,13 +100,13 @@ class SandboxPool:
         *,
         first_cell_number: int = 1,
         wording: str = "native",
-    ) -> Episode:
+    ) -> CodeSession:
         """A fresh Python session that can call `tools`, which run here, by their names.
 
         `wording="python3.8"` words errors as the Python of the published recordings did, and refuses code
         that needs a newer one.
         """
-        return Episode(
+        return CodeSession(
             self.take,
             dict(tools or {}),
             limits=self.limits,

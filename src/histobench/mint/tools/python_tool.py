@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from histobench.mint.sandbox import CellResult, Episode, SandboxPool, shared_pool
+from histobench.mint.sandbox import CellResult, CodeSession, SandboxPool, shared_pool
 from histobench.mint.tools.base import Tool
 
 NO_OUTPUT = "[Executed Successfully with No Output]"
@@ -34,24 +34,24 @@ class PythonREPL(Tool):
         self._pool = pool
         self._first_cell_number = first_cell_number
         self._wording = wording
-        self._episode: Episode | None = None
+        self._session: CodeSession | None = None
         self.last_result: CellResult | None = None
 
     def __call__(self, query: str) -> str:
         """The observation for one cell."""
-        if self._episode is None:
+        if self._session is None:
             pool = self._pool or shared_pool()
-            self._episode = pool.episode(
+            self._session = pool.episode(
                 self._tools, first_cell_number=self._first_cell_number, wording=self._wording
             )
-        self.last_result = self._episode.run_cell(query, self._timeout)
+        self.last_result = self._session.run_cell(query, self._timeout)
         return as_observation(self.last_result.text)
 
     def reset(self) -> None:
         """Forget everything: the next query starts a fresh session."""
-        if self._episode is not None:
-            self._episode.close()
-            self._episode = None
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
     def close(self) -> None:
         """End the session."""

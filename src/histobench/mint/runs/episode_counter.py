@@ -33,7 +33,7 @@ class Standing:
         return 100 * self.successes / self.done if self.done else None
 
 
-class Tally:
+class EpisodeCounter:
     """Counts episodes as they finish; safe between threads."""
 
     def __init__(self, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -33,7 +33,7 @@ class CellResult:
     kind: str
 
 
-class Episode:
+class CodeSession:
     """A stateful session; tools named at the start run in the host, in the thread that runs the cell.
 
     Threads of a cell may call tools at once; the host runs the calls one after the other.
@@ -85,7 +85,7 @@ class Episode:
             self._session.close()
             self._session = None
 
-    def __enter__(self) -> Episode:
+    def __enter__(self) -> CodeSession:
         return self
 
     def __exit__(self, *_: object) -> None:
