@@ -91,6 +91,7 @@ class ReaderVerdict:
     arm: str
     difference: float
     interval: Interval
+    asked: float  # share of cases in which the tool's prediction was asked for
 
     @property
     def beats(self) -> bool:
@@ -107,7 +108,14 @@ class ReaderVerdict:
             return f"{self.agent} beats the reader in arm {self.arm} ({size})."
         return (
             f"{self.agent} does not beat the reader in arm {self.arm} ({size}): it has added nothing to "
-            "what a logistic regression reads from the same numbers."
+            f"what a logistic regression reads from the same numbers.{self._silence}"
+        )
+
+    @property
+    def _silence(self) -> str:
+        """Who does not follow a tool that it never asked has not judged it."""
+        return (
+            "" if self.asked >= 0.5 else f" It asked for the tool's prediction in {self.asked:.0%} of cases."
         )
 
 
@@ -202,7 +210,8 @@ class Findings:
                 continue
             difference = self.difference("final", (agent, arm), (READER, arm))
             interval = percentile_interval(difference(self.counts), level=self._level)
-            verdicts.append(ReaderVerdict(agent, arm, float(difference(self.whole)[0]), interval))
+            asked = self._value(agent, arm, "asked") or 0.0
+            verdicts.append(ReaderVerdict(agent, arm, float(difference(self.whole)[0]), interval, asked))
         return verdicts
 
     def difference(
