@@ -94,7 +94,7 @@ def test_an_agent_that_does_not_beat_the_reader_is_told_so(
     assert main(["consult", "table", str(study.folder), *flags]) == 0
     printed = capsys.readouterr().out
     assert "small-model+native does not beat the reader in arm strong" in printed
-    assert "It asked for the tool's prediction in 0% of cases." in printed
+    assert "It asked for the tool's prediction in 0 % of cases." in printed
     sentences = ("usefulness", "the reader in arm", "caution")
     tables = [line for line in printed.splitlines() if not any(word in line for word in sentences)]
     assert max(map(len, tables)) <= 80

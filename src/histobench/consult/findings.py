@@ -115,7 +115,9 @@ class ReaderVerdict:
     def _silence(self) -> str:
         """Who does not follow a tool that it never asked has not judged it."""
         return (
-            "" if self.asked >= 0.5 else f" It asked for the tool's prediction in {self.asked:.0%} of cases."
+            ""
+            if self.asked >= 0.5
+            else f" It asked for the tool's prediction in {100 * self.asked:.0f} % of cases."
         )
 
 
