@@ -45,6 +45,8 @@ def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> 
         for encoder in plan.encoders:
             for preset in plan.presets:
                 spec = _evaluation(plan, entry, encoder, preset)
+                if not whole:  # where many evaluate, each computes the intervals of what it has evaluated
+                    spec["n_bootstrap"] = plan.n_bootstrap
                 needs = (features[encoder].id,)
                 units += [
                     Unit("evaluate", entry.name, encoder, {**spec, "task": task}, needs) for task in tasks

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.run_intervals import BootstrapSettings
+from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest, Options
@@ -14,6 +16,7 @@ from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.results.layout import stored_in
+from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.work.run_folder import RunFolder
 from histobench.roi.work.unit import Unit
 
@@ -33,7 +36,16 @@ def evaluate_units(
             folder.finish(unit, outcome="skipped", reason=done.skipped[task])
         else:
             told = "unchanged" if task in done.unchanged else "evaluated"
+            _write_intervals(unit, done.results_dir / task)
             folder.finish(unit, files=stored_in(done.results_dir / task), outcome=told)
+
+
+def _write_intervals(unit: Unit, place: Path) -> None:
+    """Intervals of what is stored at a place, where the unit is to compute them; who collects finds them."""
+    if "n_bootstrap" in unit.spec and results_files(place):
+        settings = BootstrapSettings(unit.spec["n_bootstrap"])
+        for _ in bootstrap_runs(load_runs(place), settings):  # what fails is told where they are collected
+            pass
 
 
 def evaluate_splits(
