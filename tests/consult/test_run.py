@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,23 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
+from histobench.cli.main import main
 from histobench.consult.answer import read_answer
 from histobench.consult.desk import MOST_CALLS, SPENT, Desk, desk_tools
+from histobench.consult.plays import read_played
 from histobench.consult.policies import POLICIES, PolicyAgent
 from histobench.consult.policy_models import PolicyModels
 from histobench.consult.study import Study
 from histobench.consult.task import ConsultTask
+from histobench.core import ray_cluster
+from histobench.mint import sandbox
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.state import Budget
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult
+from histobench.mint.runs import clusters
+from histobench.mint.runs.clusters import PlayPart
+from histobench.mint.runs.parted_run import PartedRun
+from histobench.mint.runs.play import no_display
 from histobench.mint.tools.base import ToolArgumentError
 
 
@@ -39,6 +48,35 @@ def records(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
             assert key not in found
             found[key] = record | {"reference": task["reference"]}
     return found
+
+
+@pytest.mark.slow
+def test_workers_together_play_what_one_process_plays(
+    study: Study, played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play_here(run: PartedRun, watch: Any, play: PlayPart) -> list[str]:
+        for number in range(run.parts):
+            assert play(run.file, number, no_display).outcome.complete
+        watch()
+        return []
+
+    monkeypatch.setattr(ray_cluster, "connect", lambda address: None)
+    monkeypatch.setattr(clusters, "play_on_ray", play_here)
+    monkeypatch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
+    arguments = ["--agent", "policy:measurements", "--arms", "none,strong,shuffled", "--cache", "none"]
+    command = ["consult", "run", str(study.folder), *arguments, "-o", str(tmp_path / "runs")]
+    assert main([*command, "--engine", "ray", "--workers", "3"]) == 0
+    folders = {path.name[:4] for path in (tmp_path / "runs" / "writers").glob("*of3-*")}
+    assert folders == {"1of3", "2of3", "3of3"}
+    alone = records(played / "policy-measurements")
+    assert records(tmp_path / "runs" / "writers") == alone
+    assert len(alone) == 3 * len(study.cases)
+    ours, theirs = (read_played(folder) for folder in (tmp_path / "runs", played))
+    for arm in ("none", "strong", "shuffled"):
+        assert set(ours["policy-measurements", arm][1]) == set(theirs["policy-measurements", arm][1])
+    assert main(command) == 0  # one process finds nothing left to do
+    assert records(tmp_path / "runs") == alone
+    assert main([*command, "--workers", "3"]) == 2
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ JOBS: Jobs = {
     "table": ("histobench.cli.consult_table", "accuracy, trust, contrasts and cost, with intervals"),
     "power": ("histobench.cli.consult_power", "how many cases the next study needs, from a pilot"),
     "compare": ("histobench.cli.consult_compare", "two agents on the same cases, paired"),
+    "part": ("histobench.cli.consult_part", "play one part of a run (what jobs on a cluster call)"),
 }
 
 

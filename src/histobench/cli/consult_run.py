@@ -13,10 +13,12 @@ Examples:
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from histobench.cli.engine_flags import add_workers_arguments, check_engine_flags
 from histobench.cli.flag_values import positive
 from histobench.cli.mint_run import (
     CALLS,
@@ -29,8 +31,12 @@ from histobench.cli.terminal import open_terminal
 
 if TYPE_CHECKING:
     from histobench.consult.run import Seat
+    from histobench.consult.study import Study
     from histobench.mint.runs.planned_cell import PlannedCell
+    from histobench.mint.runs.play import Display, Loaded, Played
     from histobench.mint.runs.run import RunOutcome
+    from histobench.mint.runs.writers import Writer
+    from histobench.mint.tasks.base import Task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,33 +76,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
     add_model_arguments(parser.add_argument_group("advanced: how the model writes"), max_tokens=800)
     add_provider_arguments(parser.add_argument_group("advanced: the provider"))
+    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Play the missing episodes and say how it went."""
     from histobench.cli.mint_summary import print_summary
 
+    if args.engine != "local":
+        return _run_elsewhere(args)
+    check_engine_flags(args)
     output, cells, outcome = play(args)
     print_summary(output, [cell.cell for cell in cells], outcome)
     return 0 if outcome.complete else INCOMPLETE
 
 
-def play(args: argparse.Namespace) -> tuple[Path, list[PlannedCell], RunOutcome]:
+def play(
+    args: argparse.Namespace, *, display: Display | None = None, writer: Writer | None = None
+) -> tuple[Path, list[PlannedCell], RunOutcome]:
     """Play the missing episodes: where they are, what was planned and what has come of it."""
     from histobench.cli.mint_progress import progress_display
-    from histobench.consult.run import check_arms, plan_cells, player_opener
-    from histobench.consult.study import RUNS, open_study
+    from histobench.consult.run import player_opener
     from histobench.mint.prompts.first_message import OwnWording
     from histobench.mint.runs.options import RunOptions
     from histobench.mint.runs.play import open_terms, play_cells
+    from histobench.mint.runs.writers import check_alone
 
     options = RunOptions.of(args)
-    study = open_study(args.study)
-    arms = check_arms(study, args.arms)
-    planned = plan_cells(study, arms, _seat(args), limit=args.limit)
+    study, planned, output = _planned(args)
     cells = [cell for cell, _ in planned]
-    output = Path(args.output) if args.output else study.folder / RUNS
-    terms = open_terms(options, output, cells)
+    if writer is None:
+        check_alone(output)
+    terms = open_terms(options, output, cells, writer)
     outcome = play_cells(
         planned,
         options,
@@ -106,9 +117,45 @@ def play(args: argparse.Namespace) -> tuple[Path, list[PlannedCell], RunOutcome]
         wording=OwnWording(),
         encyclopedia=None,
         withhold=[output, study.folder],
-        display=partial(progress_display, open_terminal(error=True)),
+        display=display or partial(progress_display, open_terminal(error=True)),
+        writer=writer,
     )
     return output, cells, outcome
+
+
+def play_part(file: Path, number: int, display: Display) -> Played:
+    """Play the part with this number, counted from 0, of a run that is shared out."""
+    from histobench.mint.runs.parted_run import open_part
+    from histobench.mint.runs.play import Played
+
+    with open_part(file, number) as (run, writer):
+        args = argparse.Namespace(**{**asdict(run.options), **run.more})
+        output, cells, outcome = play(args, display=display, writer=writer)
+    return Played(output, tuple(cells), outcome)
+
+
+def _run_elsewhere(args: argparse.Namespace) -> int:
+    """Have the parts of the run played by workers on other machines."""
+    from histobench.cli.mint_workers import share_out
+    from histobench.mint.runs.options import RunOptions
+
+    def load() -> Loaded:
+        _, planned, output = _planned(args)
+        return planned, output
+
+    more = {name: getattr(args, name) for name in ("arms", "pictures", "expert", "calls")}
+    more["study"] = str(Path(args.study).absolute())
+    return share_out(args, RunOptions.of(args), load, play_part, track="consult", more=more)
+
+
+def _planned(args: argparse.Namespace) -> tuple[Study, list[tuple[PlannedCell, list[Task]]], Path]:
+    """The study, the cells that are asked for with their cases, and the folder of the episodes."""
+    from histobench.consult.run import check_arms, plan_cells
+    from histobench.consult.study import RUNS, open_study
+
+    study = open_study(args.study)
+    planned = plan_cells(study, check_arms(study, args.arms), _seat(args), limit=args.limit)
+    return study, planned, Path(args.output) if args.output else study.folder / RUNS
 
 
 def _seat(args: argparse.Namespace) -> Seat:

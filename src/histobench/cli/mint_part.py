@@ -11,10 +11,14 @@ from __future__ import annotations
 import argparse
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from histobench.cli.mint_summary import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.cli.work import STOPPED
+
+if TYPE_CHECKING:
+    from histobench.mint.runs.clusters import PlayPart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play what is missing of the part."""
-    from histobench.cli.mint_progress import progress_display
     from histobench.mint.runs.parted_run import play_part
+
+    return run_part(args, play_part)
+
+
+def run_part(args: argparse.Namespace, play: PlayPart) -> int:
+    """Have a part played, to its end or to that of the job."""
+    from histobench.cli.mint_progress import progress_display
 
     signals = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -39,9 +49,7 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, stop)
     console = open_terminal(error=True)
     try:
-        outcome = play_part(
-            Path(args.file), args.number, lambda tally: progress_display(console, tally)
-        ).outcome
+        outcome = play(Path(args.file), args.number, lambda tally: progress_display(console, tally)).outcome
     except KeyboardInterrupt:
         say("stopped; what was finished is kept")
         return STOPPED

@@ -16,7 +16,7 @@ from histobench.consult.policies import KIND
 from histobench.consult.study import Study
 from histobench.consult.task import FAMILY, RECORD
 from histobench.core.errors import HistobenchError
-from histobench.mint.results.stored_episode import StoredEpisode, find_result_files, read_episodes
+from histobench.mint.results.stored_episode import EachOnce, StoredEpisode, find_result_files, read_episodes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -66,10 +66,11 @@ Played = dict[tuple[str, str], dict[int, dict[str, StoredEpisode]]]
 def read_played(folder: str | Path) -> Played:
     """Every finished episode of Consult below a folder, with the agents' names of the tables."""
     episodes: Played = defaultdict(lambda: defaultdict(dict))
+    once = EachOnce()
     for file in find_result_files(folder):
         found = _REPEAT.search(str(file.relative_to(folder) if file != Path(folder) else file.name))
         repeat = int(found[1]) if found else 1
-        for episode in read_episodes(file):
+        for episode in once.of(file, read_episodes(file)):
             if episode.cell.family != FAMILY:
                 continue
             record = _record(file, episode)

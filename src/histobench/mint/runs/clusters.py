@@ -12,7 +12,7 @@ from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.spec import OWN_KEY, PLAIN_HTTP, PROVIDERS
 from histobench.mint.runs.parted_run import PartedRun, play_part
-from histobench.mint.runs.play import no_display
+from histobench.mint.runs.play import Display, Played, no_display
 from histobench.mint.runs.writers import JOB
 
 #: How often Ray gives a part whose worker or node was lost to another.
@@ -23,13 +23,17 @@ PAUSE = 5.0
 ENVIRONMENT = (*(name for _, names in PROVIDERS.values() for name in names), OWN_KEY, PLAIN_HTTP)
 
 
-def submit(run: PartedRun, options: Mapping[str, str]) -> str:
-    """Queue an array with one task for each part; gives the job's number."""
+#: Plays a part of the run that a file describes; at the top of a module, so that workers find it.
+PlayPart = Callable[[Path, int, Display], Played]
+
+
+def submit(run: PartedRun, options: Mapping[str, str], *, track: str = "mint") -> str:
+    """Queue an array with one task for each part, `histobench TRACK part`; gives the job's number."""
     logs = run.folder.parent / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     job = slurm.submit_array(
         "agents",
-        ["mint", "part", str(run.file.absolute()), "$SLURM_ARRAY_TASK_ID"],
+        [track, "part", str(run.file.absolute()), "$SLURM_ARRAY_TASK_ID"],
         tasks=run.parts,
         options=options,
         script=run.file.with_suffix(".sh"),
@@ -39,14 +43,15 @@ def submit(run: PartedRun, options: Mapping[str, str]) -> str:
     return job
 
 
-def play_on_ray(run: PartedRun, watch: Callable[[], None]) -> list[str]:
+def play_on_ray(run: PartedRun, watch: Callable[[], None], play: PlayPart = play_part) -> list[str]:
     """Have all parts played by the cluster that `connect` found; gives what kept workers from going on."""
     import ray
 
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_play)
     waiting = [
-        task.remote(str(run.file.absolute()), number, os.getcwd(), environment) for number in range(run.parts)
+        task.remote(str(run.file.absolute()), number, os.getcwd(), environment, play)
+        for number in range(run.parts)
     ]
     problems: list[str] = []
     try:
@@ -67,12 +72,12 @@ def play_on_ray(run: PartedRun, watch: Callable[[], None]) -> list[str]:
     return problems
 
 
-def _play(file: str, number: int, place: str, environment: dict[str, str]) -> Sequence[str]:
+def _play(file: str, number: int, place: str, environment: dict[str, str], play: PlayPart) -> Sequence[str]:
     """What runs on a node."""
     os.chdir(place)
     os.environ.update(environment)
     try:
-        outcome = play_part(Path(file), number, no_display).outcome
+        outcome = play(Path(file), number, no_display).outcome
     except HistobenchError as error:
         return [str(error)]
     return [*outcome.problems, *([outcome.stopped] if outcome.stopped else [])]

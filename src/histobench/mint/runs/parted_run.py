@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from histobench.core import slurm
 from histobench.core.address import without_credentials
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
 from histobench.core.reading import read_note
-from histobench.mint.agents.spec import parse_agent
-from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_counter import EpisodeCounter
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.play import Display, Loaded, Played, load_cells, open_terms, play
-from histobench.mint.runs.request import plan_expert
 from histobench.mint.runs.run import RunOutcome, place_of
 from histobench.mint.runs.writers import (
     RUNS,
     Part,
+    Writer,
     check_alone,
     finished_by_writers,
     open_writer,
@@ -39,13 +39,17 @@ MOST_PARTS = slurm.MOST_TASKS
 
 @dataclass(frozen=True)
 class PartedRun:
-    """Options and the number of parts, in a file that every worker reads; `spent` are dollars of before."""
+    """Options and the number of parts, in a file that every worker reads; `spent` are dollars of before.
+
+    `more` is what a study of its own kind needs besides the options.
+    """
 
     file: Path
     options: RunOptions
     parts: int
     spent: float
     output: Path
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -59,14 +63,19 @@ def check_parts(parts: int) -> None:
         raise HistobenchError(f"`workers` must be a number from 1 to {MOST_PARTS}, not {parts}")
 
 
-def plan_parts(options: RunOptions, parts: int, cells: Loaded | None = None) -> PartedRun:
+def plan_parts(
+    options: RunOptions,
+    parts: int,
+    cells: Loaded | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> PartedRun:
     """Check everything that can be checked here, and write down what the workers need to know.
 
-    `cells` is what `load_cells` gave for these options, where that is known already.
+    `cells` are those of `load_cells` for these options, unless they are given.
     """
     check_parts(parts)
-    _check_portable(options)
     loaded, output = cells or load_cells(options)
+    _check_portable(options, [cell for cell, _ in loaded])
     check_alone(output)
     terms = open_terms(options, output, [cell for cell, _ in loaded])
     if terms.cache is not None:
@@ -78,8 +87,9 @@ def plan_parts(options: RunOptions, parts: int, cells: Loaded | None = None) -> 
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}.json"
     file = output / WRITERS / RUNS / name
     options = replace(options, output=str(output.absolute()))
-    write_json(file, {"options": asdict(options), "parts": parts, "spent": spent})
-    return PartedRun(file, options, parts, spent, output)
+    more = dict(more or {})
+    write_json(file, {"options": asdict(options), "parts": parts, "spent": spent, "more": more})
+    return PartedRun(file, options, parts, spent, output, more)
 
 
 def read_parts(file: Path) -> PartedRun:
@@ -89,18 +99,26 @@ def read_parts(file: Path) -> PartedRun:
         if note is None:
             raise ValueError("not such a file")
         options = RunOptions(**note["options"])
-        return PartedRun(file, options, int(note["parts"]), float(note["spent"]), file.parents[2])
+        parts, spent, more = int(note["parts"]), float(note["spent"]), dict(note.get("more", {}))
+        return PartedRun(file, options, parts, spent, file.parents[2], more)
     except (KeyError, TypeError, ValueError) as error:
         raise HistobenchError(f"{file} does not describe a run in parts ({error})") from error
 
 
 def play_part(file: Path, number: int, display: Display) -> Played:
     """Play the part with this number, counted from 0."""
+    with open_part(file, number) as (run, writer):
+        return play(run.options, display, writer=writer)
+
+
+@contextmanager
+def open_part(file: Path, number: int) -> Iterator[tuple[PartedRun, Writer]]:
+    """The run that a file describes, and the folder of whoever plays this part of it."""
     run = read_parts(file)
     if not 0 <= number < run.parts:
         raise HistobenchError(f"{file} has the parts 0 to {run.parts - 1}, not {number}")
     with open_writer(run.output, Part(number, run.parts), spent_before=run.spent) as writer:
-        return play(run.options, display, writer=writer)
+        yield run, writer
 
 
 def count(run: PartedRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> EpisodeCounter:
@@ -124,13 +142,12 @@ def outcome_of(run: PartedRun, counter: EpisodeCounter, problems: Sequence[str] 
     return RunOutcome(counter.standing(spent=spent), problems=tuple(problems))
 
 
-def _check_portable(options: RunOptions) -> None:
+def _check_portable(options: RunOptions, cells: Sequence[PlannedCell]) -> None:
     """What only makes sense in this process, or must not be written into a file."""
     if options.batch:
         raise HistobenchError("`batch` goes with `engine` local: a batch is the work of one process")
-    agent = parse_agent(options.agent or "local:")
-    expert = plan_expert(options.feedback, FeedbackKind(options.gt, "textual"))
-    asked = [agent, *([expert.spec] if expert is not None and expert.spec is not None else [])]
+    experts = [cell.expert.spec for cell in cells if cell.expert is not None]
+    asked = [*(cell.agent for cell in cells), *(spec for spec in experts if spec is not None)]
     for address in (server.base_url for spec in asked for server in spec.servers):
         if address and without_credentials(address) != address:
             raise HistobenchError(
