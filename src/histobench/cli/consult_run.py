@@ -13,7 +13,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -172,11 +172,12 @@ def _seat(args: argparse.Namespace) -> Seat:
     agent = parse_policy(args.agent) if is_policy else parse_agent(args.agent)
     name = args.name or (policy_name(agent) if is_policy else player_name(agent))
     expert = plan_expert(args.expert, FeedbackKind()) if args.expert else None
+    calls = args.calls or ("native" if is_policy else "text")
     return Seat(
         agent,
         check_model_name(name),
-        RunOptions.of(args).sampling,
-        calls=args.calls or ("native" if is_policy else "text"),
+        replace(RunOptions.of(args), calls=calls).sampling,
+        calls=calls,
         sees=args.pictures,
         expert=expert,
         expert_name=player_name(expert.spec, as_expert=True) if expert and expert.spec else NONE,
