@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from extract import Case, TimmEncoder, write_images
+from extract_cases import Case, TimmEncoder, write_images
 from torch import Tensor
 
 from histobench.roi.data.image import open_rgb
