@@ -64,11 +64,17 @@ class Worker:
         if self._stage is not None:
             self._stage.close()
             self._stage, self._staged = None, ()
-        if self._copies is not None:
+        if self._copies is not None and self._is_computed(self._copied):
+            self._copies.remove()
+            self._copies, self._copied = None, ""
+
+    def _is_computed(self, prepare: str) -> bool:
+        """Whether all shards of a dataset have an output; what cannot be read does not say so."""
+        try:
             self.folder.refresh()
-            if all(self.folder.state(shard.id) is not None for shard in self.folder.shards(self._copied)):
-                self._copies.remove()
-                self._copies, self._copied = None, ""
+            return all(self.folder.state(shard.id) is not None for shard in self.folder.shards(prepare))
+        except HistobenchError:
+            return False
 
     def _is_blocked(self, unit: Unit) -> bool:
         """Whether it waits for something that failed; the failure itself is told there."""
