@@ -12,9 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from histobench.roi.data.image_ref import ImageRef, digest, locate
+from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.loading import local_copies
+from histobench.roi.features.loading.job import DecodeJob, perform
 from histobench.roi.features.loading.local_copies import LocalCopies, copies_folder
 
 
@@ -155,3 +158,43 @@ def test_local_is_the_folder_of_the_job_or_of_the_machine(monkeypatch: pytest.Mo
         monkeypatch.setenv(name, folder)
         assert copies_folder("local") == Path(folder) / end
     assert copies_folder("/scratch") == Path("/scratch") / end
+
+
+@pytest.mark.parametrize("what", ["removed by another run", "damaged"])
+def test_an_image_is_read_where_it_is_when_its_copy_is_gone(tmp_path: Path, what: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (4, 8, 8, 3)).astype(np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    originals = [locate(str(tmp_path / f"{number}.png")) for number in range(4)]
+    images = {digest(ref.read()): ref for ref in originals}
+    copies = LocalCopies(str(tmp_path / "node"))
+    places = copies.refs(list(images), images)
+    if what == "damaged":
+        (copy,) = files(tmp_path / "node")
+        copy.write_bytes(bytes(copy.stat().st_size))
+    else:
+        other = LocalCopies(str(tmp_path / "node"))
+        other.refs(list(images), images)
+        other.remove()
+    row = np.zeros((4, 8, 8, 3), np.uint8)
+    transform = TransformSpec(resize=8, crop=8)
+    job = DecodeJob(0, 0, tuple(places.values()), tuple(places))
+    assert perform(job, [[row]], [transform]) == [None] * 4
+    np.testing.assert_array_equal(row, pixels)
+    again = copies.refs(list(images), images)
+    assert copies.reason == ""
+    if what != "damaged":  # the next unit has a copy again
+        assert {place.file for place in again.values()} == {str(files(tmp_path / "node")[0])}
+
+
+def test_only_copies_are_removed_after_days_without_use(
+    images: dict[bytes, ImageRef], tmp_path: Path
+) -> None:
+    LocalCopies(str(tmp_path / "node")).refs(list(images), images)
+    (copy,) = files(tmp_path / "node")
+    foreign = copy.with_name("thesis.txt")
+    foreign.write_text("years of work")
+    for path in (copy, foreign):
+        os.utime(path, (1, 1))
+    LocalCopies(str(tmp_path / "node"))
+    assert files(tmp_path / "node") == [foreign]

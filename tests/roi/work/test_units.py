@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,7 +30,7 @@ from histobench.roi.plan.run import run_plan
 from histobench.roi.plan.schema import Plan, read_plan
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.loop import work_through
-from histobench.roi.work.run_folder import RunFolder
+from histobench.roi.work.run_folder import RunFolder, read_lines
 from histobench.roi.work.status import status_of
 from histobench.roi.work.unit import Unit
 from histobench.roi.work.worker import Worker
@@ -332,3 +333,47 @@ def test_the_run_that_was_begun_last_is_the_latest(tmp_path: Path) -> None:
         latest = RunFolder.latest(tmp_path)
         assert latest is not None
         assert latest.path == begun.path
+
+
+def test_copies_of_a_dataset_that_others_finish_are_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = []
+
+    class Copies:
+        def __init__(self, stage: str) -> None:
+            self.stage, self.reason = stage, ""
+
+        def remove(self) -> None:
+            removed.append(self.stage)
+
+    class Folder:
+        finished: ClassVar[set[str]] = set()
+
+        def refresh(self) -> None: ...
+
+        def shards(self, prepare: str) -> list[Any]:
+            return [SimpleNamespace(id=f"{prepare}-{number}") for number in range(2)]
+
+        def state(self, unit: str) -> str | None:
+            return "done" if unit in self.finished else None
+
+    monkeypatch.setattr(local_copies, "LocalCopies", Copies)
+    folder = Folder()
+    worker = Worker(folder, Silent())  # type: ignore[arg-type]
+    for name in ("A", "B"):
+        worker._copies_of(SimpleNamespace(id=name, spec={"settings": {"stage": name}}))  # type: ignore[arg-type]
+        folder.finished.add(f"{name}-0")
+    folder.finished.update(("A-1",))  # by another worker, while this one was at B
+    worker.close()
+    assert removed == ["A"]
+    folder.finished.add("B-1")
+    worker.close()
+    assert removed == ["A", "B"]
+
+
+@pytest.mark.parametrize("line", ["null", "3", '"text"', "[]", "{}", "{"])
+def test_a_line_that_is_no_unit_is_told_in_one_sentence(tmp_path: Path, line: str) -> None:
+    (tmp_path / "units.jsonl").write_text(f"{line}\n")
+    with pytest.raises(HistobenchError, match="is no list of units"):
+        read_lines(tmp_path / "units.jsonl")

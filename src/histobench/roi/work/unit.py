@@ -54,6 +54,8 @@ class Unit:
     def from_line(cls, line: str) -> Unit:
         """What `as_line` gave."""
         values = parse_json(line)
+        if not isinstance(values, dict):
+            raise TypeError(f"a unit is an object, not {type(values).__name__}")
         name = values.pop("id", None)
         values["needs"] = tuple(values["needs"])
         unit = cls(**values)

@@ -32,9 +32,8 @@ class Worker:
         self._say = say
         self._stage: ShareStage | None = None
         self._staged: tuple[str, ...] = ()
-        #: Copies of a dataset's images on this machine, and which unit has prepared it.
-        self._copies: LocalCopies | None = None
-        self._copied = ""
+        #: The unit that has prepared a dataset -> copies of its images on this machine.
+        self._copies: dict[str, LocalCopies] = {}
 
     def perform(self, units: Sequence[Unit]) -> None:
         """Do the units of one batch; one that cannot be done has an output that says why."""
@@ -64,9 +63,9 @@ class Worker:
         if self._stage is not None:
             self._stage.close()
             self._stage, self._staged = None, ()
-        if self._copies is not None and self._is_computed(self._copied):
-            self._copies.remove()
-            self._copies, self._copied = None, ""
+        for prepare in list(self._copies):
+            if self._is_computed(prepare):
+                self._copies.pop(prepare).remove()
 
     def _is_computed(self, prepare: str) -> bool:
         """Whether all shards of a dataset have an output; what cannot be read does not say so."""
@@ -135,11 +134,11 @@ class Worker:
         from histobench.roi.features.loading.local_copies import LocalCopies
 
         stage = prepare.spec["settings"].get("stage")
-        if self._copied != prepare.id:
-            self._copies, self._copied = LocalCopies(stage) if stage else None, prepare.id
-            if self._copies is not None and self._copies.reason:
-                self._say(f"images are read where they are: {self._copies.reason}")
-        return self._copies
+        if stage and prepare.id not in self._copies:
+            self._copies[prepare.id] = copies = LocalCopies(stage)
+            if copies.reason:
+                self._say(f"images are read where they are: {copies.reason}")
+        return self._copies.get(prepare.id)
 
     def _output(self, name: str) -> dict[str, Any]:
         output = self.folder.output(name)

@@ -78,12 +78,9 @@ def _hashed(ref: ImageRef) -> Outcome:
 def _decoded(
     ref: ImageRef, key: bytes, rows: Sequence[NDArray[Any]], transforms: Sequence[Transform]
 ) -> Outcome:
-    try:
-        data = ref.read()
-    except OSError as error:
-        return Failure(reason_of(error, ref), lasting=False)
-    if digest(data) != key:
-        return Failure("the file changed while it was being used; run again", lasting=False)
+    data = _contents(ref, key)
+    if isinstance(data, Failure):
+        return data
     if len(rows) == 1 and keeps_pixels(transforms[0]) and decode_into(data, rows[0]):
         return None
     try:
@@ -95,6 +92,19 @@ def _decoded(
     for row, transform in zip(rows, transforms, strict=True):
         row[...] = _apply(transform, image)
     return None
+
+
+def _contents(ref: ImageRef, key: bytes) -> bytes | Failure:
+    """The bytes that were hashed; of a copy that is gone or damaged, those of the original."""
+    try:
+        data = ref.read()
+    except OSError as error:
+        failure = Failure(reason_of(error, ref), lasting=False)
+    else:
+        if digest(data) == key:
+            return data
+        failure = Failure("the file changed while it was being used; run again", lasting=False)
+    return _contents(ref.original, key) if ref.original is not None else failure
 
 
 def transformed(ref: ImageRef, transform: Transform) -> NDArray[Any] | None:

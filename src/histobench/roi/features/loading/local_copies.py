@@ -65,7 +65,7 @@ class LocalCopies:
         keys = list(places)
         path = self.folder / f"{hashlib.sha256(b''.join(keys)).hexdigest()}{_ENDING}"
         try:
-            if path not in self._used:
+            if path not in self._used or not path.exists():  # another run may have removed it
                 with exclusive(path.with_suffix(".lock")):
                     if not _is_intact(path, keys):
                         self._copy(path, keys, refs)
@@ -78,7 +78,7 @@ class LocalCopies:
         offset = 0
         for key, size in zip(keys, sizes or (), strict=False):
             if size:
-                places[key] = ImageRef(str(path), refs[key].name, offset, size)
+                places[key] = ImageRef(str(path), refs[key].name, offset, size, original=refs[key])
             offset += size
         return places
 
@@ -93,7 +93,7 @@ class LocalCopies:
         """The folder, for nobody else's eyes, without what was forgotten in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for folder in (self.folder.parent, self.folder):
-            if folder.stat().st_uid != os.getuid():
+            if folder.lstat().st_uid != os.getuid() or folder.is_symlink():
                 raise PermissionError(errno.EPERM, "it belongs to another user")
         self.folder.chmod(0o700)
         if is_shared(self.folder):
@@ -103,7 +103,7 @@ class LocalCopies:
             return
         for path in self.folder.iterdir():
             with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > KEPT:
+                if _is_ours(path.name) and time.time() - path.lstat().st_mtime > KEPT:
                     path.unlink()
 
     def _copy(self, path: Path, keys: Sequence[bytes], refs: Mapping[bytes, ImageRef]) -> None:
@@ -123,6 +123,11 @@ class LocalCopies:
             os.replace(temporary, path)  # not flushed: whoever finds it compares it with the hashes
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file is a copy, one that is being made, or the claim of whoever makes it."""
+    return name.endswith((_ENDING, ".lock")) or (name.startswith(".") and f"{_ENDING}." in name)
 
 
 def _contents(keys: Sequence[bytes], refs: Mapping[bytes, ImageRef]) -> Iterator[bytes]:
