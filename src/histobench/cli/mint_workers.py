@@ -67,8 +67,8 @@ def share_out(
             f"job {job}: {run.parts} tasks play {before.total - before.done} episodes; "
             f"logs in {output}/writers/logs"
         )
-        folder = args.study if track == "consult" else output
-        say(f"histobench {track} table {folder} shows what is finished, also while they play")
+        study = "" if track == "mint" else f"{args.study} --runs "
+        say(f"histobench {track} table {study}{output} shows what is finished, also while they play")
         return 0
     console = open_terminal(error=True)
     with progress_display(console, tally) as show:

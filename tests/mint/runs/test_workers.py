@@ -259,3 +259,12 @@ def test_what_cannot_go_to_other_machines_is_refused_before_anything_is_written(
         plan_parts(RunOptions(output=str(tmp_path / "out"), **changed), 2)  # type: ignore[arg-type]
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_no_key_is_written_down_for_the_workers_not_even_of_an_expert_that_no_cell_asks(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    expert = "openai:E@http://me:hunter2@host/v1"
+    with pytest.raises(HistobenchError, match="not written down for other machines"):
+        plan_parts(options, 2, more={"expert": expert})
+    assert not [path for path in tmp_path.rglob("*.json") if "hunter2" in path.read_text()]

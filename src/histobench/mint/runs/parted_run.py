@@ -15,6 +15,7 @@ from histobench.core.address import without_credentials
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
 from histobench.core.reading import read_note
+from histobench.mint.agents.spec import parse_agent
 from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_counter import EpisodeCounter
@@ -75,7 +76,8 @@ def plan_parts(
     """
     check_parts(parts)
     loaded, output = cells or load_cells(options)
-    _check_portable(options, [cell for cell, _ in loaded])
+    more = dict(more or {})
+    _check_portable(options, [cell for cell, _ in loaded], more.get("expert"))
     check_alone(output)
     terms = open_terms(options, output, [cell for cell, _ in loaded])
     if terms.cache is not None:
@@ -87,7 +89,6 @@ def plan_parts(
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}.json"
     file = output / WRITERS / RUNS / name
     options = replace(options, output=str(output.absolute()))
-    more = dict(more or {})
     write_json(file, {"options": asdict(options), "parts": parts, "spent": spent, "more": more})
     return PartedRun(file, options, parts, spent, output, more)
 
@@ -142,12 +143,17 @@ def outcome_of(run: PartedRun, counter: EpisodeCounter, problems: Sequence[str] 
     return RunOutcome(counter.standing(spent=spent), problems=tuple(problems))
 
 
-def _check_portable(options: RunOptions, cells: Sequence[PlannedCell]) -> None:
-    """What only makes sense in this process, or must not be written into a file."""
+def _check_portable(options: RunOptions, cells: Sequence[PlannedCell], expert: str | None) -> None:
+    """What only makes sense in this process, or must not be written into a file.
+
+    `expert` is one that is written down whether a cell has it or not.
+    """
     if options.batch:
         raise HistobenchError("`batch` goes with `engine` local: a batch is the work of one process")
     experts = [cell.expert.spec for cell in cells if cell.expert is not None]
     asked = [*(cell.agent for cell in cells), *(spec for spec in experts if spec is not None)]
+    if expert:
+        asked.append(parse_agent(expert))
     for address in (server.base_url for spec in asked for server in spec.servers):
         if address and without_credentials(address) != address:
             raise HistobenchError(
