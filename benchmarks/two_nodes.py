@@ -16,6 +16,8 @@ from pathlib import Path
 
 #: No command may take longer; a hang is a failure.
 LIMIT = 600.0
+#: Where a munged that was started here says which process it is.
+MUNGED = Path("/run/munge/munged.pid")
 
 
 def command(plan: Path, *more: str) -> list[str]:
@@ -168,6 +170,7 @@ class SlurmCluster:
         self.flags = ("--engine", "slurm", "--slurm", "tasks=2")
         self._log = folder / "drivers.log"
         self._daemons: list[int] = []
+        self._munged = 0  # where it was not running before
 
     @staticmethod
     def missing() -> str:
@@ -189,7 +192,10 @@ class SlurmCluster:
         if subprocess.run(["munge", "-n"], capture_output=True, timeout=30).returncode != 0:
             Path("/run/munge").mkdir(exist_ok=True)
             shutil.chown("/run/munge", "munge", "munge")
+            MUNGED.unlink(missing_ok=True)
             self._run("runuser", "-u", "munge", "--", "munged")
+            wait_for(lambda: MUNGED.is_file() and bool(MUNGED.read_text()), LIMIT, "munged does not start")
+            self._munged = int(MUNGED.read_text())
         self._daemon("ctld", "slurmctld")
         for node in ("n1", "n2"):
             self._daemon(f"slurmd.{node}", "slurmd", "-N", node)
@@ -204,6 +210,8 @@ class SlurmCluster:
         for pid in self._daemons:  # one may still wait for a job that is gone
             if "slurm" in _line(pid):
                 kill(pid)
+        if self._munged and "munged" in _line(self._munged):
+            os.kill(self._munged, signal.SIGTERM)  # it has a socket to tidy up
 
     def submit(self, plan: Path) -> None:
         """Have the jobs queued."""
