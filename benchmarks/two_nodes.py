@@ -167,7 +167,8 @@ class SlurmCluster:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder / "slurm"
         self.environment = {**environment, "SLURM_CONF": str(self._folder / "slurm.conf")}
-        self.flags = ("--engine", "slurm", "--slurm", "tasks=2")
+        # Images are copied first, which must not change a byte either.
+        self.flags = ("--engine", "slurm", "--slurm", "tasks=2", "--stage", str(folder / "node"))
         self._log = folder / "drivers.log"
         self._daemons: list[int] = []
         self._munged = 0  # where it was not running before

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from histobench.mint.sandbox import active_backend
+from histobench.roi.work.status import status_of
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +68,9 @@ def test_two_nodes_that_are_killed_at_random_give_the_bytes_of_one_process(
     finally:
         made.stop()
     assert clusters.differences(local, tmp_path / "results") == []
+    if engine == "slurm":  # there the images were copied first
+        assert not status_of(tmp_path / "results").not_staged
+        assert (tmp_path / "node").is_dir()
     assert sandbox == "none" or played == sorted(QUESTIONS)
 
 
