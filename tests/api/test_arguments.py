@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from PIL import Image
 
 import histobench as hb
 from histobench.api.features import TemporaryResults
+from histobench.api.validation import label_array
+from histobench.core.parameters import InvalidParameterError, positive_number
 from histobench.roi.data.columns import CSV_COLUMNS, FRAME_COLUMNS
 from histobench.roi.data.sites import SITE_COLUMNS
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -370,3 +373,51 @@ def test_opened_results_stay_where_they_were(
     opened = hb.open_results(bench.folder.name)
     monkeypatch.chdir(tmp_path)
     pd.testing.assert_frame_equal(opened.predictions("one", "KNN"), bench.predictions("one", "KNN"))
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_iter", 0),
+        ("batch_size", 0),
+        ("precision", "fp8"),
+        ("on_bad_image", "ignore"),
+        ("device", 0),
+        ("presets", ["nope"]),
+        ("no_cache", "perhaps"),
+    ],
+)
+def test_a_refused_setting_of_a_run_is_a_value_error_whatever_the_data_came_as(
+    tmp_path: Path, as_frame: bool, name: str, value: Any
+) -> None:
+    rows = []
+    for row, (split, label) in enumerate(itertools.product(("train", "test"), "ab")):
+        Image.new("RGB", (8, 8), (row, 0, 0)).save(tmp_path / f"{row}.png")
+        rows.append((str(tmp_path / f"{row}.png"), label, split))
+    frame = pd.DataFrame(rows, columns=["image_path", "label", "split"])
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    source = frame if as_frame else tmp_path / "data.csv"
+    with pytest.raises(ValueError, match=name.removesuffix("s")) as refused:
+        hb.run(source, "random-vit", tasks="KNN", results=tmp_path / "results", **{name: value})
+    assert isinstance(refused.value, hb.HistobenchError)
+    assert not str(refused.value).startswith("histobench.run")
+
+
+def test_missing_values_of_pandas_are_told_as_missing(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"image_path": ["a.png", None], "label": ["x", "y"], "split": ["train", "test"]})
+    with pytest.raises(hb.HistobenchError, match="row 1 of the DataFrame has no image_path"):
+        hb.load_dataset(frame.convert_dtypes())
+    odd = frame.fillna("b.png").set_index(pd.Index([pd.NA, 1], dtype=object))
+    assert hb.load_dataset(odd).classes == ("x", "y")
+
+
+def test_numbers_beyond_all_floats_are_refused() -> None:
+    with pytest.raises(InvalidParameterError, match="alpha: expected a finite number above 0"):
+        positive_number(10**400, "alpha")
+
+
+def test_labels_may_be_tensors_of_one_number_each() -> None:
+    torch = pytest.importorskip("torch")
+    labels = [torch.tensor(number) for number in (3, 1, 3)]
+    assert label_array(labels, "train_labels", 3).tolist() == [3, 1, 3]

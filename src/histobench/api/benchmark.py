@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from histobench.api.dataset import Dataset
     from histobench.api.plots import Plots
     from histobench.roi.comparison.comparison import Comparison
+    from histobench.roi.plan.schema import Plan
     from histobench.roi.results.stored_run import StoredRun
 
 
@@ -48,7 +49,6 @@ def run(
     """
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.plan.benchmark import run_benchmark
-    from histobench.roi.plan.schema import plan_from
     from histobench.roi.work.engines.engine import Display
 
     values: dict[str, Any] = {"encoders": _encoder_names(encoders)}
@@ -67,7 +67,7 @@ def run(
         tables = [item.table for item in several if not isinstance(item, str) and item.table is not None]
         for table in tables:
             told.enter_context(table.told_in_rows("data"))
-        plan = plan_from(values, where="histobench.run", base=Path("."))
+        plan = _plan(values)
         done = run_benchmark(plan, display=Display(progress=ProgressBar()))
         left_out: dict[str, str] = {}
         for missing in (*done.outcome.failures, *done.outcome.skipped):
@@ -82,6 +82,18 @@ def run(
                 next((f"{job}: {reason}" for job, reason in left_out.items()), "there was nothing to do")
             )
     return replace(open_results(plan.results), left_out=left_out)
+
+
+def _plan(values: dict[str, Any]) -> Plan:
+    """The plan of a run; what is wrong with it is wrong with a parameter."""
+    from histobench.api.encoder import device_text
+    from histobench.roi.plan.schema import plan_from
+
+    where = "histobench.run"
+    try:
+        return plan_from({**values, "device": device_text(values.get("device"))}, where=where, base=Path("."))
+    except HistobenchError as error:
+        raise InvalidParameterError(str(error).removeprefix(f"{where}: ")) from error
 
 
 def _datasets(data: Any) -> list[Dataset | str]:

@@ -6,14 +6,22 @@ import html
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.parameters import InvalidParameterError, file_path, shares, text, texts, whole_number
+from histobench.core.parameters import (
+    InvalidParameterError,
+    file_path,
+    renamed,
+    shares,
+    text,
+    texts,
+    whole_number,
+)
 from histobench.core.plain_name import check_plain_name
 
 #: Problems of a DataFrame that are spelled out.
@@ -150,7 +158,7 @@ def load_dataset(
     place = str(table.path) if table else _place(file_path(source, "source"))
     classes_file = None if classes is None else str(file_path(classes, "classes").expanduser().absolute())
     reading_from = DatasetSource(place, classes_file=classes_file, site_columns=columns, seed=seed, **given)
-    with table.told_in_rows("source") if table else nullcontext(), _told_in_parameters():
+    with table.told_in_rows("source") if table else nullcontext(), renamed(class2id_txt="classes"):
         reading = reading_from.read()
     if table:
         reading = table.reading_in_rows(reading)
@@ -160,15 +168,6 @@ def load_dataset(
     noted = {"source": place, "class2id": classes_file, "site_columns": list(columns) or None, **given}
     known = {key: value for key, value in noted.items() if value is not None}
     return Dataset(reading, known, None if split is None else seed, table)
-
-
-@contextmanager
-def _told_in_parameters() -> Iterator[None]:
-    """The class map, which files and flags call otherwise, is `classes` here."""
-    try:
-        yield
-    except HistobenchError as error:
-        raise HistobenchError(str(error).replace("`class2id_txt`", "`classes`")) from None
 
 
 def _place(source: Path) -> str:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from histobench.api.validation import is_missing
 from histobench.core.errors import HistobenchError
+from histobench.core.parameters import retold
 from histobench.roi.data.columns import FRAME_COLUMNS
 
 if TYPE_CHECKING:
@@ -45,7 +47,9 @@ class FrameTable:
             yield
         except HistobenchError as error:
             told = self.in_rows(str(error))
-            raise HistobenchError(f"{parameter}: {told}" if told != str(error) else told) from None
+            if told == str(error):
+                raise
+            raise retold(error, f"{parameter}: {told}") from None
 
     def reading_in_rows(self, reading: Reading) -> Reading:
         """What was read, every image and problem with its row as its origin."""
@@ -140,7 +144,9 @@ def _has(frame: pd.DataFrame) -> str:
 def _row_names(index: pd.Index[Any]) -> list[str]:
     """What each row is called: its position, and its index where that says something else."""
     return [
-        f"row {row} of the DataFrame" if label == row else f"row {row} (index {label!r}) of the DataFrame"
+        f"row {row} of the DataFrame"
+        if isinstance(label, int) and label == row
+        else f"row {row} (index {label!r}) of the DataFrame"
         for row, label in enumerate(index.tolist())
     ]
 
@@ -162,7 +168,7 @@ def _paths(values: list[Any], names: Sequence[str]) -> list[str]:
     for value, row in zip(values, names, strict=True):
         if isinstance(value, str | os.PathLike):
             found.append(str(Path(value).expanduser().absolute()))
-        elif value is not None and value == value:  # NaN is not itself
+        elif not is_missing(value):
             raise HistobenchError(f"source: {row}: image_path: expected a path, found {_shown(value)}")
         if not isinstance(value, os.PathLike) and not (isinstance(value, str) and value.strip()):
             missing.append(row)

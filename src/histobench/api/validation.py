@@ -132,10 +132,14 @@ def check_scale(array: NDArray[Any], name: str) -> None:
 def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
     """Labels [count] as int64 or texts; whole floats are whole numbers, anything missing is refused."""
     array = as_array(value, name, as_given=True)
+    # Perhaps a list of tensors with one number each.
+    if array.dtype.kind == "O" and isinstance(value, list | tuple):
+        for place, item in np.ndenumerate(array):
+            array[place] = _single(item)
     if array.shape != (count,):
         raise InvalidParameterError(f"{name}: expected {count} labels, found shape {array.shape}")
     if array.dtype.kind in "OfT":
-        missing = sum(_is_missing(item) for item in array.tolist())
+        missing = sum(is_missing(item) for item in array.tolist())
         if missing:
             raise InvalidParameterError(f"{name}: {missing} of {count} labels are missing")
     if array.dtype.kind in "OT":
@@ -165,7 +169,7 @@ def group_names(value: Any, name: str, count: int) -> tuple[str, ...]:
             f"{name}: expected {count} names, one for each test image, found {_described(value, array)}"
         )
     items = array.tolist()
-    missing = sum(_is_missing(item) for item in items)
+    missing = sum(is_missing(item) for item in items)
     if missing:
         raise InvalidParameterError(f"{name}: {missing} of {count} are missing")
     return tuple(_checked_texts(np.array([str(item) for item in items]), name).tolist())
@@ -300,7 +304,12 @@ def _name(classes: tuple[str, ...], label: int) -> str:
     return repr(classes[label]) if label < len(classes) else str(label)
 
 
-def _is_missing(item: Any) -> bool:
+def _single(item: Any) -> Any:
+    """The number in an array or tensor of no dimensions; anything else as it is."""
+    return item.item() if getattr(item, "ndim", None) == 0 and hasattr(item, "item") else item
+
+
+def is_missing(item: Any) -> bool:
     """None, NaN, or what pandas puts where nothing is."""
     return (
         item is None
@@ -311,7 +320,7 @@ def _is_missing(item: Any) -> bool:
 
 def _numbers(array: NDArray[Any]) -> NDArray[Any]:
     """Objects [n, d] that are all numbers, or missing, as numbers; others as they are."""
-    plain = [np.nan if _is_missing(item) else item for item in array.flat]
+    plain = [np.nan if is_missing(item) else item for item in array.flat]
     if all(isinstance(item, Real) and not isinstance(item, bool) for item in plain):
         return np.array(plain, np.float64).reshape(array.shape)
     return array

@@ -47,7 +47,10 @@ def whole_numbers(value: Any, name: str, *, least: int) -> tuple[int, ...]:
 
 def positive_number(value: Any, name: str, *, finite: bool = True) -> float:
     """The value as a float above 0."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number beyond all floats
+        number = math.inf if value > 0 else math.nan
     if not number > 0 or (finite and number == math.inf):
         raise _refused(name, f"a {'finite ' if finite else ''}number above 0", value)
     return number
@@ -164,7 +167,12 @@ def renamed(**names: str) -> Iterator[None]:
             said = said.replace(f"`{below}`", f"`{here}`")
         if said == str(error):
             raise
-        raise HistobenchError(said) from error
+        raise retold(error, said) from error
+
+
+def retold(error: HistobenchError, said: str) -> HistobenchError:
+    """The error in other words; a value that was refused stays one."""
+    return (InvalidParameterError if isinstance(error, InvalidParameterError) else HistobenchError)(said)
 
 
 def _is_single(value: Any) -> bool:
