@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from histobench.core.parameters import (
+    InvalidParameterError,
+    file_path,
+    folder_path,
+    text,
+    texts,
+    whole_number,
+)
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.outcome import EpisodeOutcome
 from histobench.mint.results.tables.groups import group_rows
@@ -114,25 +123,32 @@ def run(agent: str = "local:", tasks: str | Iterable[str] = "quickstart", **opti
     options : whatever `histobench mint run` has as a flag, with underscores: limit, repeat, calls,
         feedback, output, data, concurrency, max_cost, temperature, ...
     """
-    values = {**options, "agent": agent, "tasks": _joined(tasks)}
+    values = {**options, "agent": text(agent, "agent"), "tasks": ",".join(texts(tasks, "tasks"))}
     if "k" in values:
-        values["k"] = _joined(values["k"])
+        values["k"] = _budgets(values["k"])
     for name in ("output", "data", "config", "prices", "prompts_dir", "cache"):
-        if isinstance(values.get(name), Path):
-            values[name] = str(values[name])
+        if isinstance(values.get(name), os.PathLike):
+            values[name] = os.fspath(values[name])
     unknown = sorted(set(values) - set(RunOptions.__dataclass_fields__))
     if unknown:
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}")
-    played = play(RunOptions(**values), no_display)
+    chosen = RunOptions(**values)
+    if chosen.output is not None:
+        folder_path(chosen.output, "output")
+    played = play(chosen, no_display)
     return AgentRuns(played.output, played.outcome)
 
 
 def open_runs(folder: str | Path) -> AgentRuns:
     """Runs that are there already: a folder of results, recordings, or a table of outcomes."""
-    return AgentRuns(folder)
+    return AgentRuns(file_path(folder, "folder"))
 
 
-def _joined(value: str | int | Iterable[str | int]) -> str:
-    if isinstance(value, str | int):
-        return str(value)
-    return ",".join(str(item) for item in value)
+def _budgets(k: Any) -> str:
+    """The largest numbers of actions as the command line writes them."""
+    several = list(k) if isinstance(k, Iterable) and not isinstance(k, str | bytes | Mapping) else [k]
+    if not several:
+        raise InvalidParameterError("k: give at least one number")
+    return ",".join(
+        each if isinstance(each, str) else str(whole_number(each, "k", least=1)) for each in several
+    )

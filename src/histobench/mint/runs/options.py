@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.agents.completion import Sampling
+from histobench.core.parameters import InvalidParameterError, flag, one_of, text
+from histobench.mint.agents.completion import ReasoningHistory, Sampling
 from histobench.mint.agents.hosts import Balance
+from histobench.mint.configs.cell import CALLS
 from histobench.mint.envs.grammar import ACTION_GRAMMAR, SOLUTION_GRAMMAR
 from histobench.mint.feedback.kind import Form
 
@@ -34,7 +39,7 @@ class RunOptions:
     top_p: float | None = None
     seed: int | None = None
     reasoning_effort: str | None = None
-    reasoning_history: str = "provider"
+    reasoning_history: ReasoningHistory = "provider"
     constrain: bool = False
     name: str | None = None
     config: str | None = None
@@ -61,6 +66,9 @@ class RunOptions:
         return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            object.__setattr__(self, name, _of_kind(getattr(self, name), f"`{name}`", kind))
+        one_of(self.calls, "`calls`", CALLS)
         for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise HistobenchError(f"`{name}` must be at least 1, not {value}")
@@ -83,8 +91,30 @@ class RunOptions:
             top_p=self.top_p,
             seed=self.seed,
             reasoning_effort=self.reasoning_effort,
-            reasoning_history=self.reasoning_history,  # type: ignore[arg-type]
+            reasoning_history=self.reasoning_history,
             grammar=ACTION_GRAMMAR if in_tags else None,
             last_grammar=SOLUTION_GRAMMAR if in_tags else None,
             must_call=self.constrain and not in_tags,
         )
+
+
+def _of_kind(value: Any, name: str, kind: Any) -> Any:
+    """The value, if it is of the kind that the option is declared with; NumPy's numbers become Python's.
+
+    Options end up in names of folders and in files of settings, so that another kind would do harm there.
+    """
+    kinds = get_args(kind) if get_origin(kind) is not Literal else ()
+    if value is None and NoneType in kinds:
+        return None
+    kind = next((each for each in kinds if each is not NoneType), kind)
+    if get_origin(kind) is Literal:
+        return one_of(value, name, get_args(kind))
+    if kind is bool:
+        return flag(value, name)
+    if kind is str:
+        return text(value, name)
+    if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
+        raise InvalidParameterError(
+            f"{name}: expected a {'whole ' if kind is int else ''}number, found {value!r}"
+        )
+    return value if type(value) is int else kind(value)
