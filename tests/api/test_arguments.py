@@ -219,6 +219,7 @@ def test_the_names_of_columns_stand_in_the_docs() -> None:
         ({"tasks": 3}, "^tasks: expected a text"),
         ({"tasks": "Prot"}, "unknown task 'Prot'; did you mean Proto"),
         ({"results": None}, "^results: expected a path"),
+        ({"datasets": ["other"]}, "^datasets: these are `data` here"),
     ],
 )
 def test_a_run_names_the_parameter_that_is_wrong(frame: pd.DataFrame, given: Any, message: str) -> None:
@@ -253,6 +254,7 @@ def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
         (lambda b: b.plot.few_shot(dataset="foo"), "^dataset: .*known: data"),
         (lambda b: b.plot.leaderboard(task="KNN", dataset="x"), "of the dataset 'x' here; known: data"),
         (lambda b: b.plot.confusion("oen", "KNN"), "no results of the encoder 'oen' here; did you mean one"),
+        (lambda b: b.plot.confusion("one", "KNN", normalise="no"), "^normalise: expected True or False"),
         (lambda b: b.plot.embedding("oen"), "no results of the encoder 'oen' here; did you mean one"),
         (lambda b: b.plot.embedding("one", split="tst"), "^split 'tst' is unknown; did you mean test"),
         (lambda b: b.plot.embedding("one"), "hb.run keeps them there"),

@@ -45,7 +45,14 @@ def _value(**changed: Any) -> float:
 
 SETS = FeatureSets({"train": _features(slice(0, 40), "train"), "test": _features(slice(40, 60), "test")})
 RAGGED = [[1.0, 2.0], [1.0]]
+COLUMNS = list("abcdefgh")
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "columns in another order": (
+        {"train": pd.DataFrame(X[:40], columns=COLUMNS), "test": pd.DataFrame(X[40:], columns=COLUMNS[::-1])},
+        "test: column 0 is 'h', but 'a' in train; give both the same columns in the same order",
+    ),
+    "empty groups": ({"groups": ["a", "", " ", "b"] * 5}, "groups: 10 of 20 are missing"),
+    "empty labels": ({"test_labels": np.array(["0", "", "1", "2"] * 5)}, "test_labels: 5 of 20 labels"),
     "no neighbours": ({"n_neighbors": 0}, "`n_neighbors`: expected a whole number of at least 1, found 0"),
     "neighbours as text": ({"n_neighbors": "5"}, "`n_neighbors`: expected a whole number of at least 1"),
     "neighbours in parts": ({"n_neighbors": 2.5}, "`n_neighbors`: .* found 2.5"),

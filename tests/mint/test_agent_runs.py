@@ -80,13 +80,13 @@ def test_a_wrong_option_is_named_as_python_spells_it(tmp_path: Path) -> None:
 def test_an_option_of_another_kind_is_refused_before_anything_is_written(
     given: dict[str, object], said: str, tmp_path: Path
 ) -> None:
-    options: dict[str, object] = {
+    options: dict[str, Any] = {
         "agent": "openai:m@http://127.0.0.1:9/v1",
         "output": tmp_path / "out",
         **given,
     }
     with pytest.raises(HistobenchError) as refused:
-        hb.mint.run(**options)  # type: ignore[arg-type]
+        hb.mint.run(**options)
     assert str(refused.value).startswith(said)
     assert not list(tmp_path.iterdir())
 

@@ -51,6 +51,8 @@ def run(
     from histobench.roi.plan.benchmark import run_benchmark
     from histobench.roi.work.engines.engine import Display
 
+    if "datasets" in settings:
+        raise InvalidParameterError("datasets: these are `data` here; give all of them there, as a list")
     values: dict[str, Any] = {"encoders": _encoder_names(encoders)}
     if tasks is not None:
         values["tasks"] = texts(tasks, "tasks")

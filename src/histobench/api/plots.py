@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.parameters import InvalidParameterError, one_of, text
+from histobench.core.parameters import InvalidParameterError, flag, one_of, text
 from histobench.roi.task_catalogue import FEW_SHOT
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Plots:
         ax: Any = None,
     ) -> Any:
         """True classes against predicted ones, as shares of the true class (or counts)."""
+        normalise = flag(normalise, "normalise")
         found = self._bench.one(encoder, task, dataset=dataset, setting=setting, preset=preset)
         stored = found.predictions
         count = len(stored.classes)

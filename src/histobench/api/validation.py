@@ -62,6 +62,7 @@ def checked_parts(given: list[Given], *, metadata: Mapping[str, Any]) -> Parts:
     Labels beside arrays may be whole numbers or texts of any kind: they are numbered in their order, as
     scikit-learn does. Beside a split that has classes of its own they are its class ids or names.
     """
+    _same_columns([part for part in given if part.is_array])
     rows = {part.split: _features_of(part) for part in given if part.is_array}
     labels = {
         part.split: label_array(part.labels, part.labels_name, len(rows[part.split]))
@@ -138,7 +139,7 @@ def label_array(value: Any, name: str, count: int) -> NDArray[Any]:
             array[place] = _single(item)
     if array.shape != (count,):
         raise InvalidParameterError(f"{name}: expected {count} labels, found shape {array.shape}")
-    if array.dtype.kind in "OfT":
+    if array.dtype.kind in "OfTU":
         missing = sum(is_missing(item) for item in array.tolist())
         if missing:
             raise InvalidParameterError(f"{name}: {missing} of {count} labels are missing")
@@ -201,10 +202,35 @@ def as_array(value: Any, name: str, *, as_given: bool = False) -> NDArray[Any]:
 
 
 def _features_of(part: Given) -> NDArray[np.float32]:
-    rows = feature_array(part.features, "val[0]" if part.split == "val" else part.split)
+    rows = feature_array(part.features, _features_name(part))
     if part.labels is None:
         raise InvalidParameterError(f"{part.labels_name} is missing: arrays of features need their labels")
     return rows
+
+
+def _same_columns(given: list[Given]) -> None:
+    """Refuse tables whose columns are called otherwise or stand in another order, as scikit-learn does."""
+    named = [(part, names) for part in given if (names := _column_names(part.features)) is not None]
+    for part, names in named[1:]:
+        first, expected = named[0]
+        if len(names) == len(expected) and names != expected:
+            place = next(place for place, name in enumerate(names) if name != expected[place])
+            raise InvalidParameterError(
+                f"{_features_name(part)}: column {place} is {names[place]!r}, but {expected[place]!r} in "
+                f"{_features_name(first)}; give both the same columns in the same order"
+            )
+
+
+def _column_names(features: Any) -> list[str] | None:
+    """The names of the columns of a table; None for arrays, and where they are only numbered."""
+    names = getattr(features, "column_names", None)  # Arrow; its `columns` are the values
+    if names is None and hasattr(features, "columns") and hasattr(features, "shape"):
+        names = list(features.columns)
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def _features_name(part: Given) -> str:
+    return "val[0]" if part.split == "val" else part.split
 
 
 def _no_labels_beside(part: Given) -> None:
@@ -310,9 +336,10 @@ def _single(item: Any) -> Any:
 
 
 def is_missing(item: Any) -> bool:
-    """None, NaN, or what pandas puts where nothing is."""
+    """None, NaN, an empty text, or what pandas puts where nothing is."""
     return (
         item is None
+        or (isinstance(item, str) and not item.strip())
         or type(item).__name__ in ("NAType", "NaTType")
         or (isinstance(item, float) and item != item)
     )
