@@ -227,6 +227,14 @@ def test_a_run_names_the_parameter_that_is_wrong(frame: pd.DataFrame, given: Any
         hb.run(**{"data": frame, "encoders": "tiny-vl", "tasks": "proto", **given})
 
 
+@pytest.mark.parametrize("ask", [hb.run, hb.extract])
+def test_a_dataframe_is_called_as_the_parameter_that_held_it(frame: pd.DataFrame, ask: Any) -> None:
+    with pytest.raises(hb.HistobenchError, match=r"^data: the DataFrame has no split column"):
+        ask(frame.drop(columns="split"), "tiny-vl")
+    with pytest.raises(hb.HistobenchError, match=r"^data: the DataFrame has no column 'label'"):
+        ask(frame.drop(columns="label"), "tiny-vl")
+
+
 def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:

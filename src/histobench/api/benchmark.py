@@ -19,6 +19,7 @@ from histobench.core.parameters import (
     file_path,
     folder_path,
     positive_number,
+    renamed,
     text,
     texts,
 )
@@ -114,7 +115,8 @@ def _datasets(data: Any) -> list[Dataset | str]:
         if isinstance(item, str | os.PathLike):
             found.append(str(file_path(item, "data")))
         else:
-            found.append(item if isinstance(item, Dataset) else load_dataset(item))
+            with renamed(source="data"):
+                found.append(item if isinstance(item, Dataset) else load_dataset(item))
     if not found:
         raise InvalidParameterError("data: give at least one dataset")
     return found

@@ -159,7 +159,8 @@ def extract(
     folder = folder_path(folder, "folder")
     # Looked at before the dataset is read, which may take a while.
     Settings(device, batch_size, num_workers, precision, on_bad_image=on_bad_image)
-    data = data if isinstance(data, Dataset) else load_dataset(_readable(data))
+    with renamed(source="data"):
+        data = data if isinstance(data, Dataset) else load_dataset(_readable(data))
     try:
         with renamed(resize_size="size"):
             done = extract_files(

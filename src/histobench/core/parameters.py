@@ -165,6 +165,7 @@ def renamed(**names: str) -> Iterator[None]:
         said = str(error)
         for below, here in names.items():
             said = said.replace(f"`{below}`", f"`{here}`")
+            said = f"{here}{said.removeprefix(below)}" if said.startswith(f"{below}: ") else said
         if said == str(error):
             raise
         raise retold(error, said) from error

@@ -117,4 +117,5 @@ def _of_kind(value: Any, name: str, kind: Any) -> Any:
         raise InvalidParameterError(
             f"{name}: expected a {'whole ' if kind is int else ''}number, found {value!r}"
         )
-    return value if type(value) is int else kind(value)
+    number: int | float = kind(value)
+    return number
