@@ -170,6 +170,13 @@ def test_a_missing_file_is_named_by_its_row(frame: pd.DataFrame, tmp_path: Path)
     assert "frames" not in str(caught.value)
 
 
+def test_patients_keep_their_numbers_where_one_is_missing(frame: pd.DataFrame) -> None:
+    frame["patient"] = [None, *range(1, len(frame))]
+    assert frame["patient"].dtype == float
+    groups = hb.load_dataset(frame).frame()["group"]
+    assert set(groups.dropna()) == {str(number) for number in range(1, len(frame))}
+
+
 def test_rows_are_counted_also_where_a_cell_has_two_lines(frame: pd.DataFrame) -> None:
     frame["label"] = ["x\ny", "b"] * 12
     frame.loc[7, "split"] = "foo"

@@ -156,6 +156,10 @@ def _plain(values: pd.Series[Any], column: str, names: Sequence[str]) -> pd.Seri
     for value, row in zip(values, names, strict=True):
         if isinstance(value, list | tuple | dict | set) or getattr(value, "ndim", 0) != 0:
             raise HistobenchError(f"source: {row}: {column}: expected one value, found {_shown(value)}")
+    known = values.dropna() if getattr(values.dtype, "kind", "") == "f" else None
+    if known is not None and ((known % 1 == 0) & (known.abs() < 2**53)).all():
+        # Where one is missing, pandas keeps whole numbers as floats: patient 10 is no patient "10.0".
+        values = values.astype("Int64")
     if any(isinstance(value, bytes) for value in values):
         values = values.astype(object).map(lambda it: os.fsdecode(it) if isinstance(it, bytes) else it)
     return values
