@@ -100,6 +100,13 @@ def test_a_file_is_no_folder_of_runs(tmp_path: Path) -> None:
         hb.mint.open_runs(3)  # type: ignore[arg-type]
 
 
+def test_a_table_of_something_else_is_told_by_the_column_that_it_has_not(tmp_path: Path) -> None:
+    table = tmp_path / "images.csv"
+    table.write_text("image,label\na.png,tumour\n")
+    with pytest.raises(HistobenchError, match="no column 'model'; it has: image, label"):
+        hb.mint.open_runs(table)
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     chosen = RunOptions(limit=np.int64(3), temperature=np.float32(0.5), max_cost=2)  # type: ignore[arg-type]
     assert (chosen.limit, chosen.temperature, chosen.max_cost) == (3, 0.5, 2)

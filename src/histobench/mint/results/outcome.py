@@ -90,8 +90,13 @@ def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
             for number, row in enumerate(csv.DictReader(lines), start=2):
                 try:
                     yield _outcome(row)
-                except (KeyError, ValueError, TypeError) as error:
-                    raise HistobenchError(f"{path}:{number}: not an outcome ({error!r})") from error
+                except KeyError as error:
+                    columns = ", ".join(map(str, row))
+                    raise HistobenchError(
+                        f"{path} is no table of outcomes: it has no column {error}; it has: {columns}"
+                    ) from error
+                except (ValueError, TypeError) as error:
+                    raise HistobenchError(f"{path}:{number}: not an outcome ({error})") from error
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
         raise HistobenchError(f"cannot read the outcomes {path}: {error}") from error
 
