@@ -170,9 +170,9 @@ def test_a_missing_file_is_named_by_its_row(frame: pd.DataFrame, tmp_path: Path)
     assert "frames" not in str(caught.value)
 
 
-def test_patients_keep_their_numbers_where_one_is_missing(frame: pd.DataFrame) -> None:
-    frame["patient"] = [None, *range(1, len(frame))]
-    assert frame["patient"].dtype == float
+@pytest.mark.parametrize("kind", ["float64", "Float64", "double[pyarrow]"])
+def test_patients_keep_their_numbers_where_one_is_missing(frame: pd.DataFrame, kind: str) -> None:
+    frame["patient"] = pd.Series([None, *range(1, len(frame))], dtype=kind)
     groups = hb.load_dataset(frame).frame()["group"]
     assert set(groups.dropna()) == {str(number) for number in range(1, len(frame))}
 

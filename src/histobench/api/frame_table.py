@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from histobench.api.validation import is_missing
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import retold
@@ -156,13 +159,17 @@ def _plain(values: pd.Series[Any], column: str, names: Sequence[str]) -> pd.Seri
     for value, row in zip(values, names, strict=True):
         if isinstance(value, list | tuple | dict | set) or getattr(value, "ndim", 0) != 0:
             raise HistobenchError(f"source: {row}: {column}: expected one value, found {_shown(value)}")
-    known = values.dropna() if getattr(values.dtype, "kind", "") == "f" else None
-    if known is not None and ((known % 1 == 0) & (known.abs() < 2**53)).all():
+    if getattr(values.dtype, "kind", "") == "f" and _are_whole(values.dropna().to_numpy(float)):
         # Where one is missing, pandas keeps whole numbers as floats: patient 10 is no patient "10.0".
         values = values.astype("Int64")
     if any(isinstance(value, bytes) for value in values):
         values = values.astype(object).map(lambda it: os.fsdecode(it) if isinstance(it, bytes) else it)
     return values
+
+
+def _are_whole(numbers: NDArray[np.float64]) -> bool:
+    """Whether a column of floats [n] holds whole numbers that floats hold exactly."""
+    return bool(((numbers == np.trunc(numbers)) & (np.abs(numbers) < 2**53)).all())
 
 
 def _paths(values: list[Any], names: Sequence[str]) -> list[str]:
