@@ -86,6 +86,7 @@ class RayCluster:
 
     def start(self) -> None:
         """Both nodes."""
+        (self._folder / "nodes.log").unlink(missing_ok=True)  # what a cluster before this one said
         self._start(
             "--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self._temporary}"
         )
