@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,8 @@ def test_feedback_of_another_expert_is_not_mixed_in() -> None:
 
 def test_a_torn_table_is_named(tmp_path: Path) -> None:
     table = tmp_path / "outcomes.csv"
-    table.write_text("model,k\nm,five\n", encoding="utf-8")
+    names = [field.name for field in fields(EpisodeOutcome)]
+    torn = ",".join("five" if name == "k" else "1" for name in names)
+    table.write_text(f"{','.join(names)}\n{torn}\n", encoding="utf-8")
     with pytest.raises(HistobenchError, match=r"outcomes\.csv:2"):
         list(read_outcome_table(table))

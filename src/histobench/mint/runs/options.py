@@ -61,9 +61,10 @@ class RunOptions:
 
     @classmethod
     def of(cls, given: object) -> RunOptions:
-        """From an object that has some of the options as attributes, such as parsed arguments."""
+        """From an object that has some of the options as attributes (parsed arguments); None is unsaid."""
         values = vars(given)
-        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+        known = {field.name: values.get(field.name) for field in fields(cls)}
+        return cls(**{name: value for name, value in known.items() if value is not None})
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
