@@ -40,7 +40,7 @@ def whole_number(value: Any, name: str, *, least: int, most: int = LARGEST) -> i
 
 def whole_numbers(value: Any, name: str, *, least: int) -> tuple[int, ...]:
     """The whole numbers of a list, tuple, range or array."""
-    if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or _is_single(value):
+    if not _is_list(value):
         raise _refused(name, f"a list of whole numbers of at least {least}, such as [{least}]", value)
     return tuple(whole_number(item, name, least=least) for item in value)
 
@@ -89,7 +89,7 @@ def texts(value: Any, name: str) -> list[str]:
     """
     if isinstance(value, str):
         return [text(value, name)]
-    if isinstance(value, bytes | dict) or not hasattr(value, "__iter__") or _is_single(value):
+    if not _is_list(value):
         raise _refused(name, "a text or a list of texts", value)
     several = [text(item, name) for item in value]
     if not several:
@@ -105,8 +105,7 @@ def shares(value: Any, name: str) -> str:
     """
     if isinstance(value, str):
         return value
-    single = isinstance(value, bytes | dict) or not hasattr(value, "__iter__") or _is_single(value)
-    parts = [] if single else list(value)
+    parts = list(value) if _is_list(value) else []
     wrong = [part for part in parts if isinstance(part, bool) or not isinstance(part, Real)]
     if wrong or len(parts) not in (2, 3):
         raise _refused(name, "shares of train/val/test such as '0.7/0.1/0.2' or (0.7, 0.1, 0.2)", value)
@@ -176,9 +175,10 @@ def retold(error: HistobenchError, said: str) -> HistobenchError:
     return (InvalidParameterError if isinstance(error, InvalidParameterError) else HistobenchError)(said)
 
 
-def _is_single(value: Any) -> bool:
-    """Whether an array holds one number and no list of them."""
-    return getattr(value, "ndim", 1) == 0
+def _is_list(value: Any) -> bool:
+    """Whether it holds several values; a text does not, nor an array of no dimensions."""
+    is_array_of_one = getattr(value, "ndim", 1) == 0
+    return hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict) and not is_array_of_one
 
 
 def _refused(name: str, expected: str, value: Any) -> InvalidParameterError:

@@ -171,6 +171,10 @@ class Sampling:
             extras["must_call"] = True
         return {name: value for name, value in extras.items() if value is not None}
 
+    def demands_call(self, without: frozenset[str]) -> bool:
+        """Whether the provider is told that a function must be called."""
+        return self.must_call and "tool_choice" not in without
+
     def sent(self, without: frozenset[str], **names: str) -> dict[str, Any]:
         """The parameters of a request, under the names of a provider; one without a name is not offered.
 

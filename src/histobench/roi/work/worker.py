@@ -63,17 +63,20 @@ class Worker:
         if self._stage is not None:
             self._stage.close()
             self._stage, self._staged = None, ()
-        for prepare in list(self._copies):
-            if self._is_computed(prepare):
-                self._copies.pop(prepare).remove()
+        for prepare in self._computed() if self._copies else []:
+            self._copies.pop(prepare).remove()
 
-    def _is_computed(self, prepare: str) -> bool:
-        """Whether all shards of a dataset have an output; what cannot be read does not say so."""
+    def _computed(self) -> list[str]:
+        """Of the datasets with copies those whose shards all have an output; none where that is not read."""
         try:
             self.folder.refresh()
-            return all(self.folder.state(shard.id) is not None for shard in self.folder.shards(prepare))
+            return [
+                prepare
+                for prepare in self._copies
+                if all(self.folder.state(shard.id) is not None for shard in self.folder.shards(prepare))
+            ]
         except HistobenchError:
-            return False
+            return []
 
     def _is_blocked(self, unit: Unit) -> bool:
         """Whether it waits for something that failed; the failure itself is told there."""

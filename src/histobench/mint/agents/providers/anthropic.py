@@ -66,8 +66,8 @@ class AnthropicAPI(ProviderAPI):
             body |= _thinking(sampling, adaptive="adaptive" not in capabilities.without)
         if functions:
             body["tools"] = [_function(spec) for spec in functions]
-            may = "tool_choice" not in capabilities.without and not sampling.reasoning_effort
-            if sampling.must_call and may:  # a model that thinks cannot be made to call
+            # A model that thinks cannot be made to call.
+            if sampling.demands_call(capabilities.without) and not sampling.reasoning_effort:
                 body["tool_choice"] = {"type": "any"}
         headers = {"anthropic-version": VERSION}
         if self.api_key:

@@ -74,7 +74,7 @@ class GeminiAPI(ProviderAPI):
             body["systemInstruction"] = {"parts": system}
         if functions:
             body["tools"] = [{"functionDeclarations": [_function(spec) for spec in functions]}]
-            if sampling.must_call and "tool_choice" not in capabilities.without:
+            if sampling.demands_call(capabilities.without):
                 body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY"}}
         headers = {"x-goog-api-key": self.api_key} if self.api_key else {}
         url = joined(self.base_url, f"models/{self.model}:generateContent")

@@ -71,7 +71,7 @@ class ChatCompletionsAPI(ProviderAPI):
         body |= sampling.sent(capabilities.without, **{name: name for name in names})
         if functions:
             body["tools"] = [_function(spec) for spec in functions]
-            if sampling.must_call and "tool_choice" not in capabilities.without:
+            if sampling.demands_call(capabilities.without):
                 body["tool_choice"] = "required"
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return Request(joined(self.base_url, "chat/completions"), body, headers)

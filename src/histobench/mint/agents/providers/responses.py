@@ -58,7 +58,7 @@ class ResponsesAPI(ProviderAPI):
             body["reasoning"] = {"effort": sampling.reasoning_effort}
         if functions:
             body["tools"] = [_function(spec) for spec in functions]
-            if sampling.must_call and "tool_choice" not in capabilities.without:
+            if sampling.demands_call(capabilities.without):
                 body["tool_choice"] = "required"
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return Request(joined(self.base_url, "responses"), body, headers)
