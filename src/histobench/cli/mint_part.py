@@ -49,7 +49,9 @@ def run_part(args: argparse.Namespace, play: PlayPart) -> int:
         signal.signal(number, stop)
     console = open_terminal(error=True)
     try:
-        outcome = play(Path(args.file), args.number, lambda tally: progress_display(console, tally)).outcome
+        outcome = play(
+            Path(args.file), args.number, lambda counter: progress_display(console, counter)
+        ).outcome
     except KeyboardInterrupt:
         say("stopped; what was finished is kept")
         return STOPPED

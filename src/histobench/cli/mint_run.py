@@ -164,6 +164,6 @@ def run(args: argparse.Namespace) -> int:
     from histobench.mint.runs.play import play
 
     console = open_terminal(error=True)
-    played = play(RunOptions.of(args), lambda tally: progress_display(console, tally))
+    played = play(RunOptions.of(args), lambda counter: progress_display(console, counter))
     print_summary(played.output, [cell.cell for cell in played.cells], played.outcome)
     return 0 if played.outcome.complete else INCOMPLETE

@@ -56,10 +56,10 @@ def share_out(
         ray_cluster.connect(args.ray_address)
     run = plan_parts(options, workers, (loaded, output), more)
     cells = [cell.cell for cell, _ in loaded]
-    tally = count(run, loaded)
-    before = tally.standing()
+    counter = count(run, loaded)
+    before = counter.standing()
     if before.done == before.total:
-        print_summary(output, cells, outcome_of(run, tally))
+        print_summary(output, cells, outcome_of(run, counter))
         return 0
     if args.engine == "slurm":
         job = clusters.submit(run, jobs, track=track)
@@ -71,7 +71,7 @@ def share_out(
         say(f"histobench {track} table {study}{output} shows what is finished, also while they play")
         return 0
     console = open_terminal(error=True)
-    with progress_display(console, tally) as show:
+    with progress_display(console, counter) as show:
         problems = clusters.play_on_ray(run, lambda: show(outcome_of(run, count(run, loaded)).standing), play)
     outcome = outcome_of(run, count(run, loaded), problems)
     print_summary(output, cells, outcome)

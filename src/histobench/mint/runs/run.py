@@ -204,7 +204,7 @@ class _Progress:
         *,
         give_up_after: int,
     ) -> None:
-        self._tally = counter
+        self._counter = counter
         self._costs = costs
         self._stopping = stopping
         self._watch = watch
@@ -217,12 +217,12 @@ class _Progress:
         self.defect: BaseException | None = None
 
     def standing(self) -> Standing:
-        return self._tally.standing(spent=self._costs.spent, unpriced=self._costs.unpriced_calls)
+        return self._counter.standing(spent=self._costs.spent, unpriced=self._costs.unpriced_calls)
 
     def finished(self, *, success: bool, tokens: int) -> None:
         with self._lock:
             self._in_a_row = 0
-        self._tally.add(success=success, tokens=tokens)
+        self._counter.add(success=success, tokens=tokens)
         self._watch(self.standing())
 
     def failed(self, job: Job, error: Exception) -> None:
@@ -231,7 +231,7 @@ class _Progress:
         job.store.add_failure(
             {"task_id": job.task.task_id, "repeat": job.repeat, "error": message, "time": time.time()}
         )
-        self._tally.add_failure()
+        self._counter.add_failure()
         with self._lock:
             if message not in self.problems:
                 self.problems.append(message)
