@@ -46,6 +46,7 @@ from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.content_hashes import take_inventory
 from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.extract import TRIAL_IMAGES
 from histobench.roi.features.fingerprint import describe_encoder
 from histobench.roi.features.inference.device_runner import Stage, Track
 from histobench.roi.features.inference.loop import Unit, plan_units, shard_size
@@ -125,7 +126,9 @@ def measure_pipeline(
         description = describe_encoder(encoder, precision=case.precision, numerics="fast")
         track = Track(encoder, case.precision, RowCache(cache, description), {}, "jobs/benchmark")
         began = time.perf_counter()
-        stage = Stage([track], settings, device, [case.images])
+        # As a run does it, low precision is tried on some of the images first.
+        sample = [locate(image.path) for image in dataset.splits["test"][:TRIAL_IMAGES]]
+        stage = Stage([track], settings, device, [case.images], sample)
         ceiling = 0.0 if on_cpu else measure_ceiling(stage, case, seconds=4.0)
         warm_up(pool, dataset)
         ready = time.perf_counter() - began

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,14 @@ Round = Callable[[], Iterator[tuple[Tensor, Callable[[], None]]]]
 @contextmanager
 def ours(refs: Sequence[ImageRef], keys: Sequence[bytes], workers: int, batch: int, device: str) -> Any:
     """The loader of the product."""
-    with closing(open_pool(workers)) as pool:
-        loader = Loader(pool, [SPEC], [(SPEC.crop, SPEC.crop, 3)], batch=batch)
+    with closing(open_pool(workers)) as pool, ExitStack() as locked:
+        loader = Loader(
+            pool,
+            [SPEC],
+            [(SPEC.crop, SPEC.crop, 3)],
+            batch=batch,
+            on_written=lambda ring: locked.enter_context(pin(ring, device)),
+        )
         requests = [
             Request(tuple(refs[at : at + batch]), tuple(keys[at : at + batch]))
             for at in range(0, len(refs), batch)
@@ -96,8 +102,7 @@ def ours(refs: Sequence[ImageRef], keys: Sequence[bytes], workers: int, batch: i
                 pixels = torch.from_numpy(item.pixels[0])[: item.count]
                 yield pixels, lambda item=item: loader.release(item)
 
-        with pin(loader.arrays, device):
-            yield batches, lambda: pool.process_ids
+        yield batches, lambda: pool.process_ids
 
 
 @contextmanager

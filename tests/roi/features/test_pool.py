@@ -74,10 +74,14 @@ def test_batches_come_in_order_with_the_right_pixels(images: list[ImageRef], kin
         Request(tuple(images[at : at + 7]), tuple(keys[at : at + 7]), tag=at) for at in range(0, 40, 7)
     ]
     try:
-        loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=7, slots=2)
+        written = []
+        loader = Loader(
+            pool, [SPEC], [(28, 28, 3)], batch=7, slots=2, on_written=lambda ring: written.append(len(ring))
+        )
         seen = []
         for batch in loader.batches(iter(requests)):
             seen.append(batch.request.tag)
+            assert written == [2]  # both slots, before the first batch, once
             for row, ref in enumerate(batch.request.refs):
                 np.testing.assert_array_equal(batch.pixels[0][row], pixels_of(ref))
             assert not batch.pixels[0][batch.count :].any()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from histobench.core.progress import Progress
@@ -136,10 +137,12 @@ class Stage:
         known = self._loading
         if known is None or known[0] is not pool or known[1].layout.batch != self.batch:
             self.close()
-            loader = Loader(pool, self.transforms, self.shapes, batch=self.batch)
-            self._locked.enter_context(pin(loader.arrays, self.device))
+            loader = Loader(pool, self.transforms, self.shapes, batch=self.batch, on_written=self._lock)
             self._loading = known = (pool, loader)
         return known[1]
+
+    def _lock(self, ring: Sequence[Sequence[NDArray[Any]]]) -> None:
+        self._locked.enter_context(pin(ring, self.device))
 
     def _ready(self, track: Track, pixels: int, settings: Settings, images: int) -> Forward:
         shape = self.shapes[pixels]

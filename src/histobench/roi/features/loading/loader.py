@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.loading.job import DecodeJob, Failure, HashJob, Outcome, Transform
+from histobench.roi.features.loading.job import DecodeJob, Failure, HashJob, Outcome, Ring, Transform
 from histobench.roi.features.loading.pool import ProcessPool, ThreadPool
 from histobench.roi.features.loading.shared_memory import Layout
 
@@ -69,18 +69,20 @@ class Loader:
         *,
         batch: int,
         slots: int = SLOTS,
+        on_written: Callable[[Ring], None] | None = None,
     ) -> None:
+        """`on_written` is called with the arrays of the ring before the first batch is given out.
+
+        That is the time to lock their pages for a device: by then the workers have made them, several at a
+        time, which takes longer than locking them.
+        """
         dtypes = tuple("uint8" if isinstance(item, TransformSpec) else "float32" for item in transforms)
         self.layout = Layout(slots, batch, tuple(shapes), dtypes)
         self._pool = pool
         self._ring = pool.set_ring(self.layout, transforms)
         self._free = deque(range(slots))
         self._changed = threading.Condition()
-
-    @property
-    def arrays(self) -> list[list[NDArray[Any]]]:
-        """All arrays of the ring, for whoever wants to lock their pages."""
-        return self._ring
+        self._on_written = on_written
 
     def batches(self, requests: Iterable[Request]) -> Generator[Batch]:
         """The requests' batches in order; give each back with `release` when its pixels have been used."""
@@ -107,6 +109,9 @@ class Loader:
                 return
             self._settle(ahead[0])
             self._pool.check()
+            if self._on_written is not None:
+                self._on_written(self._ring)
+                self._on_written = None
             yield ahead.popleft()
 
     def _settle(self, batch: Batch) -> None:
