@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The folder of a run, and which units to do."""
     parser.add_argument("folder", help="the folder of a run, in RESULTS/work/runs")
     parser.add_argument(
-        "--kinds", default="", help="prepare, shards, features, evaluate, splits, collect; by commas (all)"
+        "--kinds",
+        default="",
+        help="prepare, shards, features, evaluate, splits, compare, report; by commas (all)",
     )
 
 
@@ -33,22 +35,25 @@ def run(args: argparse.Namespace) -> int:
     """Work until nothing is left."""
     from histobench.roi.work.loop import work_through
     from histobench.roi.work.run_folder import UNITS, RunFolder
-    from histobench.roi.work.unit import KINDS
+    from histobench.roi.work.unit import KINDS, REPORT
     from histobench.roi.work.worker import StoppedError, Worker
 
     folder = RunFolder(Path(args.folder))
     if not (folder.path / UNITS).is_file():
         raise HistobenchError(f"{folder.path} is not the folder of a run: it has no {UNITS}")
-    kinds = [kind for kind in args.kinds.split(",") if kind] or [*KINDS, "collect"]
+    # `collect` was the name of the last kind, and may still stand in queued jobs.
+    kinds = [REPORT if kind == "collect" else kind for kind in args.kinds.split(",") if kind]
+    kinds = kinds or [*KINDS, REPORT]
     for kind in kinds:
-        if kind not in (*KINDS, "collect"):
-            raise HistobenchError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}, collect")
+        if kind not in (*KINDS, REPORT):
+            raise HistobenchError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}, {REPORT}")
     progress = _Reports()
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: progress.stop())
     worker = Worker(folder, progress, say)
     try:
-        work_through(folder, worker, kinds=kinds, stopped=lambda: progress.stopped)
+        mine = [kind for kind in kinds if kind != REPORT]
+        work_through(folder, worker, kinds=mine, stopped=lambda: progress.stopped)
     except StoppedError:
         pass
     finally:
@@ -56,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if progress.stopped:
         say("stopped; what was finished is kept")
         return STOPPED
-    return _collect(folder) if "collect" in kinds else 0
+    return _collect(folder) if REPORT in kinds else 0
 
 
 def _collect(folder: Any) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.report.headline import DEFAULT_METRIC, LABELS
 from histobench.report.payload import rounded
+from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.split_comparison import SplitEntry, SplitTable, compare_splits
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
-from histobench.roi.plan.summary import by_task
 from histobench.roi.results.reader import split_runs
 
 

@@ -24,6 +24,9 @@ def units_of(datasets: int, encoders: int) -> list[Unit]:
                 features,
                 *(Unit("evaluate", dataset, encoder, spec, (features.id,)) for spec in tasks),
             ]
+        for task in ("KNN", "Proto"):
+            needs = [unit.id for unit in units if unit.dataset == dataset and unit.spec.get("task") == task]
+            units.append(Unit("compare", dataset, "", {"preset": "uni", "task": task}, tuple(needs)))
     return units
 
 
@@ -88,6 +91,6 @@ def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: in
             agenda.is_stale = True
     end = RunFolder(path)
     end.refresh()
-    assert len(end.units()) == 3 * (1 + 10 + 6)
+    assert len(end.units()) == 3 * (1 + 10 + 6 + 2)
     assert {end.state(unit.id) for unit in end.units()} == {"done"}
     assert ready_by_looking_at_everything(path) == set()

@@ -21,18 +21,20 @@ from histobench.core import reading
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
+from histobench.roi.comparison.comparison import DatasetTable, dataset_table
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.cache.rows import shard_files
 from histobench.roi.features.inference import loop as shard_sizes
 from histobench.roi.features.loading import local_copies
-from histobench.roi.plan.benchmark import run_benchmark
-from histobench.roi.plan.run import run_plan
+from histobench.roi.plan.benchmark import collect, run_benchmark
+from histobench.roi.plan.run import outcome_of, run_plan
 from histobench.roi.plan.schema import Plan, read_plan
+from histobench.roi.work import comparing
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.loop import work_through
 from histobench.roi.work.run_folder import RunFolder, read_lines
 from histobench.roi.work.status import status_of
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.unit import KINDS, Unit
 from histobench.roi.work.worker import Worker
 
 Same = Callable[[Path, Path], None]
@@ -51,7 +53,7 @@ class TwoWorkers:
         workers = [Worker(RunFolder(folder.path), Silent()) for _ in range(2)]
         for turn in range(200):
             folder.refresh()
-            if all(folder.state(unit.id) is not None for unit in folder.units()):
+            if all(folder.state(unit.id) is not None for unit in folder.units() if unit.kind in KINDS):
                 break
             left = iter((False, True))
             work_through(RunFolder(folder.path), workers[turn % 2], stopped=lambda left=left: next(left))
@@ -91,11 +93,44 @@ def test_units_in_any_hands_give_the_bytes_of_one_process(plan: Plan, local: Pat
     intervals = [path for path in plan.results.rglob("*_bootstrap_ci.json") if path.is_file()]
     assert len(intervals) == 4
     status = status_of(plan.results)
-    assert dict(status.states) == {"done": 11}  # 1 prepares, 4 of shards, 2 of features, 4 evaluate
+    # 1 prepares, 4 of shards, 2 of features, 4 evaluate, 2 compare; the report is made at the end
+    assert dict(status.states) == {"done": 13, "waiting": 1}
     assert status.images == 120
     again = run_benchmark(plan, engine=TwoWorkers())
     assert (again.outcome.evaluated, again.outcome.unchanged) == (0, 4)
     assert_same(local, plan.results)
+    status = status_of(plan.results)
+    assert dict(status.states) == {"done": 10}  # rows are in the cache
+    assert (status.cells[-1].dataset, status.cells[-1].encoder) == ("(all)", "(report)")
+
+
+@pytest.mark.slow
+def test_the_report_reads_the_tables_that_units_made_and_makes_those_that_do_not_hold(
+    plan: Plan, local: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(dataset: str, *given: Any) -> DatasetTable:
+        made.append(dataset)
+        return dataset_table(dataset, *given)
+
+    monkeypatch.setattr(comparing, "dataset_table", counted)  # that of the report alone
+
+    def report() -> int:
+        made.clear()
+        outcome = outcome_of(RunFolder(folder.path), plan.results)
+        collect(outcome, n_bootstrap=20, over_splits=False, say=lambda _: None, heading="Summary")
+        assert_same(local, plan.results)
+        return len(made)
+
+    folder = run_plan(plan, engine=TwoWorkers()).folder
+    assert report() == 0
+    first, second = sorted((folder.path / "tables").iterdir())
+    first.write_text(first.read_text()[:1000])  # damaged
+    assert report() == 1
+    second.unlink()  # then its unit is not done
+    assert report() == 2
+    assert dict(status_of(plan.results).states)["waiting"] == 1
 
 
 @pytest.mark.slow
@@ -168,10 +203,23 @@ def test_what_fails_is_told_does_not_stop_the_rest_and_is_done_when_asked_again(
     assert "no_such_name" in failure.reason
     cell = next(cell for cell in status_of(plan.results).cells if cell.encoder.endswith("own2.py:Edge"))
     assert (cell.states["failed"], cell.states["blocked"]) == (1, 2)
+    compared = next(cell for cell in status_of(plan.results).cells if cell.encoder == "(compare)")
+    assert dict(compared.states) == {"done": 2}  # of what there is
+    theirs = plan.results.rename(tmp_path / "with-failure")
+    assert len(run_benchmark(other).outcome.failures) == 1
+    assert_same(plan.results, theirs)
+    shutil.rmtree(plan.results)
+    theirs.rename(plan.results)
     broken.write_text(own.read_text())
     done = run_benchmark(other, engine=TwoWorkers(), retry_failed=True)
     assert not done.outcome.failures
     assert done.outcome.evaluated == 4
+    assert {table.entries[0].name for c in done.comparisons for table in c.tables} <= {"Colour", "Edge"}
+    assert all(len(table.entries) == 2 for c in done.comparisons for table in c.tables)
+    folder = RunFolder.latest(plan.results)
+    assert folder is not None
+    for path in (folder.path / "tables").iterdir():  # made again with what had failed
+        assert len(json.loads(path.read_text())["runs"]) == 2
     with pytest.raises(HistobenchError, match=r"another plan \(encoders differ\)"):
         run_benchmark(plan, engine=TwoWorkers(), retry_failed=True)
 
@@ -259,12 +307,12 @@ def test_the_status_and_its_mistakes_are_readable(
     assert main(["status", str(tmp_path)]) == 2
     assert "no run in" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "plan.yaml"), "--dry-run"]) == 0
-    assert "units: 1 prepare, 2 features, 4 evaluate" in capsys.readouterr().out
+    assert "units: 1 prepare, 2 features, 4 evaluate, 2 compare, 1 report" in capsys.readouterr().out
     assert main(["run", str(tmp_path / "plan.yaml")]) == 0
     capsys.readouterr()
     assert main(["status", str(plan.results)]) == 0
     said = capsys.readouterr().out
-    assert "(--engine local): 7 done" in said
+    assert "(--engine local): 10 done" in said
     assert main(["run", str(tmp_path / "plan.yaml"), "--slurm", "partition=a"]) == 2
     assert "--slurm goes with --engine slurm" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "plan.yaml"), "--engine", "ray", "--no-cache"]) == 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -103,12 +104,14 @@ class DatasetTable:
 
     def pair(self, first: str, second: str) -> Pair | None:
         """The comparison first - second, or None where it was not possible."""
-        for pair in self.pairs:
-            if (pair.first, pair.second) == (first, second):
-                return pair
-            if (pair.first, pair.second) == (second, first):
-                return pair.reversed()
-        return None
+        pair = self._by_names.get((first, second))
+        if pair is None and (other := self._by_names.get((second, first))) is not None:
+            return other.reversed()
+        return pair
+
+    @cached_property
+    def _by_names(self) -> dict[tuple[str, str], Pair]:
+        return {(pair.first, pair.second): pair for pair in self.pairs}
 
 
 @dataclass(frozen=True)
@@ -154,11 +157,20 @@ class CompareSettings:
         chosen_test(self.test, self.metric)
 
 
-def compare_runs(runs: Sequence[StoredRun], settings: CompareSettings) -> Comparison:
-    """Compare runs of one task and setting (see `select_runs`), dataset by dataset and over datasets."""
+TableMaker = Callable[[str, Sequence[StoredRun], CompareSettings], DatasetTable]
+
+
+def compare_runs(
+    runs: Sequence[StoredRun], settings: CompareSettings, *, table_of: TableMaker | None = None
+) -> Comparison:
+    """Compare runs of one task and setting (see `select_runs`), dataset by dataset and over datasets.
+
+    `table_of` makes the table of a dataset, or knows where it is; `dataset_table` unless another is given.
+    """
     if not runs:
         raise HistobenchError("nothing to compare: no run was selected")
-    tables = tuple(_table(dataset, members, settings) for dataset, members in by_dataset(runs).items())
+    make = table_of or dataset_table
+    tables = tuple(make(dataset, members, settings) for dataset, members in by_dataset(runs).items())
     lower = settings.metric in LOWER_IS_BETTER
     return Comparison(
         metric=settings.metric,
@@ -186,7 +198,8 @@ def resamples_for(n_pairs: int, metric: str, alpha: float) -> int:
     return min(5000, max(2000, math.ceil(8 * n_pairs / alpha)))
 
 
-def _table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
+def dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
+    """The table of one dataset: every run with its interval, every pair tested."""
     named = distinct_names(runs)
     predictions = aligned({name: run.predictions for name, run in named.items()}, dataset=dataset)
     reference = next(iter(predictions.values()))

@@ -11,6 +11,9 @@ from histobench.core.natural_order import natural_order
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import LINEAR_PROBE
 
+#: Of the few-shot settings, the one that most papers print.
+PREFERRED_SHOT = 16
+
 
 def select_runs(
     runs: Sequence[StoredRun],
@@ -68,6 +71,35 @@ def by_dataset(runs: Iterable[StoredRun]) -> dict[str, list[StoredRun]]:
     for run in runs:
         groups.setdefault(run.identity.dataset, []).append(run)
     return groups
+
+
+def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[StoredRun]]:
+    """The runs that stand in one table: one task, preset, setting and seed (which may divide the images).
+
+    Of several settings each dataset shows one: for few-shot all its classes and, where there are, 16 shots.
+    """
+
+    def alike(run: StoredRun) -> tuple[str, str, str, int]:
+        return run.task, run.identity.preset, run.identity.dataset, run.identity.seed
+
+    settings: dict[tuple[str, str, str, int], set[str]] = {}
+    for run in runs:
+        settings.setdefault(alike(run), set()).add(run.setting)
+    groups: dict[tuple[str, str, str, int], list[StoredRun]] = {}
+    for run in runs:
+        shown = max(settings[alike(run)], key=_preference)
+        if run.setting == shown:
+            key = (run.task, run.identity.preset, shown, run.identity.seed)
+            groups.setdefault(key, []).append(run)
+    return groups
+
+
+def _preference(setting: str) -> tuple[int, int, str]:
+    way, _, shot = setting.partition("way_")
+    if way.isdigit() and shot.removesuffix("shot").isdigit():
+        shots = int(shot.removesuffix("shot"))
+        return int(way), -abs(shots - PREFERRED_SHOT), setting
+    return 0, 0, setting
 
 
 def distinct_names(runs: Sequence[StoredRun]) -> dict[str, StoredRun]:

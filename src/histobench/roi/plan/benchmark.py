@@ -16,8 +16,12 @@ from histobench.roi.plan.run import PlanOutcome, run_plan
 from histobench.roi.plan.schema import Plan
 from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
 from histobench.roi.results.reader import load_runs, results_files
-from histobench.roi.results.tidy_rows import write_whole_table
+from histobench.roi.results.tidy_rows import TIDY_FILE, write_whole_table
+from histobench.roi.work.comparing import tables_of
 from histobench.roi.work.engines.engine import Display, Engine
+from histobench.roi.work.loop import claim_unit
+from histobench.roi.work.run_folder import BLOCKED
+from histobench.roi.work.unit import REPORT
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,27 @@ def run_benchmark(
 def collect(
     outcome: PlanOutcome, *, n_bootstrap: int, over_splits: bool, say: Callable[[str], None], heading: str
 ) -> BenchmarkOutcome:
-    """What follows the last unit: intervals, comparisons, the summary; all of it views of stored results."""
+    """The last unit: intervals, comparisons, the summary; all of it views of stored results."""
+    folder = outcome.folder
+    last = next((unit for unit in folder.units() if unit.kind == REPORT), None)
+    if last is None:  # a run of an earlier version
+        return _report(outcome, n_bootstrap, over_splits, say, heading)
+    claim = claim_unit(folder, last)
+    try:
+        done = _report(outcome, n_bootstrap, over_splits, say, heading)
+        if done.summary is None:
+            folder.fail(last, "there are no results to be reported", state=BLOCKED)
+        else:
+            folder.finish(last, files=[done.summary, outcome.results / TIDY_FILE])
+    finally:
+        if claim is not None:
+            claim.release()
+    return done
+
+
+def _report(
+    outcome: PlanOutcome, n_bootstrap: int, over_splits: bool, say: Callable[[str], None], heading: str
+) -> BenchmarkOutcome:
     if not outcome.has_results:
         return BenchmarkOutcome(outcome)
     results = outcome.results
@@ -71,7 +95,7 @@ def collect(
     intervals = list(bootstrap_runs(load_runs(results), BootstrapSettings(n_bootstrap)))
     write_intervals(results, intervals)
     write_whole_table(results)
-    comparisons, problems = compare_tasks(results)
+    comparisons, problems = compare_tasks(results, table_of=tables_of(outcome.folder))
     tables: list[SplitTable] = []
     if over_splits:
         tables, pooled, more = compare_tasks_over_splits(results)

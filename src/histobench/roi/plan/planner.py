@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from histobench.roi.encoders.own_name import label_of
 from histobench.roi.plan.jobs import extraction_jobs, features_folder, results_folder
 from histobench.roi.plan.schema import DatasetEntry, Plan
 from histobench.roi.task_catalogue import canonical_task
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.unit import REPORT, Unit
 
 
 def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> list[Unit]:
@@ -55,7 +55,10 @@ def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> 
                     scheme = [plan.splits, plan.folds, plan.repeats]
                     splits = {**spec, "tasks": list(tasks), "scheme": scheme}
                     units.append(Unit("splits", entry.name, encoder, splits, needs))
-    return units
+    units += _comparisons(units, plan.results)
+    # The last unit waits for all comparisons, and for what is compared by itself.
+    last = tuple(unit.id for unit in units if unit.kind in ("compare", "splits"))
+    return [*units, Unit(REPORT, "", "", {}, last)]
 
 
 def with_full_paths(plan: Plan) -> Plan:
@@ -110,6 +113,25 @@ def _evaluation(plan: Plan, entry: DatasetEntry, encoder: str, preset: str) -> d
         "weights": plan.weights,
         "options": _plain(asdict(options)),
     }
+
+
+def _comparisons(units: Sequence[Unit], results: Path) -> list[Unit]:
+    """One unit for the evaluations of a dataset under one preset and task, over all encoders."""
+    needs: dict[tuple[str, str, str, int], list[str]] = {}
+    for unit in units:
+        if unit.kind == "evaluate":
+            spec = unit.spec
+            needs.setdefault((unit.dataset, spec["preset"], spec["task"], spec["seed"]), []).append(unit.id)
+    return [
+        Unit(
+            "compare",
+            dataset,
+            "",
+            {"preset": preset, "task": task, "seed": seed, "folder": str(results / dataset)},
+            tuple(needed),
+        )
+        for (dataset, preset, task, seed), needed in needs.items()
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -22,6 +22,7 @@ from histobench.roi.work.conflict import DRIVER, check_free, differences
 from histobench.roi.work.engines.engine import Display, Engine
 from histobench.roi.work.engines.local import LocalEngine
 from histobench.roi.work.run_folder import DONE, FAILED, RunFolder
+from histobench.roi.work.unit import REPORT
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class PlanOutcome:
     """What was done, what was there already, and what failed."""
 
     results: Path
+    folder: RunFolder
     evaluated: int = 0
     unchanged: int = 0
     failures: list[Failure] = field(default_factory=list)
@@ -92,7 +94,7 @@ def run_plan(
     with _driving(folder):
         finished = engine.run(folder, display or Display())
     if not finished:
-        return PlanOutcome(plan.results, finished=False)
+        return PlanOutcome(plan.results, folder, finished=False)
     note_speeds(folder, plan.results)
     return outcome_of(folder, plan.results)
 
@@ -108,8 +110,10 @@ def _fetch_weights(plan: Plan) -> None:
 def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:
     """What a run has done, from the outputs of its units."""
     folder.refresh()
-    outcome = PlanOutcome(results)
+    outcome = PlanOutcome(results, folder)
     for unit in folder.units():
+        if unit.kind in ("compare", REPORT):  # what is missing of these is made where all is put together
+            continue
         note = folder.output(unit.id)
         if note is None:
             _add(outcome.failures, Failure(unit.job, "it was not done; run again"))

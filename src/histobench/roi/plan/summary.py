@@ -8,29 +8,32 @@ from pathlib import Path
 from histobench import __version__
 from histobench.core.atomic import write_text
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs
+from histobench.roi.comparison.comparison import CompareSettings, Comparison, TableMaker, compare_runs
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
 from histobench.roi.comparison.pooled_splits import pooled_runs
 from histobench.roi.comparison.robustness import RobustnessTable, robustness_grid
+from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.split_comparison import SplitTable, compare_splits
 from histobench.roi.comparison.split_files import split_grid, write_split_tables
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.results.reader import load_runs, split_runs
-from histobench.roi.results.stored_run import StoredRun
 
 FILE = "summary.md"
 METRIC = "balanced_accuracy"
-#: Of the few-shot settings, the one that most papers print.
-PREFERRED_SHOT = 16
 
 
-def compare_tasks(results_dir: Path, *, metric: str = METRIC) -> tuple[list[Comparison], list[str]]:
-    """The comparison of every task and preset in a results folder, and why some could not be made."""
+def compare_tasks(
+    results_dir: Path, *, metric: str = METRIC, table_of: TableMaker | None = None
+) -> tuple[list[Comparison], list[str]]:
+    """The comparison of every task and preset in a results folder, and why some could not be made.
+
+    `table_of` may know the tables of some datasets already.
+    """
     comparisons: list[Comparison] = []
     problems: list[str] = []
     for (task, preset, _, seed), runs in by_task(load_runs(results_dir)).items():
         try:
-            comparison = compare_runs(runs, CompareSettings(metric))
+            comparison = compare_runs(runs, CompareSettings(metric), table_of=table_of)
         except HistobenchError as error:
             problems.append(f"{task} ({preset}): {error}")
             continue
@@ -90,32 +93,3 @@ def write_summary(
     path = results_dir / FILE
     write_text(path, "\n\n".join(parts))
     return path
-
-
-def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[StoredRun]]:
-    """The runs that stand in one table: one task, preset, setting and seed (which may divide the images).
-
-    Of several settings each dataset shows one: for few-shot all its classes and, where there are, 16 shots.
-    """
-
-    def alike(run: StoredRun) -> tuple[str, str, str, int]:
-        return run.task, run.identity.preset, run.identity.dataset, run.identity.seed
-
-    settings: dict[tuple[str, str, str, int], set[str]] = {}
-    for run in runs:
-        settings.setdefault(alike(run), set()).add(run.setting)
-    groups: dict[tuple[str, str, str, int], list[StoredRun]] = {}
-    for run in runs:
-        shown = max(settings[alike(run)], key=_preference)
-        if run.setting == shown:
-            key = (run.task, run.identity.preset, shown, run.identity.seed)
-            groups.setdefault(key, []).append(run)
-    return groups
-
-
-def _preference(setting: str) -> tuple[int, int, str]:
-    way, _, shot = setting.partition("way_")
-    if way.isdigit() and shot.removesuffix("shot").isdigit():
-        shots = int(shot.removesuffix("shot"))
-        return int(way), -abs(shots - PREFERRED_SHOT), setting
-    return 0, 0, setting

@@ -34,7 +34,7 @@ class Agenda:
         left = [unit for unit in every if self._folder.state(unit.id) is None]
         self._open_shards = Counter(unit.spec["prepare"] for unit in left if unit.kind == "shards")
         mine = [unit for unit in left if unit.kind in self._kinds]
-        self.known = len(every)
+        self.known = sum(unit.kind in self._kinds for unit in every)
         self._left = {unit.id for unit in mine}
         self._batches: dict[Batch, dict[str, Unit]] = {}
         for unit in mine:

@@ -18,7 +18,7 @@ from typing import Any
 from histobench.core.atomic import create_json, write_json, write_text
 from histobench.core.errors import HistobenchError
 from histobench.core.reading import names_in, patiently, read_bytes, read_note, unreadable
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.unit import REPORT, Unit
 
 RUNS = "work/runs"
 UNITS = "units.jsonl"
@@ -130,10 +130,14 @@ class RunFolder:
         again = [
             unit for unit, note in self._finished.items() if note["state"] != DONE or note.get("failures")
         ]
-        for unit in again:
-            self._path(unit).unlink(missing_ok=True)
-            del self._finished[unit]
-        return len(again)
+        count, gone = len(again), set(again)
+        for unit in self.units():  # what was made of the rest is made again with it
+            if unit.kind in ("compare", REPORT) and unit.id not in gone and not gone.isdisjoint(unit.needs):
+                gone.add(unit.id)
+        for name in gone:
+            self._path(name).unlink(missing_ok=True)
+            self._finished.pop(name, None)
+        return count
 
     def _path(self, unit: str) -> Path:
         return self.path / "outputs" / f"{unit}.json"

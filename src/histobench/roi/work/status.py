@@ -65,7 +65,7 @@ def status_of(results: Path) -> Status:
             hosts.update([host] if host else [])
         states[state] += 1
         for encoder in _encoders(unit):
-            cell = unit.dataset, encoder
+            cell = unit.dataset or "(all)", encoder
             if cell not in cells:
                 cells[cell] = Counter(), []
             found, reasons = cells[cell]
@@ -107,8 +107,8 @@ def _unfinished(claim: Path | None) -> tuple[str, str]:
 
 
 def _encoders(unit: Unit) -> list[str]:
-    """A unit of several encoders counts for each; preparing a dataset is of none."""
-    return unit.encoder.split(", ") if unit.kind == "shards" else [unit.encoder or "(prepare)"]
+    """A unit of several encoders counts for each; preparing and comparing are of none."""
+    return unit.encoder.split(", ") if unit.kind == "shards" else [unit.encoder or f"({unit.kind})"]
 
 
 def _left(folder: RunFolder, units: list[Unit], states: Counter[str]) -> float | None:

@@ -12,8 +12,11 @@ from typing import Any
 from histobench.core.plain_data import parse_json
 
 #: `prepare` hashes the images of a dataset and decides how its features are computed; `shards` computes rows
-#: for the cache; `features` writes an encoder's feature files; `evaluate` and `splits` are tasks on them.
-KINDS = ("prepare", "shards", "features", "evaluate", "splits")
+#: for the cache; `features` writes an encoder's feature files; `evaluate` and `splits` are tasks on them;
+#: `compare` puts the encoders of one dataset and task side by side.
+KINDS = ("prepare", "shards", "features", "evaluate", "splits", "compare")
+#: The last unit, done by the process that began the run, or by Slurm's last job: what is made of everything.
+REPORT = "report"
 #: What needs the network, and so the device.
 COMPUTING = ("prepare", "shards")
 #: As `json.dumps`, which makes a new encoder for every one of 100,000 units.
@@ -44,6 +47,8 @@ class Unit:
         """What messages call it."""
         parts = [self.dataset, self.encoder, str(self.spec.get("preset", ""))]
         job = " x ".join(part for part in parts if part)
+        if self.kind == "compare":
+            return f"{job}: encoders compared by {self.spec['task']}"
         return f"{job}: features" if self.kind in ("prepare", "shards", "features") else job
 
     def as_line(self) -> str:

@@ -80,15 +80,18 @@ class Worker:
 
     def _is_blocked(self, unit: Unit) -> bool:
         """Whether it waits for something that failed; the failure itself is told there."""
-        for need in unit.needs:
-            output = self.folder.output(need)
-            if output is not None and output["state"] != DONE and unit.kind != "features":
-                self.folder.fail(unit, f"{need} failed", state=BLOCKED)
-                return True
-        return False
+        if unit.kind == "features":  # which tells of its own encoder alone
+            return False
+        outputs = ((need, self.folder.output(need)) for need in unit.needs)
+        failed = [need for need, output in outputs if output is not None and output["state"] != DONE]
+        # What is there is compared; with nothing of it there is nothing to be done.
+        is_blocked = len(failed) == len(unit.needs) if unit.kind == "compare" else bool(failed)
+        if is_blocked:
+            self.folder.fail(unit, f"{failed[0]} failed", state=BLOCKED)
+        return is_blocked
 
     def _perform_one(self, unit: Unit) -> None:
-        from histobench.roi.work import extraction
+        from histobench.roi.work import comparing, extraction
         from histobench.roi.work.evaluation import evaluate_splits
 
         if unit.kind == "prepare":
@@ -109,6 +112,10 @@ class Worker:
             if output["state"] != DONE:
                 raise HistobenchError(str(output["reason"]))
             extraction.write_feature_files(self.folder, unit, output, planning)
+        elif unit.kind == "compare":
+            self._say(unit.job)
+            with self._threads(unit):
+                comparing.compare(self.folder, unit)
         else:
             with self._threads(unit):
                 evaluate_splits(self.folder, unit, self._output(unit.needs[0]), self._say)
@@ -121,8 +128,9 @@ class Worker:
 
     def _threads(self, unit: Unit) -> AbstractContextManager[Any]:
         """As many threads as where the run was planned: sums depend on them in their last bits."""
-        features = self.folder.unit(unit.needs[0])
-        threads = self._output(features.needs[0]).get("threads")
+        while unit.kind != "prepare":
+            unit = self.folder.unit(unit.needs[0])
+        threads = self._output(unit.id).get("threads")
         if threads is None:  # this process has planned it
             return nullcontext()
         import torch

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from histobench.core import slurm
 from histobench.core.atomic import write_json
 from histobench.core.reading import read_note
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.unit import REPORT
 
 #: Tasks of an array have at least this much estimated work: shorter jobs waste a scheduler.
 TASK_SECONDS = 15 * 60
@@ -58,11 +57,11 @@ class SlurmEngine:
             ("shards", ("shards",), self._options, self._tasks or computing),
             (
                 "evaluate",
-                ("features", "evaluate", "splits"),
+                ("features", "evaluate", "splits", "compare"),
                 self._cpu_options,
                 self._cpu_tasks or _tasks(EVALUATION_SECONDS * len(evaluating)),
             ),
-            ("collect", ("collect",), self._cpu_options, 1),
+            ("collect", ("compare", REPORT), self._cpu_options, 1),
         ]
         jobs: dict[str, str] = {}
         before = ""
@@ -96,9 +95,3 @@ def _tasks(seconds: float) -> int:
     (1, 4, 1000)
     """
     return min(slurm.MOST_TASKS, max(1, math.floor(seconds / TASK_SECONDS)))
-
-
-def log_of(folder: RunFolder, unit: Unit) -> Path:
-    """Where the tasks that do units of this kind write."""
-    steps = {"prepare": "prepare", "shards": "shards"}
-    return folder.path / "logs" / f"{steps.get(unit.kind, 'evaluate')}-*.log"

@@ -1,0 +1,67 @@
+"""The units that compare: one table of all encoders on one dataset, task by task, for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from histobench.core.reading import files_below
+from histobench.roi.comparison.comparison import CompareSettings, DatasetTable, TableMaker, dataset_table
+from histobench.roi.comparison.selection import by_task
+from histobench.roi.comparison.table_files import read_table, write_table
+from histobench.roi.results.layout import COMPLETE, SPLITS
+from histobench.roi.results.reader import read_run
+from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.work.run_folder import DONE, RunFolder
+from histobench.roi.work.unit import Unit
+
+SETTINGS = CompareSettings()
+
+
+def compare(folder: RunFolder, unit: Unit) -> None:
+    """Compare what is stored of the unit's task, that of earlier plans included, as the report would."""
+    runs = _runs_of(unit)
+    if not runs:  # the task stores no predictions, or was skipped
+        folder.finish(unit)
+        return
+    path = folder.path / "tables" / f"{unit.id}.json"
+    write_table(path, unit.dataset, runs, SETTINGS)
+    folder.finish(unit, files=[path])
+
+
+def _runs_of(unit: Unit) -> list[StoredRun]:
+    spec, root = unit.spec, Path(unit.spec["folder"])
+    paths = [
+        path
+        for path in files_below(root, COMPLETE)
+        if not path.name.startswith(".")
+        and {spec["preset"], spec["task"]} <= set(path.relative_to(root).parts)
+        and SPLITS not in path.relative_to(root).parts
+    ]
+    tables = by_task([read_run(path) for path in paths])
+    return [
+        run
+        for (task, preset, _, seed), runs in tables.items()
+        if (task, preset, seed) == (spec["task"], spec["preset"], spec["seed"])
+        for run in runs
+        if run.identity.dataset == unit.dataset
+    ]
+
+
+def tables_of(folder: RunFolder) -> TableMaker:
+    """The tables that units have made, where they are of the runs that are stored now; else made anew."""
+    made = {
+        (unit.dataset, unit.spec["preset"], unit.spec["task"], unit.spec["seed"]): note["files"]
+        for unit in folder.units()
+        if unit.kind == "compare" and (note := folder.output(unit.id)) is not None and note["state"] == DONE
+    }
+
+    def table_of(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
+        identity = runs[0].identity
+        for path in made.get((dataset, identity.preset, runs[0].task, identity.seed), ()):
+            found = read_table(Path(path), runs, settings)
+            if found is not None:
+                return found
+        return dataset_table(dataset, runs, settings)
+
+    return table_of
