@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.loading.job import Failure
 from histobench.roi.features.loading.loader import Hashing, Loader, Request, useful_workers
 from histobench.roi.features.loading.pool import ProcessPool, ThreadPool
+from histobench.roi.features.loading.worker import populate
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX")
 
@@ -255,3 +258,19 @@ def test_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert useful_workers(64, on_cpu=False) == 16
     assert useful_workers(64, on_cpu=True) == 8
     assert useful_workers(0, on_cpu=True) == 0
+
+
+@pytest.mark.parametrize("advice", [22, 9999])
+def test_bringing_in_the_pages_of_the_ring_changes_nothing_in_it(
+    monkeypatch: pytest.MonkeyPatch, advice: int
+) -> None:
+    """Also on a system that does not know how to (9999 is no advice)."""
+    monkeypatch.setattr("histobench.roi.features.loading.worker._MADV_POPULATE_READ", advice)
+    content = bytes(range(256)) * 100
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        for _ in range(8):  # each begins somewhere else
+            pages = mmap.mmap(file.fileno(), len(content))
+            populate(pages)
+            assert pages[:] == content
