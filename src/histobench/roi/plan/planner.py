@@ -55,7 +55,7 @@ def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> 
                     scheme = [plan.splits, plan.folds, plan.repeats]
                     splits = {**spec, "tasks": list(tasks), "scheme": scheme}
                     units.append(Unit("splits", entry.name, encoder, splits, needs))
-    units += _comparisons(units, plan.results)
+    units += comparison_units(units, plan.results)
     # The last unit waits for all comparisons, and for what is compared by itself.
     last = tuple(unit.id for unit in units if unit.kind in ("compare", "splits"))
     return [*units, Unit(REPORT, "", "", {}, last)]
@@ -115,7 +115,7 @@ def _evaluation(plan: Plan, entry: DatasetEntry, encoder: str, preset: str) -> d
     }
 
 
-def _comparisons(units: Sequence[Unit], results: Path) -> list[Unit]:
+def comparison_units(units: Sequence[Unit], results: Path) -> list[Unit]:
     """One unit for the evaluations of a dataset under one preset and task, over all encoders."""
     needs: dict[tuple[str, str, str, int], list[str]] = {}
     for unit in units:

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ ATTEMPTS = 4
 PAUSE, SILENT_SECONDS = 0.2, 120.0
 #: Seconds between two looks at all outputs, and at what the cluster has.
 REFRESHED, COUNTED = 30.0, 1.0
-#: Seconds that an idle worker has to tidy up in.
+#: Seconds that idle workers have to tidy up in, all of them together.
 CLOSING_SECONDS = 30.0
 
 
@@ -137,8 +137,7 @@ class _Driver:
                 self._hand_out()
                 self._wait()
         finally:
-            for slot in self._slots:
-                self._end(slot)
+            self._end(self._slots)
 
     def _reconcile(self) -> None:
         """As many slots as the cluster has room for now: nodes come and go."""
@@ -153,7 +152,7 @@ class _Driver:
         for slot in wanted[len(self._slots) :]:
             self._slots.append(slot)
         while len(self._slots) > len(wanted) and self._slots[-1].task is None:
-            self._end(self._slots.pop())
+            self._end([self._slots.pop()])
         if wanted:
             self._alive = time.monotonic()
         elif time.monotonic() - self._alive > SILENT_SECONDS:
@@ -215,7 +214,7 @@ class _Driver:
 
     def _note_loss(self, slot: _Slot) -> None:
         """The worker or its node is gone; its units are handed out again, though not for ever."""
-        self._end(slot)
+        self._end([slot])
         for unit in slot.batch:
             self._lost[unit.id] += 1
             if self._lost[unit.id] >= ATTEMPTS and self._folder.output(unit.id) is None:
@@ -238,12 +237,15 @@ class _Driver:
                 if self._lost[unit.id] >= ATTEMPTS:
                     self._folder.fail(unit, f"unexpected {type(cause).__name__}: {cause}")
 
-    def _end(self, slot: _Slot) -> None:
+    def _end(self, slots: Sequence[_Slot]) -> None:
+        """Let go of the actors; those that are idle tidy up before, all at the same time."""
         import ray
 
-        if slot.actor is not None:
-            if slot.is_open and slot.task is None:
-                with contextlib.suppress(ray.exceptions.RayError):  # it may be gone by itself
-                    ray.get(slot.actor.close.remote(), timeout=CLOSING_SECONDS)
-            ray.kill(slot.actor)
-        slot.actor, slot.is_open, slot.like = None, False, ()
+        idle = [slot for slot in slots if slot.actor is not None and slot.is_open and slot.task is None]
+        closing = [slot.actor.close.remote() for slot in idle]
+        if closing:  # one that is gone by itself, or does not come to an end, keeps nobody
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSING_SECONDS)
+        for slot in slots:
+            if slot.actor is not None:
+                ray.kill(slot.actor)
+            slot.actor, slot.is_open, slot.like = None, False, ()
