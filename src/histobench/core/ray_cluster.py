@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 
@@ -23,7 +24,7 @@ def connect(address: str | None = None) -> None:
         raise HistobenchError(f"`engine` ray needs Ray ({error}): pip install 'histobench[ray]'") from error
     if ray.is_initialized():
         return
-    _knock(address)
+    address = _that_answers(address)
     environment = {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
     for name in ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL", "HF_HOME", "HF_HUB_OFFLINE"):
         if name in os.environ:
@@ -33,7 +34,7 @@ def connect(address: str | None = None) -> None:
             address=address,
             runtime_env={"env_vars": environment},
             log_to_driver=False,
-            include_dashboard=None if address else False,
+            include_dashboard=False if address in (None, "local") else None,
             logging_level="error",
         )
     except (ConnectionError, ValueError, RuntimeError, OSError, TimeoutError) as error:
@@ -43,15 +44,41 @@ def connect(address: str | None = None) -> None:
         ) from error
 
 
-def _knock(address: str | None) -> None:
-    """Ray itself waits for minutes before it says that nobody is there."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+def _that_answers(address: str | None) -> str | None:
+    """The address to connect to. Ray itself waits for minutes before it says that nobody is there."""
+    if address not in (None, "auto"):
+        if (error := _no_answer(str(address))) is not None:
+            raise HistobenchError(
+                f"no Ray cluster at {address}: {error}; `ray start --head` starts one, --ray-address names it"
+            ) from error
+        return address
+    remembered = _remembered()
+    if (error := _no_answer(remembered)) is None:
+        return address
+    if address is None:
+        return "local"  # of a cluster that has died Ray still knows the address: a new one is begun
+    raise HistobenchError(
+        f"no Ray cluster at {address}: {remembered}, which Ray remembers, does not answer ({error}); "
+        "`ray start --head` starts one, --ray-address names it"
+    ) from error
+
+
+def _no_answer(address: str) -> OSError | OverflowError | None:
+    """Why nobody answers at `host:port`; None where somebody does, or where it is no such address."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
-        return
+        return None
     try:
         with socket.create_connection((host, int(port)), timeout=KNOCK):
-            pass
+            return None
     except (OSError, OverflowError) as error:
-        raise HistobenchError(
-            f"no Ray cluster at {address}: {error}; `ray start --head` starts one, --ray-address names it"
-        ) from error
+        return error
+
+
+def _remembered() -> str:
+    """The cluster that `ray start` has begun on this machine; empty where there is none."""
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

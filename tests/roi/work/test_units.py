@@ -278,14 +278,19 @@ def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: p
 
     class OnlyPrepares(TwoWorkers):
         def run(self, folder: RunFolder, display: Display) -> bool:
-            work_through(folder, Worker(folder, Silent()), kinds=("prepare",))
+            work_through(folder, Worker(folder, Silent()), kinds=until)
             folders.append(folder)
             return False
 
-    for note, value, told in (
-        ("versions", {"histobench": "0.0"}, "but this run was planned with 0.0: install the same version"),
-        ("device_kind", "Strange GPU", "but this run was planned on Strange GPU"),
+    of_another_version = "but this run was planned with 0.0: install the same version"
+    computing, every = ("prepare", "shards"), ("prepare", "shards", "features")
+    for done, kinds, note, value, told in (
+        (("prepare",), computing, "versions", {"histobench": "0.0"}, of_another_version),
+        (("prepare",), computing, "device_kind", "Strange GPU", "but this run was planned on Strange GPU"),
+        (computing, ("features",), "versions", {"torch": "0.0"}, of_another_version),
+        (every, ("evaluate",), "versions", {"torch": "0.0"}, of_another_version),
     ):
+        until = done
         run_benchmark(plan, engine=OnlyPrepares())
         folder = folders[-1]
         path = folder.path / "outputs" / f"{folder.units()[0].id}.json"
@@ -294,7 +299,7 @@ def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: p
             json.dumps({**content, note: value if isinstance(value, str) else content[note] | value})
         )
         again = RunFolder(folder.path)
-        work_through(again, Worker(again, Silent()), kinds=("shards",))
+        work_through(again, Worker(again, Silent()), kinds=kinds)
         reasons = {reason for cell in status_of(plan.results).cells for reason in cell.reasons}
         assert all(told in reason for reason in reasons)
         assert reasons

@@ -307,15 +307,20 @@ def _extraction_note(
     }
 
 
-def check_machine(prepared: Mapping[str, Any]) -> None:
-    """Refuse to add to features from another version, or from another kind of device."""
-    here, there = versions(), prepared["versions"]
-    for package in ("histobench", "torch"):
+def check_versions(prepared: Mapping[str, Any]) -> None:
+    """Refuse to add to what another version has made; a dataset prepared by this process says nothing."""
+    here, there = versions(), prepared.get("versions", {})
+    for package in ("histobench", "torch") if there else ():
         if here.get(package) != there.get(package):
             raise HistobenchError(
                 f"{socket.gethostname()} has {package} {here.get(package)}, but this run was planned with "
                 f"{there.get(package)}: install the same version on every node, or begin a new run"
             )
+
+
+def check_machine(prepared: Mapping[str, Any]) -> None:
+    """Refuse to add to features from another version, or from another kind of device."""
+    check_versions(prepared)
     device = prepared["device"]
     kind = device_kind(_resolved(device if device.partition(":")[0] == "cpu" else None))
     if kind != prepared["device_kind"]:

@@ -111,26 +111,31 @@ class Worker:
             output = self._output(planning.id)
             if output["state"] != DONE:
                 raise HistobenchError(str(output["reason"]))
+            extraction.check_versions(output)
             extraction.write_feature_files(self.folder, unit, output, planning)
         elif unit.kind == "compare":
             self._say(unit.job)
-            with self._threads(unit):
+            with self._as_planned(unit):
                 comparing.compare(self.folder, unit)
         else:
-            with self._threads(unit):
+            with self._as_planned(unit):
                 evaluate_splits(self.folder, unit, self._output(unit.needs[0]), self._say)
 
     def _evaluate(self, units: Sequence[Unit]) -> None:
         from histobench.roi.work.evaluation import evaluate_units
 
-        with self._threads(units[0]):
+        with self._as_planned(units[0]):
             evaluate_units(self.folder, units, self._output(units[0].needs[0]), self._say)
 
-    def _threads(self, unit: Unit) -> AbstractContextManager[Any]:
-        """As many threads as where the run was planned: sums depend on them in their last bits."""
+    def _as_planned(self, unit: Unit) -> AbstractContextManager[Any]:
+        """As where the run was planned: versions, and threads, for sums depend on them in their last bits."""
+        from histobench.roi.work.extraction import check_versions
+
         while unit.kind != "prepare":
             unit = self.folder.unit(unit.needs[0])
-        threads = self._output(unit.id).get("threads")
+        prepared = self._output(unit.id)
+        check_versions(prepared)
+        threads = prepared.get("threads")
         if threads is None:  # this process has planned it
             return nullcontext()
         import torch

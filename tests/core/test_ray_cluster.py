@@ -1,0 +1,56 @@
+"""Where a Ray cluster is looked for, before Ray itself waits for minutes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from histobench.core import ray_cluster
+from histobench.core.errors import HistobenchError
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """One at which somebody answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield int(listening.getsockname()[1])
+
+
+@pytest.fixture
+def closed() -> int:
+    """One at which nobody does."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def remember(folder: Path, address: str) -> None:
+    (folder / "ray").mkdir(exist_ok=True)
+    (folder / "ray" / "ray_current_cluster").write_text(address)
+
+
+def test_a_cluster_that_has_died_but_is_remembered_does_not_keep_a_new_one_from_being_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int, closed: int
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert ray_cluster._that_answers(None) is None  # nothing is remembered: Ray begins one
+    remember(tmp_path, f"127.0.0.1:{port}")
+    assert ray_cluster._that_answers(None) is None  # Ray finds it
+    assert ray_cluster._that_answers("auto") == "auto"
+    remember(tmp_path, f"127.0.0.1:{closed}")
+    assert ray_cluster._that_answers(None) == "local"
+    with pytest.raises(HistobenchError, match=rf"at auto: 127.0.0.1:{closed}, which Ray remembers, does not"):
+        ray_cluster._that_answers("auto")
+
+
+def test_a_named_cluster_has_to_answer(port: int, closed: int) -> None:
+    assert ray_cluster._that_answers(f"127.0.0.1:{port}") == f"127.0.0.1:{port}"
+    assert ray_cluster._that_answers(f"ray://127.0.0.1:{port}") == f"ray://127.0.0.1:{port}"
+    for address in (f"127.0.0.1:{closed}", f"ray://127.0.0.1:{closed}", "127.0.0.1:99999999999999999999"):
+        with pytest.raises(HistobenchError, match=rf"no Ray cluster at {address}: .* --ray-address names it"):
+            ray_cluster._that_answers(address)
