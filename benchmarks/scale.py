@@ -1,11 +1,15 @@
 """What large plans cost: planning, lists of units, looking at outputs. Network and images are a stub.
 
-    python benchmarks/scale.py [--images 100000 1000000] [--encoders 50] [--outputs 20000]
+    python benchmarks/scale.py [--images 100000 1000000] [--encoders 50] [--outputs 20000] [--hashed 40000]
 
 Keys, paths and outputs are made up; what is timed is the project's own code over them: cutting a dataset into
 shards and units and writing them down, reading a unit's images back, `histobench status` (the whole command)
 and the outcome of a run over its outputs. Hashing images and building networks are not part of it. Seconds
 are those of the processor, so that they mean something on a busy machine too.
+
+How the images of a large dataset are shared out among units that hash them is timed by itself: the driver
+does it, with the dataset that it has read. `--hashed` files of 10 kB are hashed by one and by two workers,
+each a process as on a node of Slurm, of one thread; these seconds are of the clock.
 """
 
 from __future__ import annotations
@@ -18,15 +22,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
+from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.extraction import EncoderFacts
 from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
 from histobench.roi.features.inference.loop import plan_units, shard_size
-from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.features.settings import EncoderRecipe, Settings
 from histobench.roi.plan.run import outcome_of
+from histobench.roi.work import hashing
 from histobench.roi.work.extraction import shard_units
+from histobench.roi.work.hashing import FOLDER, hash_units, write_list
 from histobench.roi.work.image_list import read_images, write_images
 from histobench.roi.work.run_folder import RunFolder, write_lines
 from histobench.roi.work.unit import Unit
@@ -69,6 +77,57 @@ def plan_at(images: int, encoders: int) -> dict[str, float]:
         check=True,
     )
     return {name: float(value) for name, value in (item.split("=") for item in done.stdout.split())}
+
+
+def lists_at(images: int) -> dict[str, float]:
+    """Seconds and memory of the driver that shares out images to be hashed; and the dataset's own memory."""
+    code = "import sys; sys.path.insert(0, sys.argv[2]); import scale; scale.report_lists(int(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(images), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name: float(value) for name, value in (item.split("=") for item in done.stdout.split())}
+
+
+def report_lists(images: int) -> None:
+    """Write the lists of a made-up dataset of files, and print what it took."""
+    paths = (Path(f"/data/set/{row % 1000:03d}/{row}.jpg") for row in range(images))
+    dataset = RoiDataset("set", ("x",), {"train": tuple(RoiImage(path, 0, path.name, "") for path in paths)})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    with tempfile.TemporaryDirectory(prefix="scale-") as place:
+        began = time.process_time()
+        units = hash_units("set", dataset, Settings(), partial(write_list, Path(place)))
+        took = time.process_time() - began
+        nbytes = sum(path.stat().st_size for path in (Path(place) / FOLDER).iterdir())
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    facts = {"plan": took, "units": len(units), "own": before, "gib": after - before, "bytes": nbytes}
+    print(*(f"{name}={value}" for name, value in facts.items()))
+
+
+def hashed_by(workers: int, files: int) -> float:
+    """Seconds in which so many processes hash files of 10 kB, shared out in eight units."""
+    with tempfile.TemporaryDirectory(prefix="scale-") as place:
+        folder, content = Path(place), os.urandom(10_000)
+        images = []
+        for number in range(files):
+            path = folder / f"{number}.jpg"
+            path.write_bytes(content + str(number).encode())
+            images.append(RoiImage(path, 0, path.name, ""))
+        dataset = RoiDataset("set", ("x",), {"train": tuple(images)})
+        hashing.LARGE, hashing.IMAGES_PER_UNIT = 1, -(-files // 8)
+        units = hash_units(
+            "set", dataset, Settings(num_workers=1, no_cache=True), partial(write_list, folder)
+        )
+        run = RunFolder.create(folder, {"engine": "slurm"}, units)
+        command = [sys.executable, "-m", "histobench.cli.main", "work", str(run.path), "--kinds", "hash"]
+        began = time.perf_counter()
+        for process in [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(workers)]:
+            process.wait()
+        took = time.perf_counter() - began
+        assert all(run.output(unit.id) is not None for unit in units)
+    return took
 
 
 def report(images: int, encoders: int) -> None:
@@ -145,6 +204,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--encoders", type=int, default=50)
     parser.add_argument("--outputs", type=int, default=20_000)
+    parser.add_argument("--hashed", type=int, default=40_000)
     args = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for images in args.images:
@@ -155,6 +215,15 @@ def main() -> int:
             f"{facts['bytes'] / 1e6:.0f} MB on disk; a unit's images read in {1000 * facts['read']:.0f} ms",
             flush=True,
         )
+        facts = lists_at(images)
+        print(
+            f"{images:>10,} images shared out to be hashed in {facts['plan']:.1f} s, {facts['units']:.0f} "
+            f"units, {facts['bytes'] / 1e6:.0f} MB on disk; {facts['gib']:.2f} GiB beside the "
+            f"{facts['own']:.2f} GiB of the dataset",
+            flush=True,
+        )
+    for workers in (1, 2):
+        print(f"{args.hashed:,} files hashed by {workers} workers in {hashed_by(workers, args.hashed):.1f} s")
     took = outputs_of(args.outputs)
     print(
         f"{args.outputs:,} outputs: written in {took['write']:.1f} s, status in {took['status']:.1f} s "

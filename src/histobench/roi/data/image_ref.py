@@ -104,6 +104,12 @@ def locate(path: str | Path) -> ImageRef:
     return _in_container(container, member, text)
 
 
+def container_named(path: str) -> str:
+    """The container file that a path goes on inside of, by its name alone; "" for other files."""
+    inside = _INSIDE.search(path if os.sep == "/" else path.replace(os.sep, "/"))
+    return "" if inside is None else path[: inside.end() - 1]
+
+
 def _in_container(container: str, member: str, name: str) -> ImageRef:
     suffix = os.path.splitext(container)[1].lower()
     if suffix == ".tar":

@@ -31,6 +31,7 @@ from histobench.roi.encoders.registry import check_distinct_weights
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import Inventory, take_inventory
+from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.extraction import EncoderFacts, Extraction, problems_of, write_features
 from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
@@ -74,12 +75,14 @@ def extract(
     no_cache: bool = False,
     stage: str | None = None,
     progress: Progress | None = None,
+    hashed: HashedImages | None = None,
 ) -> list[Extraction]:
     """Write the features of every split by every encoder to `save_dir`; nothing known is computed again.
 
     `recheck` cached images are computed again and compared; if one differs, the cached set is discarded.
     `no_cache` neither uses cached features nor keeps any. With `stage` ("local", or a folder by its full
     path) images are copied to this machine's own disk before they are decoded, and removed from there.
+    `hashed` is what other processes have found out about the images (`distinct_paths` of the dataset).
 
     Each image is decoded once for all encoders with the same resizing. Rows go to the cache
     (`HISTOBENCH_CACHE`, else `~/.cache/histobench`) as they are made, so that a killed run goes on where it
@@ -99,17 +102,21 @@ def extract(
     _check_writable(Path(save_dir))
     check_labels(item.name or type(item).__name__ for item in given if isinstance(item, EncoderRecipe))
     _check_weights([item for item in given if isinstance(item, EncoderRecipe)])
-    return _Run(dataset, given, Path(save_dir), settings, progress or Silent()).result()
+    return _Run(dataset, given, Path(save_dir), settings, progress or Silent(), hashed).result()
 
 
 def plan_extraction(
-    dataset: RoiDataset, recipes: Sequence[EncoderRecipe], save_dir: Path, settings: Settings
+    dataset: RoiDataset,
+    recipes: Sequence[EncoderRecipe],
+    save_dir: Path,
+    settings: Settings,
+    hashed: HashedImages | None = None,
 ) -> ExtractionPlan:
     """What `extract` would compute, and how, for other processes to do."""
     check_plain_name(dataset.name.replace("/", "_").replace("\\", "_"), what="dataset")
     check_labels(item.name for item in recipes)
     _check_weights(recipes)
-    return _Run(dataset, recipes, save_dir, settings, Silent()).plan()
+    return _Run(dataset, recipes, save_dir, settings, Silent(), hashed).plan()
 
 
 def _check_own_files(planned: Sequence[PlannedEncoder]) -> None:
@@ -146,6 +153,7 @@ class _Run:
         save_dir: Path,
         settings: Settings,
         progress: Progress,
+        hashed: HashedImages | None,
     ) -> None:
         self.began = time.perf_counter()
         self.dataset = dataset
@@ -153,6 +161,7 @@ class _Run:
         self.save_dir = save_dir
         self.settings = settings
         self.progress = progress
+        self.hashed = hashed
         self.device = resolve_device(settings.devices[0])
         self.root = cache_dir()
         # A database is no file for several machines; what it remembers costs time to find out, no more.
@@ -171,7 +180,7 @@ class _Run:
         with self._pool() as pool:
             # Hashing needs the disk and the workers, building the networks needs this process: both at once.
             with ThreadPoolExecutor(1) as background:
-                hashing = background.submit(take_inventory, self.dataset, pool, self._memory)
+                hashing = background.submit(take_inventory, self.dataset, pool, self._memory, self.hashed)
                 built = [item if isinstance(item, BasePatchEncoder) else item.build() for item in self.given]
                 inventory = hashing.result()
             with closing(inventory):
@@ -369,7 +378,7 @@ class _Run:
         One encoder is in memory at a time; one that cannot be made is among the failures.
         """
         with self._pool() as pool:
-            inventory = take_inventory(self.dataset, pool, self._memory)
+            inventory = take_inventory(self.dataset, pool, self._memory, self.hashed)
         planned: list[PlannedEncoder] = []
         missing: list[list[bytes]] = []
         failures: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,21 @@ from histobench.roi.encoders.own_name import label_of
 from histobench.roi.plan.jobs import extraction_jobs, features_folder, results_folder
 from histobench.roi.plan.schema import DatasetEntry, Plan
 from histobench.roi.task_catalogue import canonical_task
+from histobench.roi.work.hashing import hash_units
 from histobench.roi.work.unit import REPORT, Unit
 
 
-def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> list[Unit]:
+def units_of(
+    plan: Plan,
+    datasets: Mapping[str, RoiDataset],
+    *,
+    whole: bool,
+    on_list: Callable[[str, bytes], None] = lambda images, data: None,
+) -> list[Unit]:
     """The units of a plan in the order in which one worker does them.
 
     With `whole` one process extracts the features of a dataset at once; else preparing it finds more units.
+    `on_list` is told the lists of images that units of a large dataset are about, to write them down.
     """
     if not whole:
         plan = with_full_paths(plan)
@@ -29,7 +37,9 @@ def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> 
     }
     units: list[Unit] = []
     for entry in plan.datasets:
-        prepare = Unit("prepare", entry.name, "", _extraction(plan, entry, whole))
+        hashing = hash_units(entry.name, datasets[entry.name], plan.settings, on_list)
+        needs = tuple(unit.id for unit in hashing)
+        prepare = Unit("prepare", entry.name, "", _extraction(plan, entry, whole), needs)
         features = {
             encoder: Unit(
                 "features",
@@ -41,7 +51,7 @@ def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, whole: bool) -> 
             )
             for encoder in plan.encoders
         }
-        units += [prepare, *features.values()]
+        units += [*hashing, prepare, *features.values()]
         for encoder in plan.encoders:
             for preset in plan.presets:
                 spec = _evaluation(plan, entry, encoder, preset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from histobench.core.claim import try_claim
@@ -21,6 +22,7 @@ from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
 from histobench.roi.work.conflict import DRIVER, check_free, differences
 from histobench.roi.work.engines.engine import Display, Engine
 from histobench.roi.work.engines.local import LocalEngine
+from histobench.roi.work.hashing import write_list
 from histobench.roi.work.run_folder import DONE, FAILED, RunFolder
 from histobench.roi.work.unit import REPORT
 
@@ -90,7 +92,9 @@ def run_plan(
     else:
         datasets = load_datasets(plan)
         write_dataset_notes(plan)
-        folder = RunFolder.create(plan.results, values, units_of(plan, datasets, whole=engine.whole))
+        on_list = partial(write_list, plan.results)
+        units = units_of(plan, datasets, whole=engine.whole, on_list=on_list)
+        folder = RunFolder.create(plan.results, values, units)
     with _driving(folder):
         finished = engine.run(folder, display or Display())
     if not finished:

@@ -15,6 +15,7 @@ from histobench.core.progress import Progress
 from histobench.roi.data.dataset import SPLITS, RoiDataset
 from histobench.roi.data.problem import listing
 from histobench.roi.data.source import DatasetSource
+from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.extract import extract, plan_extraction
 from histobench.roi.features.extraction import Extraction, problems_of, write_features
@@ -26,6 +27,7 @@ from histobench.roi.features.inference.share_stage import ShareStage
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.work.hashing import hashes_of
 from histobench.roi.work.image_list import read_images, read_keys, write_images, write_keys
 from histobench.roi.work.run_folder import RunFolder, write_lines
 from histobench.roi.work.unit import Unit
@@ -44,10 +46,11 @@ def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
     spec = unit.spec
     recipes = [EncoderRecipe(**recipe) for recipe in spec["recipes"]]
     dataset = DatasetSource.from_note(spec["source"]).load()
+    hashed = hashes_of(folder, unit, dataset)
     if spec["whole"]:
-        _extract_whole(folder, unit, dataset, recipes, progress)
+        _extract_whole(folder, unit, dataset, recipes, progress, hashed)
         return
-    plan = plan_extraction(dataset, recipes, Path(spec["save_dir"]), Settings(**spec["settings"]))
+    plan = plan_extraction(dataset, recipes, Path(spec["save_dir"]), Settings(**spec["settings"]), hashed)
     images = folder.path / "images" / f"{unit.id}.jsonl"
     begins = write_images(images, (shard.keys for shard in plan.units), plan.refs)
     keys = folder.path / "images" / f"{unit.id}.keys"
@@ -250,15 +253,20 @@ def write_feature_files(
 
 
 def _extract_whole(
-    folder: RunFolder, unit: Unit, dataset: RoiDataset, recipes: Sequence[EncoderRecipe], progress: Progress
+    folder: RunFolder,
+    unit: Unit,
+    dataset: RoiDataset,
+    recipes: Sequence[EncoderRecipe],
+    progress: Progress,
+    hashed: HashedImages | None,
 ) -> None:
     """All encoders in one pass over the images; if one of them is at fault, each alone."""
     failures: dict[str, str] = {}
-    done = _extracted(unit, dataset, recipes, progress, failures if len(recipes) == 1 else None)
+    done = _extracted(unit, dataset, recipes, progress, hashed, failures if len(recipes) == 1 else None)
     if done is None:
         done = []
         for recipe in recipes:
-            done += _extracted(unit, dataset, [recipe], progress, failures) or []
+            done += _extracted(unit, dataset, [recipe], progress, hashed, failures) or []
     device = unit.spec["settings"]["device"]
     # Of several devices that share the images only the first is timed.
     timed = "" if device and "," in device else device_name(_resolved(device))
@@ -280,12 +288,18 @@ def _extracted(
     dataset: RoiDataset,
     recipes: Sequence[EncoderRecipe],
     progress: Progress,
+    hashed: HashedImages | None,
     failures: dict[str, str] | None,
 ) -> list[Extraction] | None:
     """What was extracted; None where it failed, which `failures` are told about."""
     try:
         return extract(
-            dataset, list(recipes), Path(unit.spec["save_dir"]), **unit.spec["settings"], progress=progress
+            dataset,
+            list(recipes),
+            Path(unit.spec["save_dir"]),
+            **unit.spec["settings"],
+            progress=progress,
+            hashed=hashed,
         )
     except HistobenchError as error:
         if failures is not None:

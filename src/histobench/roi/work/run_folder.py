@@ -112,16 +112,16 @@ class RunFolder:
 
     def finish(self, unit: Unit, *, files: Iterable[Path] = (), **found: Any) -> None:
         """Note that a unit is done; the first of two workers that did the same is believed."""
-        note = {"state": DONE, "unit": unit.id, "files": [str(path) for path in files], **found}
-        path = self._path(unit.id)
-        if not create_json(path, note) and self._look(unit.id) is None:
-            write_json(path, note)  # an output that no longer holds
-        self._look(unit.id)
+        self._note(unit, {"state": DONE, "unit": unit.id, "files": [str(path) for path in files], **found})
 
     def fail(self, unit: Unit, reason: str, *, state: str = FAILED, job: str = "") -> None:
         """Note that a unit cannot be done, and why; `job` is what messages call it."""
-        note = {"state": state, "unit": unit.id, "job": job or unit.job, "reason": reason}
-        create_json(self._path(unit.id), note)
+        self._note(unit, {"state": state, "unit": unit.id, "job": job or unit.job, "reason": reason})
+
+    def _note(self, unit: Unit, note: Mapping[str, Any]) -> None:
+        path = self._path(unit.id)
+        if not create_json(path, note) and self._look(unit.id) is None:
+            write_json(path, note)  # in place of an output that no longer holds
         self._look(unit.id)
 
     def forget_failures(self) -> int:

@@ -107,7 +107,7 @@ def _unfinished(claim: Path | None) -> tuple[str, str]:
 
 
 def _encoders(unit: Unit) -> list[str]:
-    """A unit of several encoders counts for each; preparing and comparing are of none."""
+    """A unit of several encoders counts for each; hashing, preparing and comparing are of none."""
     return unit.encoder.split(", ") if unit.kind == "shards" else [unit.encoder or f"({unit.kind})"]
 
 

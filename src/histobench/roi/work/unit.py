@@ -11,12 +11,14 @@ from typing import Any
 
 from histobench.core.plain_data import parse_json
 
-#: `prepare` hashes the images of a dataset and decides how its features are computed; `shards` computes rows
-#: for the cache; `features` writes an encoder's feature files; `evaluate` and `splits` are tasks on them;
-#: `compare` puts the encoders of one dataset and task side by side.
-KINDS = ("prepare", "shards", "features", "evaluate", "splits", "compare")
+#: `hash` hashes some images of a large dataset; `prepare` hashes what is left and decides how features are
+#: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `evaluate`
+#: and `splits` are tasks on them; `compare` puts the encoders of one dataset and task side by side.
+KINDS = ("hash", "prepare", "shards", "features", "evaluate", "splits", "compare")
 #: The last unit, done by the process that began the run, or by Slurm's last job: what is made of everything.
 REPORT = "report"
+#: Where one of these fails, whoever waits for it does its work.
+HELPING = ("hash",)
 #: What needs the network, and so the device.
 COMPUTING = ("prepare", "shards")
 #: As `json.dumps`, which makes a new encoder for every one of 100,000 units.
@@ -49,7 +51,7 @@ class Unit:
         job = " x ".join(part for part in parts if part)
         if self.kind == "compare":
             return f"{job}: encoders compared by {self.spec['task']}"
-        return f"{job}: features" if self.kind in ("prepare", "shards", "features") else job
+        return f"{job}: features" if self.kind in ("hash", "prepare", "shards", "features") else job
 
     def as_line(self) -> str:
         """The unit as a line of JSON, with its name, which takes longer to work out than to read."""
@@ -67,6 +69,15 @@ class Unit:
         if name is not None:
             unit.__dict__["id"] = name  # where `cached_property` keeps it
         return unit
+
+
+def kind_of(name: str) -> str:
+    """The kind of the unit with this name.
+
+    >>> kind_of("hash-0a1b2c")
+    'hash'
+    """
+    return name.partition("-")[0]
 
 
 def same_batch(unit: Unit) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from histobench.core.errors import HistobenchError
 from histobench.core.reading import patiently
 from histobench.roi.work.run_folder import BLOCKED, DONE, RunFolder
-from histobench.roi.work.unit import Unit, same_batch
+from histobench.roi.work.unit import HELPING, Unit, kind_of, same_batch
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
@@ -82,7 +82,7 @@ class Worker:
         """Whether it waits for something that failed; the failure itself is told there."""
         if unit.kind == "features":  # which tells of its own encoder alone
             return False
-        outputs = ((need, self.folder.output(need)) for need in unit.needs)
+        outputs = ((need, self.folder.output(need)) for need in unit.needs if kind_of(need) not in HELPING)
         failed = [need for need, output in outputs if output is not None and output["state"] != DONE]
         # What is there is compared; with nothing of it there is nothing to be done.
         is_blocked = len(failed) == len(unit.needs) if unit.kind == "compare" else bool(failed)
@@ -91,6 +91,11 @@ class Worker:
         return is_blocked
 
     def _perform_one(self, unit: Unit) -> None:
+        from histobench.roi.work.hashing import hash_unit
+
+        if unit.kind == "hash":  # without what follows, which takes seconds to be there
+            hash_unit(self.folder, unit, self._progress)
+            return
         from histobench.roi.work import comparing, extraction
         from histobench.roi.work.evaluation import evaluate_splits
 

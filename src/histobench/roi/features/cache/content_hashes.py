@@ -6,7 +6,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_ref import ImageRef, locate
+from histobench.roi.features.cache.hashed_images import HashedImages, Stamp
 from histobench.roi.features.loading.job import Failure
 from histobench.roi.features.loading.loader import Hashing, Pool
 
@@ -25,9 +27,6 @@ AT_ONCE = 500
 
 #: Files that are looked at before the workers get to hash them.
 PORTION = 2048
-
-#: What changes when a file is written: size, two times, inode.
-Stamp = tuple[int, int, int, int]
 
 #: A file, the offset of the image in it, and the file's stamp; None when there is no file.
 State = tuple[str, int, Stamp | None]
@@ -51,19 +50,29 @@ class ContentHashes:
             self.close()
             self._base = _for_reading(folder / "content-hashes.sqlite")
 
-    def known(self, refs: Sequence[ImageRef]) -> Iterator[list[tuple[State, bytes | None]]]:
-        """Portion by portion, the state of every file now and the hash of each that is still what it was."""
+    def known(
+        self, refs: Sequence[ImageRef], hashed: HashedImages | None = None
+    ) -> Iterator[list[tuple[State, bytes | None]]]:
+        """Portion by portion, the state of every file now and the hash of each that is still what it was.
+
+        `hashed` is what others have found out about the same images; the table is asked for the rest.
+        """
         self._finish()
         names = [_full_name(ref.file) for ref in refs]
-        kept = self._rows(list(dict.fromkeys(names)))
+        asked = names if hashed is None else [names[at] for at in hashed.unknown()]
+        kept = self._rows(list(dict.fromkeys(asked)))
         for start in range(0, len(refs), PORTION):
             portion = zip(names[start : start + PORTION], refs[start : start + PORTION], strict=True)
             states = [(name, ref.offset, stamp_of(ref)) for name, ref in portion]
             rows = (kept.get((file, offset)) for file, offset, _ in states)
-            yield [
-                (state, row[4] if row is not None and row[:4] == state[2] else None)
+            keys = [
+                row[4] if row is not None and row[:4] == state[2] else None
                 for row, state in zip(rows, states, strict=True)
             ]
+            if hashed is not None:
+                told = hashed[start : start + PORTION].found([stamp for _, _, stamp in states])
+                keys = [mine or theirs for mine, theirs in zip(keys, told, strict=True)]
+            yield list(zip(states, keys, strict=True))
 
     def remember(self, hashed: Iterable[tuple[State, bytes]]) -> None:
         """Keep hashes with the states taken before reading; files changed a moment ago are not trusted.
@@ -167,47 +176,89 @@ class Inventory:
         self.hashes.close()
 
 
-def take_inventory(dataset: RoiDataset, pool: Pool, memory: Path) -> Inventory:
-    """Hash every image that has changed since it was last hashed."""
-    paths = list(dict.fromkeys(image.path for images in dataset.splits.values() for image in images))
-    unreadable: dict[Path, str] = {}
-    found: list[Path] = []
-    refs: list[ImageRef] = []
-    for path in paths:
-        try:
-            refs.append(locate(path))
-            found.append(path)
-        except HistobenchError as error:
-            unreadable[path] = str(error)
+def distinct_paths(dataset: RoiDataset) -> list[Path]:
+    """Every path of a dataset once, in the order in which they are hashed."""
+    return list(dict.fromkeys(image.path for images in dataset.splits.values() for image in images))
+
+
+def take_inventory(
+    dataset: RoiDataset, pool: Pool, memory: Path, hashed: HashedImages | None = None
+) -> Inventory:
+    """Hash every image that has changed since it was last hashed, here or (`hashed`) elsewhere."""
+    paths = distinct_paths(dataset)
+    places, refs, unreadable = _located(paths)
     table = ContentHashes(memory)
     keys: dict[Path, bytes] = {}
     sources: dict[bytes, ImageRef] = {}
     try:
-        results = _hashes(refs, pool, table)
+        results = _hashes(refs, pool, table, hashed and hashed[places])
     except BaseException:
         table.close()
         raise
-    for path, ref, result in zip(found, refs, results, strict=True):
+    for place, ref, result in zip(places, refs, results, strict=True):
         if isinstance(result, Failure):
-            unreadable[path] = result.reason
+            unreadable[paths[place]] = result.reason
         else:
-            keys[path] = result
+            keys[paths[place]] = result
             sources.setdefault(result, ref)
     return Inventory(keys, sources, unreadable, table)
 
 
-def _hashes(refs: Sequence[ImageRef], pool: Pool, table: ContentHashes) -> list[bytes | Failure]:
+def hash_images(
+    paths: Sequence[Path],
+    pool: Pool,
+    memory: Path,
+    hashed: HashedImages | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> HashedImages:
+    """Stamps and hashes of these images, for another process; of what cannot be read now nothing is said.
+
+    Nor of a file that was changed a moment ago, which is trusted no more than in the table. `hashed` is what
+    was found out about the same images before. `advance` is told of every portion.
+    """
+    found: list[tuple[Stamp, bytes] | None] = [None] * len(paths)
+    with closing(ContentHashes(memory)) as table:
+        for start in range(0, len(paths), PORTION):
+            portion = paths[start : start + PORTION]
+            settled = time.time_ns() - SETTLED_NS
+            places, refs, _ = _located(portion)
+            stamps = [stamp_of(ref) for ref in refs]  # before anything is read
+            before = hashed and hashed[start : start + PORTION][places]
+            for place, stamp, key in zip(places, stamps, _hashes(refs, pool, table, before), strict=True):
+                if isinstance(key, bytes) and stamp is not None and max(stamp[1:3]) < settled:
+                    found[start + place] = stamp, key
+            advance(len(portion))
+    return HashedImages.of(found)
+
+
+def _located(paths: Sequence[Path]) -> tuple[Sequence[int], list[ImageRef], dict[Path, str]]:
+    """Which images there are and where their bytes are, and why the others cannot be found."""
+    places: list[int] = []
+    refs: list[ImageRef] = []
+    unreadable: dict[Path, str] = {}
+    for place, path in enumerate(paths):
+        try:
+            refs.append(locate(path))
+            places.append(place)
+        except HistobenchError as error:
+            unreadable[path] = str(error)
+    return places if unreadable else range(len(paths)), refs, unreadable
+
+
+def _hashes(
+    refs: Sequence[ImageRef], pool: Pool, table: ContentHashes, hashed: HashedImages | None
+) -> list[bytes | Failure]:
     hashing = Hashing(pool)
     results: list[bytes | Failure | None] = []
     unknown: list[tuple[int, State]] = []
-    for portion in table.known(refs):  # the workers have begun to hash while this looks at the next
+    for portion in table.known(refs, hashed):  # the workers have begun to hash while this looks at the next
         first = len(results)
         results += [key for _, key in portion]
         new = [(at, state) for at, (state, key) in enumerate(portion, first) if key is None]
         hashing.put([refs[at] for at, _ in new])
         unknown += new
-    hashed = list(zip(unknown, hashing.results(), strict=True))
-    for (at, _), key in hashed:
+    found = list(zip(unknown, hashing.results(), strict=True))
+    for (at, _), key in found:
         results[at] = key
-    table.remember((state, key) for (_, state), key in hashed if isinstance(key, bytes))
+    table.remember((state, key) for (_, state), key in found if isinstance(key, bytes))
     return [result for result in results if result is not None]

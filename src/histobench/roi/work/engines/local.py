@@ -25,11 +25,11 @@ class LocalEngine:
         worker = Worker(folder, display.progress, display.say)
 
         def before(units: Sequence[Unit]) -> None:
-            if units[0].kind == "prepare":
+            if units[0].kind in ("hash", "prepare"):
                 display.before_extraction()
 
         def after(units: Sequence[Unit]) -> None:
-            if units[0].kind == "prepare":
+            if units[0].kind in ("hash", "prepare"):
                 display.after_extraction()
 
         work_through(folder, worker, alone=True, before=before, after=after)

@@ -145,7 +145,7 @@ class _Driver:
 
         total = ray.cluster_resources()
         gpus, cores = int(total.get("GPU", 0)), int(total.get("CPU", 0))
-        wanted = [_Slot(COMPUTING, {"num_gpus": 1, "num_cpus": 1}) for _ in range(gpus)]
+        wanted = [_Slot(("hash", *COMPUTING), {"num_gpus": 1, "num_cpus": 1}) for _ in range(gpus)]
         # With GPUs the cores evaluate meanwhile; without, they do everything.
         kinds = tuple(kind for kind in KINDS if kind not in COMPUTING) if gpus else KINDS
         wanted += [_Slot(kinds, {"num_gpus": 0, "num_cpus": 1}) for _ in range(max(0, cores - gpus))]

@@ -1,5 +1,7 @@
 """Slurm jobs do the units: one that prepares, an array that computes, an array that evaluates, a collector.
 
+For large datasets there is an array that hashes images before all of them.
+
 Every task of an array runs the same loop over the same folder and takes what is not done and not claimed, so
 that a task that is requeued, or comes late, finds its share. Nothing has to stay on the login node.
 """
@@ -49,6 +51,7 @@ class SlurmEngine:
         logs = folder.path / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         units = folder.units()
+        hashing = [unit.seconds or 0.0 for unit in units if unit.kind == "hash"]
         planning = [unit for unit in units if unit.kind == "prepare"]
         computing = _tasks(sum(unit.seconds or 0.0 for unit in units if unit.kind == "features"))
         evaluating = [unit for unit in units if unit.kind in ("evaluate", "splits")]
@@ -63,6 +66,8 @@ class SlurmEngine:
             ),
             ("collect", ("compare", REPORT), self._cpu_options, 1),
         ]
+        if hashing:
+            steps.insert(0, ("hash", ("hash",), self._cpu_options, self._cpu_tasks or _tasks(sum(hashing))))
         jobs: dict[str, str] = {}
         before = ""
         for name, kinds, options, tasks in steps:
