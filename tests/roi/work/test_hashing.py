@@ -144,7 +144,8 @@ def test_images_are_hashed_once_by_units_and_the_results_keep_every_byte(
     before = len(reads)
     again = run_benchmark(plan, engine=engine)
     assert again.outcome.unchanged == 1
-    assert len(reads) - before <= plan.settings.recheck  # a later run finds the hashes; some rows are checked
+    # A later run finds the hashes; of the features some are checked, by two workers where both prepare.
+    assert len(reads) - before <= 2 * plan.settings.recheck
 
 
 def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed_again(
