@@ -10,6 +10,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.natural_order import natural_order
 from histobench.report.board import Board
 from histobench.roi.comparison.selection import distinct_names
+from histobench.roi.results.changed_data import changes_told
 from histobench.roi.results.reader import read_run, results_files
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import task_place
@@ -50,6 +51,7 @@ def take_inventory(results_dir: Path) -> Inventory:
             runs.append(replace(run, identity=replace(run.identity, dataset=dataset, encoder=encoder)))
         except HistobenchError as error:
             unreadable.append(without_folder(str(error), results_dir))
+    runs = changes_told(runs)
     boards = _boards(runs)
     place = {(board.task, board.setting, board.preset): board.number for board in boards}
 

@@ -41,7 +41,8 @@ def _known(runs: Sequence[StoredRun], settings: CompareSettings) -> dict[str, An
     return {
         "version": __version__,
         "settings": asdict(settings),
-        "runs": [[name, _digest(run)] for name, run in distinct_names(runs).items()],
+        # Caveats also come from what other tasks were run on, see `changed_data`.
+        "runs": [[name, _digest(run), *run.caveats] for name, run in distinct_names(runs).items()],
     }
 
 

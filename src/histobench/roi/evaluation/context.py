@@ -18,6 +18,7 @@ from histobench.roi.features.fingerprint import versions
 from histobench.roi.predictions import Predictions
 from histobench.roi.protocols.held_out import held_out
 from histobench.roi.protocols.presets import Preset, get_preset
+from histobench.roi.results.changed_data import DATA, digest_of_data
 
 if TYPE_CHECKING:
     from histobench.roi.protocols.outcome import Outcome
@@ -94,10 +95,21 @@ class Context:
         known = [part for part in parts if part is not None]
         return (*self.leaks, *site_caveats(known), *caveats(self.request.test, self.classes))
 
+    @cached_property
+    def _data(self) -> dict[str, str]:
+        """What tells these images and labels from others under the same name."""
+        parts = {"train": self.request.train, "val": self.request.val, "test": self.request.test}
+        return {
+            name: digest_of_data(part.img_names, part.labels.tolist(), self.classes)
+            for name, part in parts.items()
+            if part is not None
+        }
+
     @property
     def info(self) -> dict[str, Any]:
         """What is said about the data in every results file."""
         info: dict[str, Any] = {
+            DATA: self._data,
             "num_train": len(self.train),
             "train_features": self.request.train.metadata.get("source", ""),
             "test_features": self.request.test.metadata.get("source", ""),

@@ -9,6 +9,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.core.reading import files_below
+from histobench.roi.results.changed_data import changes_told
 from histobench.roi.results.layout import COMPLETE, SPLITS
 from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.stored_predictions import is_number
@@ -22,7 +23,7 @@ def load_runs(results_dir: str | Path) -> list[StoredRun]:
         raise HistobenchError(f"no results folder at {folder}: it is a file; give the folder that it is in")
     if not folder.is_dir():
         raise HistobenchError(f"no results folder at {folder}")
-    runs = [read_run(path) for path in results_files(folder)]
+    runs = changes_told([read_run(path) for path in results_files(folder)])
     if not runs:
         raise HistobenchError(
             f"no results in {folder}: no file ends with {COMPLETE}; make some first, "

@@ -1,0 +1,77 @@
+"""A results folder outlives the correction of a label: results of before and after are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import histobench as hb
+from histobench.report.inventory import take_inventory
+from histobench.roi.plan.summary import compare_tasks
+from histobench.roi.results.changed_data import DATA, changes_told, digest_of_data
+from histobench.roi.results.reader import load_runs
+
+FEATURES = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+TRAIN = np.arange(40) % 2
+TEST = np.arange(20) % 2
+#: One test image has got another class.
+CORRECTED = np.where(np.arange(20) == 3, 1 - TEST, TEST)
+
+
+def evaluate(folder: Path, task: str, *, train: np.ndarray = TRAIN, test: np.ndarray = TEST) -> None:
+    hb.evaluate(
+        FEATURES[:40], FEATURES[40:], train, test, tasks=task, dataset="d", encoder="e", results=folder
+    )
+
+
+def caveats(folder: Path) -> dict[str, tuple[str, ...]]:
+    return {run.task: run.caveats for run in load_runs(folder)}
+
+
+def test_of_two_tasks_on_different_labels_the_older_one_says_so_wherever_it_is_shown(tmp_path: Path) -> None:
+    evaluate(tmp_path, "Proto")
+    stored = next(iter(tmp_path.rglob("Proto_complete_results.json")))
+    # A second later, and not within the same one.
+    stored.write_text(stored.read_text().replace('"date": "2', '"date": "1'))
+    evaluate(tmp_path, "KNN", test=CORRECTED)
+    told = caveats(tmp_path)
+    assert told["KNN"] == ()
+    assert len(told["Proto"]) == 1
+    assert "other test images or labels" in told["Proto"][0]
+    assert "KNN by e" in told["Proto"][0]
+    comparisons, problems = compare_tasks(tmp_path)
+    assert not problems
+    shown = {item.task: item.tables[0].entries[0].caveats for item in comparisons}
+    assert shown == told
+    assert {run.task: run.caveats for run in take_inventory(tmp_path).runs} == told
+
+
+def test_changed_training_labels_are_told_too(tmp_path: Path) -> None:
+    evaluate(tmp_path, "Proto", train=1 - TRAIN)
+    evaluate(tmp_path, "KNN")
+    assert sorted(map(len, caveats(tmp_path).values())) == [0, 1]
+    assert any(
+        "other training images or labels" in text for told in caveats(tmp_path).values() for text in told
+    )
+
+
+def test_the_same_data_in_another_order_are_the_same_and_unknown_data_are_not_judged(tmp_path: Path) -> None:
+    evaluate(tmp_path, "Proto")
+    evaluate(tmp_path, "KNN")
+    assert caveats(tmp_path) == {"KNN": (), "Proto": ()}
+    first, second = load_runs(tmp_path)
+    other = {**first.info, DATA: {"test": "0" * 16}}
+    assert [run.caveats for run in changes_told([replace(first, info={}), second])] == [(), ()]
+    seed = replace(first, info=other, identity=replace(first.identity, seed=1))
+    assert [run.caveats for run in changes_told([seed, second])] == [(), ()]  # another split, perhaps
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_digest_is_of_names_with_their_classes(label: int) -> None:
+    known = digest_of_data(["a", "b"], [0, 1], ["x", "y"])
+    assert digest_of_data(["b", "a"], [1, 0], ["x", "y"]) == known
+    assert digest_of_data(["a", "b"], [label, label], ["x", "y"]) != known
+    assert digest_of_data(["a", "c"], [0, 1], ["x", "y"]) != known
