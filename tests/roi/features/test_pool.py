@@ -50,7 +50,7 @@ def hash_all(pool: ProcessPool, refs: list[ImageRef]) -> list[bytes | Failure]:
     hashing = Hashing(pool)
     hashing.put(refs[:7])
     hashing.put(refs[7:])
-    return hashing.results()
+    return [item if isinstance(item, Failure) else item[1] for item in hashing.results()]
 
 
 def pixels_of(ref: ImageRef) -> np.ndarray:

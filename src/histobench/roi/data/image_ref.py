@@ -29,6 +29,9 @@ _INSIDE = re.compile("|".join(re.escape(f"{suffix}/") for suffix in CONTAINERS))
 _MOST_BYTES = 1 << 30
 _ZIP_LOCAL_HEADER = struct.Struct("<4s22xHH")
 
+#: What changes when a file is written: size, two times, inode.
+Stamp = tuple[int, int, int, int]
+
 
 class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
     """The bytes of one image; `size` is -1 for "the whole file". `name` is what messages call it.
@@ -44,6 +47,11 @@ class ImageRef(NamedTuple):  # made and sent to workers by the hundred thousand
     size: int = -1
     coding: str = ""
     original: ImageRef | None = None
+
+    def stamp(self) -> Stamp:
+        """The stamp of the file as it is now."""
+        stat = os.stat(self.file)
+        return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
     def read(self) -> bytes:
         """The bytes of an image file, in one read."""
@@ -96,7 +104,8 @@ def locate(path: str | Path) -> ImageRef:
     """The image at `path`, which may go on inside of a container file."""
     text = str(path)
     plain = text.replace(os.sep, "/")
-    if _INSIDE.search(plain) is None:
+    # Where no folder has a dot in its name, which is quick to see, none can be a container.
+    if "." not in plain[: plain.rfind("/") + 1] or _INSIDE.search(plain) is None:
         return ImageRef(file=text, name=text)
     container, member = _split_at_container(plain)
     if container is None:

@@ -9,15 +9,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset, RoiImage
-from histobench.roi.data.image_ref import ImageRef, locate
-from histobench.roi.features.cache.hashed_images import HashedImages, Stamp
-from histobench.roi.features.loading.job import Failure
+from histobench.roi.data.image_ref import ImageRef, Stamp, locate
+from histobench.roi.features.cache.hashed_images import HashedImages
+from histobench.roi.features.loading.job import Failure, Hashed
 from histobench.roi.features.loading.loader import Hashing, Pool
+
+T = TypeVar("T")
 
 #: A file changed this shortly before it was hashed may change again within the clock's resolution.
 SETTLED_NS = 2_000_000_000
@@ -27,9 +31,6 @@ AT_ONCE = 500
 
 #: Files that are looked at before the workers get to hash them.
 PORTION = 2048
-
-#: A file, the offset of the image in it, and the file's stamp; None when there is no file.
-State = tuple[str, int, Stamp | None]
 
 
 class ContentHashes:
@@ -52,8 +53,8 @@ class ContentHashes:
 
     def known(
         self, refs: Sequence[ImageRef], hashed: HashedImages | None = None
-    ) -> Iterator[list[tuple[State, bytes | None]]]:
-        """Portion by portion, the state of every file now and the hash of each that is still what it was.
+    ) -> Iterator[list[Hashed | None]]:
+        """Portion by portion, stamp and hash of each image whose file is still what it was.
 
         `hashed` is what others have found out about the same images; the table is asked for the rest.
         """
@@ -62,20 +63,26 @@ class ContentHashes:
         asked = names if hashed is None else [names[at] for at in hashed.unknown()]
         kept = self._rows(list(dict.fromkeys(asked)))
         for start in range(0, len(refs), PORTION):
-            portion = zip(names[start : start + PORTION], refs[start : start + PORTION], strict=True)
-            states = [(name, ref.offset, stamp_of(ref)) for name, ref in portion]
-            rows = (kept.get((file, offset)) for file, offset, _ in states)
+            part = slice(start, start + PORTION)
+            if not kept and hashed is None:  # nothing to compare with: whoever reads a file takes its stamp
+                yield [None] * len(refs[part])
+                continue
+            stamps = [stamp_of(ref) for ref in refs[part]]
+            rows = (kept.get((name, ref.offset)) for name, ref in zip(names[part], refs[part], strict=True))
             keys = [
-                row[4] if row is not None and row[:4] == state[2] else None
-                for row, state in zip(rows, states, strict=True)
+                row[4] if row is not None and row[:4] == stamp else None
+                for row, stamp in zip(rows, stamps, strict=True)
             ]
             if hashed is not None:
-                told = hashed[start : start + PORTION].found([stamp for _, _, stamp in states])
+                told = hashed[part].found(stamps)
                 keys = [mine or theirs for mine, theirs in zip(keys, told, strict=True)]
-            yield list(zip(states, keys, strict=True))
+            yield [
+                (stamp, key) if stamp is not None and key is not None else None
+                for stamp, key in zip(stamps, keys, strict=True)
+            ]
 
-    def remember(self, hashed: Iterable[tuple[State, bytes]]) -> None:
-        """Keep hashes with the states taken before reading; files changed a moment ago are not trusted.
+    def remember(self, hashed: Iterable[tuple[ImageRef, Hashed]]) -> None:
+        """Keep hashes with the stamps taken before reading; files changed a moment ago are not trusted.
 
         Writing goes on beside the caller's work, until `close`.
         """
@@ -83,9 +90,9 @@ class ContentHashes:
             return
         now = time.time_ns()
         rows = [
-            (file, offset, *stamp, sha)
-            for (file, offset, stamp), sha in hashed
-            if stamp is not None and now - max(stamp[1], stamp[2]) > SETTLED_NS
+            (_full_name(ref.file), ref.offset, *stamp, sha)
+            for ref, (stamp, sha) in hashed
+            if now - max(stamp[1], stamp[2]) > SETTLED_NS
         ]
         self._finish()
         self._writing = threading.Thread(target=_insert, args=(self._base, rows))
@@ -152,10 +159,9 @@ def _insert(base: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> Non
 def stamp_of(ref: ImageRef) -> Stamp | None:
     """The stamp of the file that holds an image, None when there is no file."""
     try:
-        stat = os.stat(ref.file)
+        return ref.stamp()
     except OSError:
         return None
-    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,7 @@ def take_inventory(
     keys: dict[Path, bytes] = {}
     sources: dict[bytes, ImageRef] = {}
     try:
-        results = _hashes(refs, pool, table, hashed and hashed[places])
+        results = _hashes(refs, pool, table, hashed and hashed[places], keep=itemgetter(1))
     except BaseException:
         table.close()
         raise
@@ -216,17 +222,17 @@ def hash_images(
     Nor of a file that was changed a moment ago, which is trusted no more than in the table. `hashed` is what
     was found out about the same images before. `advance` is told of every portion.
     """
-    found: list[tuple[Stamp, bytes] | None] = [None] * len(paths)
+    found: list[Hashed | None] = [None] * len(paths)
     with closing(ContentHashes(memory)) as table:
         for start in range(0, len(paths), PORTION):
             portion = paths[start : start + PORTION]
             settled = time.time_ns() - SETTLED_NS
             places, refs, _ = _located(portion)
-            stamps = [stamp_of(ref) for ref in refs]  # before anything is read
             before = hashed and hashed[start : start + PORTION][places]
-            for place, stamp, key in zip(places, stamps, _hashes(refs, pool, table, before), strict=True):
-                if isinstance(key, bytes) and stamp is not None and max(stamp[1:3]) < settled:
-                    found[start + place] = stamp, key
+            results = _hashes(refs, pool, table, before, keep=lambda hashed: hashed)
+            for place, result in zip(places, results, strict=True):
+                if not isinstance(result, Failure) and max(result[0][1:3]) < settled:
+                    found[start + place] = result
             advance(len(portion))
     return HashedImages.of(found)
 
@@ -246,19 +252,28 @@ def _located(paths: Sequence[Path]) -> tuple[Sequence[int], list[ImageRef], dict
 
 
 def _hashes(
-    refs: Sequence[ImageRef], pool: Pool, table: ContentHashes, hashed: HashedImages | None
-) -> list[bytes | Failure]:
+    refs: Sequence[ImageRef],
+    pool: Pool,
+    table: ContentHashes,
+    hashed: HashedImages | None,
+    *,
+    keep: Callable[[Hashed], T],
+) -> list[T | Failure]:
+    """What is kept of stamp and hash of each image, or why it cannot be read."""
     hashing = Hashing(pool)
-    results: list[bytes | Failure | None] = []
-    unknown: list[tuple[int, State]] = []
+    results: list[T | Failure | None] = []
+    unknown: list[int] = []
     for portion in table.known(refs, hashed):  # the workers have begun to hash while this looks at the next
-        first = len(results)
-        results += [key for _, key in portion]
-        new = [(at, state) for at, (state, key) in enumerate(portion, first) if key is None]
-        hashing.put([refs[at] for at, _ in new])
+        new = [at for at, known in enumerate(portion, len(results)) if known is None]
+        results += [None if known is None else keep(known) for known in portion]
+        hashing.put([refs[at] for at in new])
         unknown += new
-    found = list(zip(unknown, hashing.results(), strict=True))
-    for (at, _), key in found:
-        results[at] = key
-    table.remember((state, key) for (_, state), key in found if isinstance(key, bytes))
+    found = hashing.results()
+    for at, result in zip(unknown, found, strict=True):
+        results[at] = result if isinstance(result, Failure) else keep(result)
+    table.remember(
+        (refs[at], result)
+        for at, result in zip(unknown, found, strict=True)
+        if not isinstance(result, Failure)
+    )
     return [result for result in results if result is not None]

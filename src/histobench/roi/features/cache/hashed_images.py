@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from histobench.core.atomic import atomic_path
 from histobench.core.reading import read_bytes
-
-#: What changes when a file is written: size, two times, inode.
-Stamp = tuple[int, int, int, int]
+from histobench.roi.data.image_ref import Stamp
+from histobench.roi.features.loading.job import Hashed
 
 ENDING = ".hashes"
 _STAMP = struct.Struct("<4Q")
@@ -39,7 +38,7 @@ class HashedImages:
         return cls(np.zeros(images, dtype=f"V{_ROW}"))
 
     @classmethod
-    def of(cls, found: list[tuple[Stamp, bytes] | None]) -> HashedImages:
+    def of(cls, found: list[Hashed | None]) -> HashedImages:
         """The stamp that each file had before it was read, and the hash of what was read; or None."""
         rows = (bytes(_ROW) if item is None else _packed(item[0]) + item[1] for item in found)
         return cls(np.frombuffer(b"".join(rows), dtype=f"V{_ROW}"))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
-from histobench.roi.data.image_ref import ImageRef, digest, reason_of
+from histobench.roi.data.image_ref import ImageRef, Stamp, digest, reason_of
 from histobench.roi.data.plain_jpeg import decode_into
 from histobench.roi.encoders.transform import TransformSpec
 
@@ -28,7 +28,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class HashJob:
-    """Read images and give the hash of their bytes."""
+    """Read images and give the hash of their bytes, with the stamp that each file had before."""
 
     refs: tuple[ImageRef, ...]
 
@@ -52,8 +52,9 @@ class DecodeJob:
 
 
 Job = HashJob | DecodeJob
+Hashed = tuple[Stamp, bytes]
 #: Per image: its hash, None for "decoded", or why not.
-Outcome = bytes | None | Failure
+Outcome = Hashed | None | Failure
 #: Arrays of a ring: `ring[slot][transform]` is [batch, ...].
 Ring = Sequence[Sequence[NDArray[Any]]]
 
@@ -70,7 +71,7 @@ def perform(job: Job, ring: Ring, transforms: Sequence[Transform]) -> list[Outco
 
 def _hashed(ref: ImageRef) -> Outcome:
     try:
-        return digest(ref.read())
+        return ref.stamp(), digest(ref.read())
     except OSError as error:
         return Failure(reason_of(error, ref), lasting=False)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.features.loading.job import DecodeJob, Failure, HashJob, Outcome, Ring, Transform
+from histobench.roi.features.loading.job import DecodeJob, Failure, Hashed, HashJob, Outcome, Ring, Transform
 from histobench.roi.features.loading.pool import ProcessPool, ThreadPool
 from histobench.roi.features.loading.shared_memory import Layout
 
@@ -176,7 +176,7 @@ class Hashing:
 
             self._pool.submit(HashJob(tuple(refs[start : start + HASH_IMAGES])), done)
 
-    def results(self) -> list[bytes | Failure]:
+    def results(self) -> list[Hashed | Failure]:
         """Per image its hash, or why it cannot be read, once all are known."""
         with self._changed:
             while self._left:
