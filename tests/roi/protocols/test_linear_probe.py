@@ -175,3 +175,32 @@ def test_large_problems_of_any_spectrum_reach_the_minimum(n: int, decay: float) 
     assert solution.converged
     assert solution.objective == pytest.approx(exact.objective, rel=1e-6)
     assert float((solution.probabilities(x) - exact.probabilities(x)).abs().max()) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("decay", "apart", "strength"),
+    [(0.5, 0.3, 1e-2), (1.5, 0.15, 2e-2), (0.0, 3.0, 3e-2)],
+    ids=["network", "hardly more than the penalty", "separable"],
+)
+def test_no_optimiser_gets_below_the_solution_of_a_wide_problem(
+    decay: float, apart: float, strength: float
+) -> None:
+    g = torch.Generator().manual_seed(2)
+    n, d, c = 500, 300, 3
+    y = torch.arange(n) % c
+    x = torch.randn(n, d, generator=g) + apart * torch.randn(c, d, generator=g)[y]
+    x *= torch.arange(1, d + 1).float() ** -decay
+    solution = fit_softmax(x, y, n_classes=c, penalty=Penalty("norm", strength))
+
+    def value_and_gradient(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        parameters = torch.from_numpy(theta).view(c, d + 1).requires_grad_()
+        logits = x.double() @ parameters[:, :-1].T + parameters[:, -1]
+        value = torch.nn.functional.cross_entropy(logits, y) + strength * parameters[:, :-1].norm()
+        (gradient,) = torch.autograd.grad(value, parameters)
+        return value.item(), gradient.numpy().ravel()
+
+    found = torch.cat([solution.weight, solution.bias[:, None]], 1)
+    assert float(found[:, :-1].norm()) > 0
+    best = minimize(value_and_gradient, found.numpy().ravel(), jac=True, method="L-BFGS-B")
+    assert value_and_gradient(found.numpy().ravel())[0] <= best.fun * (1 + 1e-6)
+    assert solution.evaluations <= 80

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 _HISTORY = 20
 _SUFFICIENT = 1e-4  # Armijo
 _SMALLEST_STEP = 1e-6
+_LINEAR = 1e-10  # of a gradient: what it changes by where the function is linear but for rounding
 #: A value below this is as good as zero: separable data would otherwise be fitted to the last bit.
 _NEGLIGIBLE = 1e-3
+
+Evaluate = Callable[[Tensor], tuple[float, Tensor]]
+Solve = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -27,47 +32,59 @@ class Descent:
 
 
 def minimise(
-    evaluate: Callable[[Tensor], tuple[float, Tensor]],
-    solve: Callable[[Tensor], Tensor] | None,
+    evaluate: Evaluate,
+    solve: Solve,
     start: Tensor,
     *,
     max_iterations: int,
     tolerance: float,
     known: tuple[float, Tensor] | None = None,
+    to_scale: bool = True,
 ) -> Descent:
     """Minimise from `start` until the estimated gap is below `tolerance` times the value.
 
     `solve` applies the inverse of an approximate Hessian to a gradient: the closer, the fewer evaluations.
-    None stands for a multiple of the identity, taken from the last step.
+    Where that is right only up to a factor (not `to_scale`), the factor is taken from the last step.
     `known` is the value and gradient at `start`, where the caller has them already.
     """
     point = start
     value, gradient = known or evaluate(point)
-    steps: list[Tensor] = []
-    changes: list[Tensor] = []
+    history = _History(start)
     for iteration in range(max_iterations + 1):
-        direction = _direction(gradient, steps, changes, solve)
+        direction = history.direction(gradient, solve, to_scale)
         slope = float((gradient * direction).sum())
         converged = slope / 2 <= tolerance * max(abs(value), _NEGLIGIBLE)
         if converged or iteration == max_iterations:
             return Descent(point, value, gradient, iteration, slope / 2, converged)
-        length = 1.0
         while True:
-            candidate = point - length * direction
-            new_value, new_gradient = evaluate(candidate)
-            if new_value <= value - _SUFFICIENT * length * slope:
+            found = _search(evaluate, point, value, direction, slope)
+            if found is not None:
                 break
-            length *= _shrink(value, new_value, slope * length)
-            if length < _SMALLEST_STEP:
+            if not len(history.steps):
                 # Rounding hides any further progress.
                 return Descent(point, value, gradient, iteration, slope / 2, converged=True)
-        step, change = candidate - point, new_gradient - gradient
-        if float((step * change).sum()) > 1e-12 * float(step.norm() * change.norm()):
-            steps.append(step)
-            changes.append(change)
-            del steps[:-_HISTORY], changes[:-_HISTORY]
-        point, value, gradient = candidate, new_value, new_gradient
+            # What was learnt of the curvature before does not hold here.
+            history.forget(start)
+            direction = history.direction(gradient, solve, to_scale)
+            slope = float((gradient * direction).sum())
+        candidate, value, new_gradient = found
+        history.add(candidate - point, new_gradient - gradient, smallest=_LINEAR * float(gradient.norm()))
+        point, gradient = candidate, new_gradient
     raise AssertionError("unreachable: the loop returns at its last iteration")
+
+
+def _search(
+    evaluate: Evaluate, point: Tensor, value: float, direction: Tensor, slope: float
+) -> tuple[Tensor, float, Tensor] | None:
+    """A point against the direction that is low enough, its value and gradient; None where there is none."""
+    length = 1.0
+    while length >= _SMALLEST_STEP:
+        candidate = point - length * direction
+        new_value, gradient = evaluate(candidate)
+        if new_value <= value - _SUFFICIENT * length * slope:
+            return candidate, new_value, gradient
+        length *= _shrink(value, new_value, slope * length)
+    return None
 
 
 def _shrink(value: float, new_value: float, drop: float) -> float:
@@ -76,25 +93,44 @@ def _shrink(value: float, new_value: float, drop: float) -> float:
     return min(0.5, max(0.1, drop / (2 * excess))) if excess > 0 else 0.5
 
 
-def _direction(
-    gradient: Tensor,
-    steps: list[Tensor],
-    changes: list[Tensor],
-    solve: Callable[[Tensor], Tensor] | None,
-) -> Tensor:
-    """The two-loop recursion around `solve`."""
-    q = gradient.clone()
-    factors = []
-    for step, change in zip(reversed(steps), reversed(changes), strict=True):
-        factor = float((step * q).sum() / (step * change).sum())
-        factors.append(factor)
-        q -= factor * change
-    if solve is not None:
-        r = solve(q)
-    elif steps:
-        r = q * float((steps[-1] * changes[-1]).sum() / changes[-1].square().sum())
-    else:
-        r = q / q.norm().clamp_min(1e-30)
-    for step, change, factor in zip(steps, changes, reversed(factors), strict=True):
-        r += step * (factor - float((change * r).sum() / (step * change).sum()))
-    return r
+class _History:
+    """The last steps s_i and the changes y_i of the gradient along them."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.forget(like)
+
+    def forget(self, like: Tensor) -> None:
+        """Begin anew."""
+        self.steps = like.new_empty(0, like.numel())
+        self.changes = like.new_empty(0, like.numel())
+        self.products = like.new_empty(0, 0)  # s_i . y_j where j >= i, 0 elsewhere
+
+    def add(self, step: Tensor, change: Tensor, *, smallest: float) -> None:
+        """Remember a step; forget all where the gradient changed by less than `smallest` along it.
+
+        The function is linear there, and steps that its curvature elsewhere allows would be far too short.
+        """
+        if float((step * change).sum()) <= smallest * float(step.norm()):
+            self.forget(step)
+            return
+        kept = slice(max(0, len(self.steps) + 1 - _HISTORY), None)
+        self.steps = torch.cat([self.steps[kept], step.view(1, -1)])
+        self.changes = torch.cat([self.changes[kept], change.view(1, -1)])
+        self.products = torch.nn.functional.pad(self.products[kept, kept], (0, 1, 0, 1))
+        self.products[:, -1] = self.steps @ change.flatten()
+
+    def direction(self, gradient: Tensor, solve: Solve, to_scale: bool) -> Tensor:
+        """The two-loop recursion around `solve`; each loop is the solution of a triangular system."""
+        if not len(self.steps):
+            # Without a scale downhill: at a kink, such as a norm's at zero, other directions may lead up.
+            return solve(gradient) if to_scale else gradient / gradient.norm().clamp_min(1e-30)
+        q = gradient.flatten()
+        factors = torch.linalg.solve_triangular(self.products, (self.steps @ q)[:, None], upper=True)[:, 0]
+        q = q - factors @ self.changes
+        r = solve(q.view_as(gradient)).flatten()
+        if not to_scale:
+            last = self.changes[-1]
+            r = r * (self.products[-1, -1] / (last @ solve(last.view_as(gradient)).flatten()))
+        lack = self.products.diagonal() * factors - self.changes @ r
+        more = torch.linalg.solve_triangular(self.products.T, lack[:, None], upper=False)[:, 0]
+        return (r + more @ self.steps).view_as(gradient)

@@ -1,10 +1,10 @@
 """Multinomial logistic regression on many features, in few passes over them.
 
 The objective is mean cross-entropy + penalty(W); the bias is free. Plain L-BFGS needs hundreds of passes, as
-the spectrum of a network's features decays over orders of magnitude. Here L-BFGS works in the metric of an
-approximate Hessian (see `curvature`), taken from the least decided rows, and starts from the solution of a
-part. Where the spectrum is flat, as that of noise is, a metric would gain nothing, and with few rows it costs
-more than the passes that it saves: there it is plain L-BFGS.
+the spectrum of a network's features decays over orders of magnitude. Here L-BFGS works in a metric (see
+`curvature`): the leading directions of the features, which cost next to nothing, and where these do not
+suffice an approximate Hessian, taken from the least decided rows. With few dimensions the latter is cheap,
+too, and is used from the beginning.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from histobench.core.threads import spread
 from histobench.roi.protocols.centring import Centring, row_chunks
-from histobench.roi.protocols.curvature import CoupledCurvature
+from histobench.roi.protocols.curvature import CoupledCurvature, LeadingCurvature
 from histobench.roi.protocols.lbfgs import Descent, minimise
 
 _BLOCK = 2**23  # bytes of features per block: read once, used for the logits and for the gradient
 _SMALL = 2**20  # up to this many numbers the work is done in float64
 _REFRESH = 10  # iterations after which the metric is taken again
 _START = (8, 1e-2)  # iterations and tolerance on a part of the rows
-_ENOUGH = 8  # rows per dimension from which a metric is cheap beside the passes that it saves
-_LOOKED_AT = 512  # rows from which the shape of the features is told
-_FLAT = 0.5  # of the most directions that these could show; features of networks show a tenth
+_NARROW = 256  # dimensions up to which an approximate Hessian costs little
+_LOOKED_AT = 256  # rows that tell the leading directions of the features
+_ROUGH = 100  # iterations after which these directions were not enough
 
 
 @dataclass(frozen=True)
@@ -88,43 +88,54 @@ class SoftmaxLoss:
         self.features, self.labels, self.mean = features, labels, mean
         self.n_classes, self.penalty = n_classes, penalty
         self.evaluations = 0
+        self.ridge = 0.0  # curvature of the penalty where the last evaluation was
 
     def _affine(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Offsets [c] and weights [d, c] of the logits, in the features' precision."""
         weight, bias = theta[:, :-1], theta[:, -1]
         dtype = self.features.dtype
-        return (bias - weight @ self.mean).to(dtype), weight.T.to(dtype)
+        return (bias - weight @ self.mean).to(dtype), weight.to(dtype).T
 
-    def logits(self, theta: Tensor, rows: slice | Tensor) -> Tensor:
-        """Logits of some rows, in the features' precision."""
-        shift, weight = self._affine(theta)
-        return torch.addmm(shift, self.features[rows], weight)
+    def _log_probabilities(self, shift: Tensor, weight: Tensor, rows: slice) -> Tensor:
+        """Logarithms of the class probabilities of some rows [c, r], in the features' precision."""
+        logits = torch.addmm(shift, self.features[rows], weight)
+        # Over classes one by one: several times faster than over the few classes of each row.
+        return torch.log_softmax(logits.T.contiguous(), dim=0)
+
+    def probabilities(self, theta: Tensor) -> Tensor:
+        """Class probabilities of all rows [n, c]."""
+        affine = self._affine(theta)
+        return torch.cat([self._log_probabilities(*affine, part).exp_().T for part in self._parts()])
+
+    def _parts(self) -> list[slice]:
+        n, d = self.features.shape
+        return list(row_chunks(n, d * self.features.element_size(), _BLOCK))
 
     def __call__(self, theta: Tensor) -> tuple[float, Tensor]:
         """Objective and gradient at parameters [c, d + 1]."""
-        n, d = self.features.shape
-        shift, weight = self._affine(theta)
+        affine = self._affine(theta)
 
         def work(part: slice) -> tuple[Tensor, Tensor, Tensor]:
-            log_p = torch.log_softmax(torch.addmm(shift, self.features[part], weight), dim=1)
-            label = self.labels[part, None]
-            loss = log_p.gather(1, label).sum(dtype=torch.float64)
+            log_p = self._log_probabilities(*affine, part)
+            label = self.labels[None, part]
+            loss = log_p.gather(0, label).sum(dtype=torch.float64)
             residual = log_p.exp_()
-            residual.scatter_add_(1, label, torch.full_like(label, -1, dtype=residual.dtype))
-            return loss, residual.T @ self.features[part], residual.sum(0, dtype=torch.float64)
+            residual.scatter_add_(0, label, torch.full_like(label, -1, dtype=residual.dtype))
+            return loss, residual @ self.features[part], residual.sum(1, dtype=torch.float64)
 
         # Summed in the order of the parts, so that the result does not depend on the threads.
-        parts = list(row_chunks(n, d * self.features.element_size(), _BLOCK))
-        found = spread(work, parts, device=str(theta.device))
+        found = spread(work, self._parts(), device=str(theta.device))
         loss = -torch.stack([part[0] for part in found]).sum()
         gradient = torch.zeros_like(theta)
         for _, pull, sums in found:
             gradient[:, :-1] += pull
             gradient[:, -1] += sums
         gradient[:, :-1] -= gradient[:, -1:] * self.mean
+        n = len(self.features)
         gradient /= n
         gradient[:, :-1] += self.penalty.gradient(theta[:, :-1])
         self.evaluations += 1
+        self.ridge = self.penalty.curvature(theta[:, :-1])
         return float(loss) / n + self.penalty.value(theta[:, :-1]), gradient
 
 
@@ -144,41 +155,47 @@ def fit_softmax(
     """
     x = features.double() if features.numel() <= _SMALL else features
     n, d = x.shape
-    if n < d:
+    if n < d and n <= _NARROW:
         return _fit_in_row_space(x, labels, n_classes, penalty, max_iterations, tolerance, start)
     mean = Centring.of(x).mean
     # A fixed order: the result depends on the data alone.
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(x.device)
     loss = SoftmaxLoss(x, labels, mean=mean, n_classes=n_classes, penalty=penalty)
     theta = _prior(labels, d, n_classes) if start is None else _parameters(start, mean)
-    if start is None:
-        known = loss(theta)
-        if penalty.kind == "norm" and float(known[1][:, :-1].norm()) <= penalty.strength:
-            # The pull of the data is weaker than the penalty's: W = 0 is the minimum.
-            return _solution(Descent(theta, *known, 0, 0.0, True), mean, loss)
-        if features.numel() > _SMALL and (
-            n < _ENOUGH * d or _is_flat(x[order[:_LOOKED_AT]] - mean.to(x.dtype))
-        ):
-            # What L-BFGS alone knows of the curvature says less than the metric how far the minimum is.
-            plain = minimise(
-                loss, None, theta, max_iterations=max_iterations, tolerance=tolerance / 3, known=known
-            )
-            return _solution(plain, mean, loss, iterations=plain.iterations)
-        theta = _approach(loss, theta, order, max_iterations)
+    known = loss(theta)
+    if start is None and penalty.kind == "norm" and float(known[1][:, :-1].norm()) <= penalty.strength:
+        # The pull of the data is weaker than the penalty's: W = 0 is the minimum.
+        return _solution(Descent(theta, *known, 0, 0.0, True), mean, loss)
     done = 0
-    descent = None
-    while True:
-        metric = _curvature(loss, theta)
+    if d > _NARROW:
+        leading = LeadingCurvature(x[order[:_LOOKED_AT]] - mean.to(x.dtype), n_classes=n_classes)
         descent = minimise(
             loss,
-            metric.solve,
+            lambda gradient: leading.solve(gradient, ridge=loss.ridge),
+            theta,
+            max_iterations=min(_ROUGH, max_iterations),
+            # What it knows of the curvature says less than a Hessian how far the minimum is.
+            tolerance=tolerance / 3,
+            known=known,
+            to_scale=False,
+        )
+        done, theta, known = descent.iterations, descent.point, (descent.value, descent.gradient)
+        if descent.converged or done >= max_iterations:
+            return _solution(descent, mean, loss, iterations=done)
+    elif start is None:
+        theta = _approach(loss, theta, order, max_iterations)
+        known = loss(theta)
+    while True:
+        descent = minimise(
+            loss,
+            _curvature(loss, theta).solve,
             theta,
             max_iterations=min(_REFRESH, max_iterations - done),
             tolerance=tolerance,
-            known=None if descent is None else (descent.value, descent.gradient),
+            known=known,
         )
         done += descent.iterations
-        theta = descent.point
+        theta, known = descent.point, (descent.value, descent.gradient)
         if descent.converged or done >= max_iterations:
             return _solution(descent, mean, loss, iterations=done)
 
@@ -234,22 +251,10 @@ def _approach(loss: SoftmaxLoss, theta: Tensor, order: Tensor, max_iterations: i
     return minimise(small, metric.solve, theta, max_iterations=allowed, tolerance=tolerance).point
 
 
-def _is_flat(rows: Tensor) -> bool:
-    """Whether rows [m, d] around their mean point into nearly as many directions as noise would.
-
-    A metric then gains nothing over the identity: all directions are alike already.
-    """
-    m, d = rows.shape
-    gram = (rows @ rows.T).double()
-    directions = float(gram.trace().square() / gram.square().sum().clamp_min(1e-300))
-    return directions > _FLAT * m * d / (m + d)
-
-
 def _curvature(loss: SoftmaxLoss, theta: Tensor) -> CoupledCurvature:
     """The metric at a point, from the rows that are least decided: the others have next to no curvature."""
     n, d = loss.features.shape
-    parts = row_chunks(n, d * loss.features.element_size(), _BLOCK)
-    p = torch.cat([torch.softmax(loss.logits(theta, part), dim=1) for part in parts])
+    p = loss.probabilities(theta)
     spread = 1 - p.square().sum(1)
     heavy = torch.topk(spread, _sample_size(n, d)).indices
     share = float(spread[heavy].sum() / spread.sum().clamp_min(1e-30))
