@@ -104,8 +104,7 @@ def locate(path: str | Path) -> ImageRef:
     """The image at `path`, which may go on inside of a container file."""
     text = str(path)
     plain = text.replace(os.sep, "/")
-    # Where no folder has a dot in its name, which is quick to see, none can be a container.
-    if "." not in plain[: plain.rfind("/") + 1] or _INSIDE.search(plain) is None:
+    if _INSIDE.search(plain) is None:
         return ImageRef(file=text, name=text)
     container, member = _split_at_container(plain)
     if container is None:
