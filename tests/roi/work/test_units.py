@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from histobench.cli.main import main
 from histobench.core import reading
@@ -303,6 +304,44 @@ def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: p
         reasons = {reason for cell in status_of(plan.results).cells for reason in cell.reasons}
         assert all(told in reason for reason in reasons)
         assert reasons
+
+
+@pytest.mark.slow
+def test_weights_that_are_missing_on_a_node_fail_their_encoder_and_no_other(
+    plan: Plan, tmp_path: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(plan.encoders[0].partition(":")[0])
+    weights = tmp_path / "edge.pt"
+    torch.save(torch.ones(1), weights)
+    # Named by the environment: a file that the source names is part of the identity of its encoders.
+    monkeypatch.setenv("EDGE_WEIGHTS", str(weights))
+    reading = "torch.manual_seed(1)\n        torch.load(__import__('os').environ['EDGE_WEIGHTS'])"
+    (tmp_path / "own3.py").write_text(own.read_text().replace("torch.manual_seed(1)", reading))
+    names = tuple(f"{tmp_path / 'own3.py'}:{name}" for name in ("Colour", "Edge"))
+    both = replace(plan, encoders=names)
+
+    class LosesWeights(TwoWorkers):
+        def run(self, folder: RunFolder, display: Display) -> bool:
+            work_through(folder, Worker(folder, Silent()), kinds=("prepare",))
+            weights.rename(tmp_path / "away.pt")
+            return super().run(folder, display)
+
+    done = run_benchmark(both, engine=LosesWeights())
+    assert done.outcome.evaluated == 2
+    (failure,) = done.outcome.failures
+    assert failure.job.endswith("Edge: features")
+    assert failure.reason.startswith("60 images are not computed: ")
+    assert "edge.pt" in failure.reason
+    theirs = plan.results.rename(tmp_path / "with-failure")
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache-local"))
+    assert len(run_benchmark(both).outcome.failures) == 1
+    assert_same(plan.results, theirs)
+    shutil.rmtree(plan.results)
+    theirs.rename(plan.results)
+    (tmp_path / "away.pt").rename(weights)
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    again = run_benchmark(both, engine=TwoWorkers(), retry_failed=True)
+    assert (again.outcome.evaluated, again.outcome.failures) == (4, [])
 
 
 @pytest.mark.slow

@@ -117,10 +117,33 @@ def _teams(encoders: Sequence[PlannedEncoder]) -> list[set[int]]:
     return [members for _, _, members in teams]
 
 
-def open_stage(prepared: Mapping[str, Any], unit: Unit, asked: Mapping[str, Any]) -> ShareStage:
-    """The encoders of a unit, ready on this machine's device, with the decisions of the plan."""
+def open_stage(
+    prepared: Mapping[str, Any], unit: Unit, asked: Mapping[str, Any]
+) -> tuple[ShareStage, dict[int, str]]:
+    """The encoders of a unit, ready on this machine's device; and why some of them cannot be made here.
+
+    These keep no other one; where none can be made, that is raised.
+    """
     check_machine(prepared)
-    encoders = [PlannedEncoder.from_note(prepared["encoders"][place]) for place in unit.spec["encoders"]]
+    places = list(unit.spec["encoders"])
+    try:
+        return _stage(prepared, places, asked), {}
+    except HistobenchError:
+        failed: dict[int, str] = {}
+        for place in places if len(places) > 1 else ():
+            try:
+                _stage(prepared, [place], asked).close()
+            except HistobenchError as error:
+                failed[place] = str(error)
+        well = [place for place in places if place not in failed]
+        if not failed or not well:
+            raise
+        return _stage(prepared, well, asked), failed
+
+
+def _stage(prepared: Mapping[str, Any], places: Sequence[int], asked: Mapping[str, Any]) -> ShareStage:
+    """Encoders by their places in the plan, with its decisions."""
+    encoders = [PlannedEncoder.from_note(prepared["encoders"][place]) for place in places]
     settings = Settings(**{**asked, "on_bad_image": "skip"})
     return ShareStage(
         [encoder.recipe for encoder in encoders],
@@ -140,8 +163,8 @@ def compute_shards(
     unit: Unit,
     progress: Progress,
     copies: LocalCopies | None,
-) -> None:
-    """Compute the rows of a unit that are not in the cache, and name the files they are in.
+) -> dict[str, Any]:
+    """Compute the rows of a unit that are not in the cache; what is noted of it, with the files they are in.
 
     Images are read from `copies` on this machine's own disk, where there are to be any.
     """
@@ -177,21 +200,20 @@ def compute_shards(
         raise HistobenchError(
             f"{len(lost)} images could not be used, the first is {refs[lost[0]].name}: {reason}"
         )
-    folder.finish(
-        unit,
-        files=sorted({path for track in stage.tracks for path in track.cache.files_of(keys)}),
-        computed={
+    return {
+        "files": sorted({path for track in stage.tracks for path in track.cache.files_of(keys)}),
+        "computed": {
             str(place): sum(len(shard.keys) for shard in shards if number in shard.encoders)
             for number, place in enumerate(spec["encoders"])
         },
-        seconds={
+        "seconds": {
             str(place): stage.seconds[number] - before[number]
             for number, place in enumerate(spec["encoders"])
         },
-        host=socket.gethostname(),
-        device=device_name(stage.device),
-        not_staged=copies.reason if copies is not None else "",
-    )
+        "host": socket.gethostname(),
+        "device": device_name(stage.device),
+        "not_staged": copies.reason if copies is not None else "",
+    }
 
 
 def write_feature_files(
@@ -223,8 +245,16 @@ def write_feature_files(
             "what has been computed is kept"
         )
     missing = sum(key not in cache for key in dict.fromkeys(keys.values()))
+    shards = [
+        folder.output(shard.id) or {}
+        for shard in folder.shards(prepare_unit.id)
+        if place in shard.spec["encoders"]
+    ]
     if missing:
-        raise HistobenchError(f"{missing} images are not computed yet; histobench run --retry-failed goes on")
+        why = next((f": {note['reason']}" for note in shards if note.get("reason")), " yet")
+        raise HistobenchError(
+            f"{missing} images are not computed{why}; histobench run --retry-failed goes on"
+        )
     record = cache.decision(PRECISION) | cache.decision(planned.job)
     written_sets = [
         write_features(
@@ -242,7 +272,6 @@ def write_feature_files(
         for split in SPLITS
         if dataset.splits.get(split)
     ]
-    shards = [folder.output(shard.id) or {} for shard in folder.shards(prepare_unit.id)]
     found = _extraction_note(
         written_sets,
         computed=sum(int(note.get("computed", {}).get(str(place), 0)) for note in shards),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
@@ -32,6 +33,8 @@ class Worker:
         self._say = say
         self._stage: ShareStage | None = None
         self._staged: tuple[str, ...] = ()
+        #: Encoders of that batch, by their place in the plan, that cannot be made on this machine -> why.
+        self._not_made: dict[int, str] = {}
         #: The unit that has prepared a dataset -> copies of its images on this machine.
         self._copies: dict[str, LocalCopies] = {}
 
@@ -56,6 +59,7 @@ class Worker:
     def _fail(self, units: Sequence[Unit], reason: str) -> None:
         for unit in units:
             if self.folder.output(unit.id) is None:
+                self._say(f"FAILED: {unit.job}: {reason}")
                 self.folder.fail(unit, reason)
 
     def close(self) -> None:
@@ -103,14 +107,7 @@ class Worker:
             self.close()
             extraction.prepare(self.folder, unit, self._progress)
         elif unit.kind == "shards":
-            planning = self.folder.unit(unit.spec["prepare"])
-            prepared = self._output(planning.id)
-            if self._stage is None or self._staged != same_batch(unit):
-                self.close()
-                self._stage = extraction.open_stage(prepared, unit, planning.spec["settings"])
-                self._staged = same_batch(unit)
-            copies = self._copies_of(planning)
-            extraction.compute_shards(self.folder, prepared, self._stage, unit, self._progress, copies)
+            self._compute(unit)
         elif unit.kind == "features":
             planning = self.folder.unit(unit.needs[0])
             output = self._output(planning.id)
@@ -125,6 +122,24 @@ class Worker:
         else:
             with self._as_planned(unit):
                 evaluate_splits(self.folder, unit, self._output(unit.needs[0]), self._say)
+
+    def _compute(self, unit: Unit) -> None:
+        """Rows for the cache, those of encoders that can be made here; if others cannot, the unit failed."""
+        from histobench.roi.work.extraction import compute_shards, open_stage
+
+        planning = self.folder.unit(unit.spec["prepare"])
+        prepared = self._output(planning.id)
+        if self._stage is None or self._staged != same_batch(unit):
+            self.close()
+            self._stage, self._not_made = open_stage(prepared, unit, planning.spec["settings"])
+            self._staged = same_batch(unit)
+        made = [place for place in unit.spec["encoders"] if place not in self._not_made]
+        here = replace(unit, spec={**unit.spec, "encoders": made})
+        copies = self._copies_of(planning)
+        note = compute_shards(self.folder, prepared, self._stage, here, self._progress, copies)
+        for reason in self._not_made.values():
+            raise HistobenchError(reason)
+        self.folder.finish(unit, **note)
 
     def _evaluate(self, units: Sequence[Unit]) -> None:
         from histobench.roi.work.evaluation import evaluate_units
