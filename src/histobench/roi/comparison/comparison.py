@@ -104,14 +104,13 @@ class DatasetTable:
 
     def pair(self, first: str, second: str) -> Pair | None:
         """The comparison first - second, or None where it was not possible."""
-        pair = self._by_names.get((first, second))
-        if pair is None and (other := self._by_names.get((second, first))) is not None:
-            return other.reversed()
-        return pair
+        return self._by_names.get((first, second))
 
     @cached_property
     def _by_names(self) -> dict[tuple[str, str], Pair]:
-        return {(pair.first, pair.second): pair for pair in self.pairs}
+        """Both ways round: tables of many encoders ask for each of their pairs again and again."""
+        found = {(pair.first, pair.second): pair for pair in self.pairs}
+        return {(pair.second, pair.first): pair.reversed() for pair in self.pairs} | found
 
 
 @dataclass(frozen=True)
