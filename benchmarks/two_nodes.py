@@ -71,7 +71,9 @@ class RayCluster:
         self._ray = str(Path(sys.executable).with_name("ray"))
         # A busy machine starts slowly.
         patience = {"RAY_raylet_start_wait_time_s": "120", "RAY_gcs_server_request_timeout_seconds": "120"}
-        self.environment = {**environment, **patience, "RAY_USAGE_STATS_ENABLED": "0"}
+        # A token that another cluster has left in the user's home would keep the second node out.
+        alike = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+        self.environment = {**environment, **patience, **alike}
         self._port = _free_port()
         self._folder = folder
         self._nodes: list[subprocess.Popen[bytes]] = []

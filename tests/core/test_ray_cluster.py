@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,32 @@ def test_a_named_cluster_has_to_answer(port: int, closed: int) -> None:
     for address in (f"127.0.0.1:{closed}", f"ray://127.0.0.1:{closed}", "127.0.0.1:99999999999999999999"):
         with pytest.raises(HistobenchError, match=rf"no Ray cluster at {address}: .* --ray-address names it"):
             ray_cluster._that_answers(address)
+
+
+def test_a_cluster_that_asks_for_a_token_is_told_from_one_that_is_not_there(port: int) -> None:
+    refused = RuntimeError("RPC error: InvalidAuthToken: Authentication token is missing or incorrect")
+    causes = [refused, None]
+
+    class Ray:
+        """In place of `ray`, which takes 20 s to give up."""
+
+        class exceptions:  # noqa: N801
+            RayError = KeyError
+
+        @staticmethod
+        def is_initialized() -> bool:
+            return False
+
+        @staticmethod
+        def init(**options: object) -> None:
+            raise ConnectionError("Failed to connect to Ray cluster") from causes.pop(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "ray", Ray)  # type: ignore[arg-type]
+        for line in (
+            f"the Ray cluster at 127.0.0.1:{port} asks for a token; set RAY_AUTH_MODE=token",
+            f"no Ray cluster at 127.0.0.1:{port}: Failed to connect to Ray cluster; `ray start",
+        ):
+            with pytest.raises(HistobenchError) as caught:
+                ray_cluster.connect(f"127.0.0.1:{port}")
+            assert str(caught.value).startswith(line)

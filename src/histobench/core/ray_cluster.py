@@ -37,11 +37,27 @@ def connect(address: str | None = None) -> None:
             include_dashboard=False if address in (None, "local") else None,
             logging_level="error",
         )
-    except (ConnectionError, ValueError, RuntimeError, OSError, TimeoutError) as error:
+    except (
+        ConnectionError,
+        ValueError,
+        RuntimeError,
+        OSError,
+        TimeoutError,
+        ray.exceptions.RayError,
+    ) as error:
         told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise HistobenchError(
-            f"no Ray cluster at {address or 'this machine'}: {told}; `ray start --head` starts one"
-        ) from error
+        where = address or "this machine"
+        if _asks_for_token(error):
+            raise HistobenchError(
+                f"the Ray cluster at {where} asks for a token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+                "where ~/.ray/auth_token is not the cluster's"
+            ) from error
+        raise HistobenchError(f"no Ray cluster at {where}: {told}; `ray start --head` starts one") from error
+
+
+def _asks_for_token(error: BaseException | None) -> bool:
+    """Whether Ray was turned away: where an address is named it does not send a token by itself."""
+    return error is not None and ("AuthToken" in str(error) or _asks_for_token(error.__cause__))
 
 
 def _that_answers(address: str | None) -> str | None:
