@@ -13,11 +13,11 @@ from torch import Tensor
 from histobench.core.threads import spread
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunks
-from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler
+from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler, Ints
 from histobench.roi.protocols.outcome import Outcome
 
 MEMORY = 2**26
-_EPISODES = 10  # at most, that one thread works on at a time
+_EPISODES = 10  # at most, that one thread scores at a time
 
 
 @dataclass(frozen=True)
@@ -182,14 +182,9 @@ class Queries:
         """Score every test image of an episode's classes, in every episode."""
         n, d = self.features.shape
         way, shot = episodes.classes.shape[1], episodes.supports.shape[2]
-        # The same parts whatever the number of threads, and enough of them to keep all threads at work.
-        each = 8 * (way + 1) * (d + 4 * n)
-        chunks = list(row_chunks(len(episodes), each, min(memory, _EPISODES * each)))
-        parts = spread(
-            lambda part: self._run_part(episodes[part], n_classes, memory, keep_probabilities),
-            chunks,
-            device=str(self.features.device),
-        )
+        parts = []
+        for chunk in row_chunks(len(episodes), 8 * (way + 1) * (d + n), memory):
+            parts += self._run_chunk(episodes[chunk], n_classes, memory, keep_probabilities)
         metrics = {name: np.concatenate([p.metrics[name] for p in parts]) for name in parts[0].metrics}
         back = torch.argsort(self.order)
         # In the order of the parts, so that the sums do not depend on the threads.
@@ -214,12 +209,51 @@ class Queries:
             None if probabilities is None else probabilities.cpu().numpy(),
         )
 
-    def _run_part(self, episodes: Episodes, n_classes: int, memory: int, keep: bool) -> _Part:
+    def _run_chunk(self, episodes: Episodes, n_classes: int, memory: int, keep: bool) -> list[_Part]:
+        """Score some episodes: large products for all of them, then a few at a time."""
+        device = str(self.features.device)
+        way = episodes.classes.shape[1]
+        # The same parts whatever the number of threads, and enough of them to keep all threads at work.
+        each = 8 * (way + 1) * 4 * len(self.features)
+        groups = list(row_chunks(len(episodes), each, min(memory, _EPISODES * each)))
+        means = spread(lambda part: self._support_means(episodes.supports[part]), groups, device=device)
+        rays = torch.cat(means)  # [E, way + 1, d]
+        labels = list(self.runs)
+        products = spread(lambda label: self._table(rays, episodes, label), labels, device=device)
+        tables = dict(zip(labels, products, strict=True))
+
+        def score(part: slice) -> _Part:
+            some = episodes[part]
+            places = [self._places(classes) for classes in some.classes.tolist()]
+            distances = self._distances(rays[part], *self._products(tables, some, places, part.start))
+            return self._part(some, places, distances, n_classes, memory, keep)
+
+        return spread(score, groups, device=device)
+
+    def _table(self, rays: Tensor, episodes: Episodes, label: int) -> tuple[Ints, Tensor]:
+        """Products [E', way + 1, r] of a class's r queries with the rays of the episodes that have it.
+
+        The first of the pair [E] tells which of the E' an episode is.
+        """
+        mine = (episodes.classes == label).any(1)
+        some = rays if mine.all() else rays[torch.from_numpy(mine).to(rays.device)]
+        queries = self.features[self.runs[label]]
+        products = some.view(-1, rays.shape[2]) @ queries.T
+        return np.cumsum(mine) - 1, products.view(len(some), rays.shape[1], len(queries))
+
+    def _part(
+        self,
+        episodes: Episodes,
+        places: list[list[tuple[int, slice, slice]]],
+        distances: Tensor,
+        n_classes: int,
+        memory: int,
+        keep: bool,
+    ) -> _Part:
         n, count = len(self.features), len(episodes)
         device = self.features.device
-        places = [self._places(classes) for classes in episodes.classes.tolist()]
         # Rounded as everybody's float32 pipelines round: scores that these cannot tell apart are ties.
-        distances = self._distances(episodes, places).float()
+        distances = distances.float()
         probabilities = torch.softmax(distances.neg_(), dim=1)  # [E, way, q]
         labels = torch.full((count, probabilities.shape[2]), -1, device=device)
         for e, runs in enumerate(places):
@@ -256,7 +290,7 @@ class Queries:
                 start = end
         return found
 
-    def _distances(self, episodes: Episodes, places: list[list[tuple[int, slice, slice]]]) -> Tensor:
+    def _distances(self, rays: Tensor, products: Tensor, squares: Tensor) -> Tensor:
         """L2 distances [E, way, q] between the episode's unit queries and class means.
 
         With m the support mean and p a class mean of unit supports:
@@ -265,12 +299,9 @@ class Queries:
         so the products of the queries with all m and p are all that is needed of them. Columns beyond an
         episode's queries are filled with zeros.
         """
-        way = episodes.classes.shape[1]
-        means, prototypes = self._support_means(episodes.supports)
-        rays = torch.cat([prototypes, means[:, None]], 1)  # [E, way + 1, d]
-        products, squares = self._products(rays, episodes, places)
-        along = products[:, :way]
-        beside = products[:, way].mul_(-2).add_(squares)
+        prototypes, means = rays[:, :-1], rays[:, -1]
+        along = products[:, :-1]
+        beside = products[:, -1].mul_(-2).add_(squares)
         length = beside.add_(means.square().sum(1)[:, None]).clamp_min_(0).sqrt_()  # [E, q]
         at_mean = length <= SMALLEST_NORM
         offset = (prototypes * means[:, None]).sum(2)[..., None]  # [E, way, 1]
@@ -282,36 +313,35 @@ class Queries:
         return squared.clamp_min_(0).sqrt_()
 
     def _products(
-        self, rays: Tensor, episodes: Episodes, places: list[list[tuple[int, slice, slice]]]
+        self,
+        tables: dict[int, tuple[Ints, Tensor]],
+        episodes: Episodes,
+        places: list[list[tuple[int, slice, slice]]],
+        first: int,
     ) -> tuple[Tensor, Tensor]:
-        """Products [E, way + 1, q] of rays with queries, and their squared lengths [E, q]."""
-        count, each, d = rays.shape
+        """Products [E, way + 1, q] of rays with the queries of their episodes, and squared lengths [E, q]."""
+        count, way = episodes.classes.shape
         if episodes.alike and places[0]:
-            runs = [rows for _, rows, _ in places[0]]
-            all_in = len(runs) == len(self.runs)
-            features = self.features if all_in else torch.cat([self.features[rows] for rows in runs])
-            squares = self.squares if all_in else torch.cat([self.squares[rows] for rows in runs])
-            return (rays.view(-1, d) @ features.T).view(count, each, -1), squares.expand(count, -1)
+            # Queries side by side: all episodes have them in the same order.
+            found = [tables[label] for label in episodes.classes[0].tolist() if label in tables]
+            together = [table[which[first] : which[first] + count] for which, table in found]
+            squares = torch.cat([self.squares[rows] for _, rows, _ in places[0]])
+            return torch.cat(together, 2), squares.expand(count, -1)
         most = max((runs[-1][2].stop if runs else 0) for runs in places)
-        products = rays.new_zeros(count, each, most)
-        squares = rays.new_zeros(count, most)
-        for label, rows in self.runs.items():
-            mine = np.flatnonzero((episodes.classes == label).any(1)).tolist()
-            found = (rays[mine].view(-1, d) @ self.features[rows].T).view(
-                len(mine), each, rows.stop - rows.start
-            )
-            for e, values in zip(mine, found, strict=True):
-                columns = next(columns for _, run, columns in places[e] if run == rows)
-                products[e, :, columns] = values
+        products = self.features.new_zeros(count, way + 1, most)
+        squares = self.features.new_zeros(count, most)
+        for e, runs in enumerate(places):
+            for k, rows, columns in runs:
+                which, table = tables[int(episodes.classes[e, k])]
+                products[e, :, columns] = table[which[first + e]]
                 squares[e, columns] = self.squares[rows]
         return products, squares
 
-    def _support_means(self, supports: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Means [E, d] of the supports and class means [E, way, d] of the centred unit supports."""
+    def _support_means(self, supports: Ints) -> Tensor:
+        """Class means of the centred unit supports and, last, the mean of all supports [E, way + 1, d]."""
         episodes, way, shot = supports.shape
         d = self.features.shape[1]
-        means = self.features.new_empty(episodes, d)
-        prototypes = self.features.new_empty(episodes, way, d)
+        rays = self.features.new_empty(episodes, way + 1, d)
         index = torch.from_numpy(supports).to(self.features.device).flatten(1)
         x = self.features.new_empty(way * shot, d)
         ones = x.new_ones(way * shot)
@@ -320,6 +350,6 @@ class Queries:
             mean = (ones @ x).div_(way * shot)
             x -= mean
             scale = 1 / torch.linalg.vector_norm(x, dim=1).clamp_min_(SMALLEST_NORM)
-            torch.bmm(scale.view(way, 1, shot).div_(shot), x.view(way, shot, d), out=prototypes[e][:, None])
-            means[e] = mean - self.shift.mean
-        return means, prototypes
+            torch.bmm(scale.view(way, 1, shot).div_(shot), x.view(way, shot, d), out=rays[e, :way, None])
+            rays[e, way] = mean - self.shift.mean
+        return rays
