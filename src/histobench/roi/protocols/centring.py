@@ -25,7 +25,7 @@ class Centring:
     mean: Tensor  # [d] float64
 
     @classmethod
-    def of(cls, features: Tensor, *, memory: int = 2**24) -> Centring:
+    def of(cls, features: Tensor, *, memory: int = 2**22) -> Centring:
         """The centring of a training set."""
         total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
         for part in row_chunks(len(features), 8 * features.shape[1], memory):

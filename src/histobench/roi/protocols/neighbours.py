@@ -81,7 +81,8 @@ class _Search:
     def __init__(self, train: Tensor, centring: Centring, dtype: torch.dtype, memory: int) -> None:
         n, d = train.shape
         self.train, self.centring, self.dtype, self.memory = train, centring, dtype, memory
-        self.keys = torch.zeros(Products.padded(n), d, dtype=dtype, device=train.device)
+        self.keys = torch.empty(Products.padded(n), d, dtype=dtype, device=train.device)
+        self.keys[n:] = 0
         self._buffers = threading.local()
         self.length = float(centring.mean.norm())
         parts = list(row_chunks(n, 4 * d, self._step))
@@ -90,16 +91,17 @@ class _Search:
 
     def _prepare(self, part: slice) -> float:
         """Fill some of the keys; the greatest length that rounding took."""
+        if self.dtype == torch.float32:
+            self._unit(self.train[part], out=self.keys[part])
+            return 0.0
         unit = self._unit(self.train[part])
         self.keys[part] = unit
-        if self.dtype == torch.float32:
-            return 0.0
         unit -= self.keys[part]
         return float(torch.linalg.vector_norm(unit, dim=1).max())
 
-    def _unit(self, rows: Tensor) -> Tensor:
+    def _unit(self, rows: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Centred unit rows in float32, computed in float64 where that would lose digits."""
-        unit = rows.float() - self.centring.mean.float()
+        unit = torch.sub(rows.float(), self.centring.mean.float(), out=out)
         norms = torch.linalg.vector_norm(unit, dim=1).clamp_min_(SMALLEST_NORM)
         unit /= norms[:, None]
         steep = norms * _STEEP < self.length
