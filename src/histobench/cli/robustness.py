@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         measured_columns,
         robustness_by,
     )
-    from histobench.roi.evaluation.run import fingerprint_of
+    from histobench.roi.features.feature_set import fingerprint_of
     from histobench.roi.results.robustness_files import write_robustness
     from histobench.roi.results.run_identity import RunIdentity
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kinds",
         default="",
-        help="hash, prepare, shards, features, evaluate, splits, compare, report; by commas (all)",
+        help="hash, prepare, shards, features, episodes, evaluate, splits, compare, report; by commas (all)",
     )
 
 

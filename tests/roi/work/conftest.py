@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from histobench.core.progress import Silent
 from histobench.core.tidy_store import read_rows
+from histobench.roi.work.agenda import Agenda
+from histobench.roi.work.engines.engine import Display
+from histobench.roi.work.run_folder import RunFolder
+from histobench.roi.work.unit import KINDS
+from histobench.roi.work.worker import Worker
 
 ENCODERS = """
 import torch
@@ -36,6 +43,43 @@ class Edge(Colour):
         torch.manual_seed(1)
         self.net = torch.nn.Conv2d(3, 12, 3, stride=2)
 """
+
+
+class RandomHands:
+    """Units as on a cluster: any that can be done, by any of three workers; by up to `at_once` of them."""
+
+    name = "hands"
+    whole = False
+
+    def __init__(self, seed: int = 0, until: str = "", rounds: int = 200, at_once: int = 2) -> None:
+        self._rng = random.Random(seed)
+        self._until = until
+        self._rounds = rounds
+        self._at_once = at_once
+
+    def check(self) -> None:
+        pass
+
+    def run(self, folder: RunFolder, display: Display) -> bool:
+        workers = [Worker(RunFolder(folder.path), Silent()) for _ in range(3)]
+        kinds = KINDS[: KINDS.index(self._until)] if self._until else KINDS
+        for _ in range(self._rounds):
+            batches = list(Agenda(RunFolder(folder.path)).ready(kinds))
+            if not batches:
+                break
+            batch = self._rng.choice(batches)
+            for worker in self._rng.sample(workers, self._rng.randint(1, self._at_once)):
+                worker.perform(batch)
+        for worker in workers:
+            worker.close()
+        return not self._until
+
+
+@pytest.fixture
+def hands() -> type[RandomHands]:
+    """An engine that does units in no order."""
+    return RandomHands
+
 
 DATE = re.compile(rb'"\d{4}-\d\d-\d\dT[\d:+.Z-]+"')
 

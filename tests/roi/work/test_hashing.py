@@ -35,45 +35,15 @@ from histobench.roi.plan.benchmark import run_benchmark
 from histobench.roi.plan.run import run_plan
 from histobench.roi.plan.schema import Plan, read_plan
 from histobench.roi.work import hashing
-from histobench.roi.work.agenda import Agenda
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.engines.slurm import SlurmEngine
 from histobench.roi.work.hashing import hash_units, hashes_of, write_list
 from histobench.roi.work.run_folder import RunFolder
 from histobench.roi.work.status import status_of
-from histobench.roi.work.unit import KINDS, Unit
+from histobench.roi.work.unit import Unit
 from histobench.roi.work.worker import StoppedError, Worker
 
 Same = Callable[[Path, Path], None]
-
-
-class RandomHands:
-    """Units as on a cluster: any that can be done, by any of three workers, some of them twice."""
-
-    name = "hands"
-    whole = False
-
-    def __init__(self, seed: int = 0, until: str = "", rounds: int = 200) -> None:
-        self._rng = random.Random(seed)
-        self._until = until
-        self._rounds = rounds
-
-    def check(self) -> None:
-        pass
-
-    def run(self, folder: RunFolder, display: Display) -> bool:
-        workers = [Worker(RunFolder(folder.path), Silent()) for _ in range(3)]
-        kinds = KINDS[: KINDS.index(self._until)] if self._until else KINDS
-        for _ in range(self._rounds):
-            batches = list(Agenda(RunFolder(folder.path)).ready(kinds))
-            if not batches:
-                break
-            batch = self._rng.choice(batches)
-            for worker in self._rng.sample(workers, self._rng.choice([1, 1, 2])):
-                worker.perform(batch)
-        for worker in workers:
-            worker.close()
-        return not self._until
 
 
 @pytest.fixture
@@ -129,10 +99,11 @@ def latest(results: Path) -> RunFolder:
     return folder
 
 
-@pytest.mark.parametrize("engine", [None, RandomHands()])
+@pytest.mark.parametrize("seed", [None, 0])
 def test_images_are_hashed_once_by_units_and_the_results_keep_every_byte(
-    plan: Plan, local: Path, large: None, assert_same: Same, reads: list[str], engine: Any
+    plan: Plan, local: Path, large: None, assert_same: Same, reads: list[str], hands: Any, seed: int | None
 ) -> None:
+    engine = None if seed is None else hands(seed)
     done = run_benchmark(plan, engine=engine)
     assert (done.outcome.evaluated, done.outcome.failures) == (1, [])
     assert_same(local, plan.results)
@@ -149,9 +120,9 @@ def test_images_are_hashed_once_by_units_and_the_results_keep_every_byte(
 
 
 def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed_again(
-    plan: Plan, large: None, reads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, hands: Any, large: None, reads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_plan(plan, engine=RandomHands(until="prepare"))
+    run_plan(plan, engine=hands(until="prepare"))
     folder = latest(plan.results)
     dataset = plan.datasets[0].reading(plan.seed).load()
     prepare = next(unit for unit in folder.units() if unit.kind == "prepare")
@@ -171,9 +142,7 @@ def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed
     assert list(given.unreadable) == [gone]
     # A file that was changed a moment ago is not trusted by others either.
     monkeypatch.setattr(content_hashes, "SETTLED_NS", 10**18)
-    run_plan(
-        replace(plan, settings=replace(plan.settings, no_cache=True)), engine=RandomHands(until="prepare")
-    )
+    run_plan(replace(plan, settings=replace(plan.settings, no_cache=True)), engine=hands(until="prepare"))
     folder = latest(plan.results)
     prepare = next(unit for unit in folder.units() if unit.kind == "prepare")
     nothing = hashes_of(folder, prepare, dataset)
@@ -183,7 +152,12 @@ def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed
 
 @pytest.mark.parametrize("on_bad_image", ["stop", "skip"])
 def test_an_image_that_cannot_be_read_is_told_as_without_units(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_same: Same, on_bad_image: str
+    plan: Plan,
+    hands: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    assert_same: Same,
+    on_bad_image: str,
 ) -> None:
     plan = replace(plan, settings=replace(plan.settings, on_bad_image=on_bad_image))
     images = distinct_paths(plan.datasets[0].reading(plan.seed).load())
@@ -195,7 +169,7 @@ def test_an_image_that_cannot_be_read_is_told_as_without_units(
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(hashing, "LARGE", 60)
     monkeypatch.setattr(hashing, "IMAGES_PER_UNIT", 16)
-    for engine in (None, RandomHands(1)):
+    for engine in (None, hands(1)):
         done = run_benchmark(plan, engine=engine)
         assert [str(failure) for failure in done.outcome.failures] == [
             str(failure) for failure in alone.outcome.failures
@@ -207,9 +181,9 @@ def test_an_image_that_cannot_be_read_is_told_as_without_units(
 
 
 def test_what_a_unit_left_is_believed_only_while_it_is_whole(
-    plan: Plan, local: Path, large: None, assert_same: Same
+    plan: Plan, hands: Any, local: Path, large: None, assert_same: Same
 ) -> None:
-    engine = RandomHands(2, until="prepare")
+    engine = hands(2, until="prepare")
     run_plan(plan, engine=engine)
     folder = latest(plan.results)
     names = [unit.id for unit in folder.units() if unit.kind == "hash"]
@@ -221,19 +195,20 @@ def test_what_a_unit_left_is_believed_only_while_it_is_whole(
     Path(failed).unlink()
     images = folder.unit(names[2]).spec["list"]
     (plan.results / "work" / "hashes" / f"{images}.paths").write_text("/elsewhere.png")
-    done = run_benchmark(plan, engine=RandomHands(3), retry_failed=True)
+    done = run_benchmark(plan, engine=hands(3), retry_failed=True)
     assert not done.outcome.failures
     assert_same(local, plan.results)
     (cell,) = (cell for cell in status_of(plan.results).cells if cell.encoder == "(hash)")
     assert dict(cell.states) == {"done": 3, "failed": 1}  # and preparing the dataset has done its work
     assert "is damaged; begin a new run" in cell.reasons[0]
-    run_benchmark(plan, engine=RandomHands(4))  # which writes the list anew
+    run_benchmark(plan, engine=hands(4))  # which writes the list anew
     assert dict(status_of(plan.results).cells[0].states) == {"done": 4}
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_faults_of_the_disk_while_images_are_hashed_change_no_byte(
     plan: Plan,
+    hands: Any,
     local: Path,
     large: None,
     tmp_path: Path,
@@ -248,15 +223,15 @@ def test_faults_of_the_disk_while_images_are_hashed_change_no_byte(
         faulty_disk.at_random(plan.results, random.Random(seed), codes, share=1 / 8),
         suppress(HistobenchError),
     ):
-        run_plan(plan, engine=RandomHands(seed, until="prepare", rounds=60))
+        run_plan(plan, engine=hands(seed, until="prepare", rounds=60))
     assert faulty_disk.failed > 0
-    done = run_benchmark(plan, engine=RandomHands(seed))
+    done = run_benchmark(plan, engine=hands(seed))
     assert not done.outcome.failures
     assert_same(local, plan.results)
 
 
 def test_a_worker_that_is_stopped_keeps_what_it_has_hashed(
-    plan: Plan, large: None, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+    plan: Plan, hands: Any, large: None, monkeypatch: pytest.MonkeyPatch, reads: list[str]
 ) -> None:
     monkeypatch.setattr(content_hashes, "PORTION", 4)
 
@@ -268,7 +243,7 @@ def test_a_worker_that_is_stopped_keeps_what_it_has_hashed(
             if not self.left:
                 raise StoppedError
 
-    run_plan(plan, engine=RandomHands(until="hash"))
+    run_plan(plan, engine=hands(until="hash"))
     folder = latest(plan.results)
     first = folder.units()[0]
     with pytest.raises(StoppedError):

@@ -14,9 +14,9 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.cross_validation import Scheme, Split, splits_of
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.evaluation.request import EvaluationRequest, SplitOfMany
-from histobench.roi.evaluation.run import EvaluationOutcome, evaluate, fingerprint_of
+from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import check_pair
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_set import FeatureSet, fingerprint_of
 from histobench.roi.results.layout import SPLITS
 
 #: Which fold every image is in, one column per repeat.

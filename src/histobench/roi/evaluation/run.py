@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from histobench.core.claim import exclusive
 from histobench.core.device import resolve_device
@@ -20,7 +17,7 @@ from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.robustness import RobustnessOptions, RobustnessResult
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_file import check_pair
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_set import fingerprint_of
 from histobench.roi.protocols.presets import check_choice, get_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import episode_predictions_of
@@ -78,7 +75,7 @@ def evaluate(
     if request.val is not None:
         check_pair(request.train, request.val)
     identity = _identity(request)
-    context = Context(request, _classes(request), resolve_device(request.device))
+    context = context_of(request)
     known_by = _known_by(request, identity)
     done = _Done(request.results_dir)
     told = False
@@ -123,6 +120,18 @@ def evaluate(
         done.failed,
         tuple(done.unchanged),
     )
+
+
+def context_of(request: EvaluationRequest) -> Context:
+    """What the tasks of an evaluation work with."""
+    return Context(request, _classes(request), resolve_device(request.device))
+
+
+def is_finished(request: EvaluationRequest, task: str) -> bool:
+    """Whether a task was finished with the same input."""
+    identity = _identity(request)
+    folder = place_of(request.results_dir, task, _known_by(request, identity))
+    return Ledger(folder).has(task, task_digest(request, task, identity.fingerprint))
 
 
 class _Done:
@@ -204,8 +213,7 @@ def _write(
 
 
 def _classes(request: EvaluationRequest) -> tuple[str, ...]:
-    sets = [features for features in (request.train, request.val, request.test) if features is not None]
-    highest = max(int(features.labels.max()) for features in sets)
+    highest = max(int(features.labels.max()) for features in request.features)
     stored = tuple(map(str, request.train.metadata.get("classes") or ()))
     classes = request.classes or stored
     if not classes:
@@ -239,7 +247,7 @@ def _identity(request: EvaluationRequest) -> RunIdentity:
         encoder=request.encoder or str(metadata.get("encoder") or "unknown"),
         preset=request.preset,
         seed=request.seed,
-        fingerprint=fingerprint_of(*filter(None, (request.train, request.val, request.test))),
+        fingerprint=fingerprint_of(*request.features),
         description=request.description,
         size=str(metadata.get("size") or ""),
     )
@@ -258,18 +266,3 @@ def _known_by(request: EvaluationRequest, identity: RunIdentity) -> dict[str, st
         # Files of other tools do not say which encoder they are of.
         "features": "" if request.encoder or metadata.get("encoder") else identity.fingerprint[:8],
     }
-
-
-def fingerprint_of(*sets: FeatureSet) -> str:
-    """One name for the features that went in; files of other tools are named by their content."""
-    digest = hashlib.sha256()
-    for features in sets:
-        known = features.metadata.get("fingerprint")
-        digest.update(str(known).encode() if known else _content(features))
-    return digest.hexdigest()[:16]
-
-
-def _content(features: FeatureSet) -> bytes:
-    digest = hashlib.sha256(np.ascontiguousarray(features.embeddings.numpy()).tobytes())
-    digest.update(features.labels.numpy().tobytes())
-    return digest.digest()

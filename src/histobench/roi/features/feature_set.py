@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,3 +29,18 @@ class FeatureSet:
 
     def __len__(self) -> int:
         return int(self.embeddings.shape[0])
+
+
+def fingerprint_of(*sets: FeatureSet) -> str:
+    """One name for the features that went in; files of other tools are named by their content."""
+    digest = hashlib.sha256()
+    for features in sets:
+        known = features.metadata.get("fingerprint")
+        digest.update(str(known).encode() if known else _content(features))
+    return digest.hexdigest()[:16]
+
+
+def _content(features: FeatureSet) -> bytes:
+    digest = hashlib.sha256(features.embeddings.contiguous().numpy().tobytes())
+    digest.update(features.labels.numpy().tobytes())
+    return digest.digest()

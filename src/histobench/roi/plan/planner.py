@@ -11,7 +11,8 @@ from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.plan.jobs import extraction_jobs, features_folder, results_folder
 from histobench.roi.plan.schema import DatasetEntry, Plan
-from histobench.roi.task_catalogue import canonical_task
+from histobench.roi.task_catalogue import FEW_SHOT, canonical_task
+from histobench.roi.work.episodes import episode_units, parts_of
 from histobench.roi.work.hashing import hash_units
 from histobench.roi.work.unit import REPORT, Unit
 
@@ -52,15 +53,21 @@ def units_of(
             for encoder in plan.encoders
         }
         units += [*hashing, prepare, *features.values()]
+        parts = {
+            preset: parts_of(datasets[entry.name], preset, asdict(plan.options)) if FEW_SHOT in tasks else []
+            for preset in plan.presets
+        }
         for encoder in plan.encoders:
             for preset in plan.presets:
                 spec = _evaluation(plan, entry, encoder, preset)
                 if not whole:  # where many evaluate, each computes the intervals of what it has evaluated
                     spec["n_bootstrap"] = plan.n_bootstrap
                 needs = (features[encoder].id,)
-                units += [
-                    Unit("evaluate", entry.name, encoder, {**spec, "task": task}, needs) for task in tasks
-                ]
+                for task in tasks:
+                    evaluate = Unit("evaluate", entry.name, encoder, {**spec, "task": task}, needs)
+                    episodes = episode_units(parts[preset] if task == FEW_SHOT else [], evaluate)
+                    waited = (*needs, *(unit.id for unit in episodes))
+                    units += [*episodes, replace(evaluate, needs=waited)]
                 if plan.scheme is not None:
                     scheme = [plan.splits, plan.folds, plan.repeats]
                     splits = {**spec, "tasks": list(tasks), "scheme": scheme}

@@ -1,4 +1,4 @@
-"""Which training images support each few-shot episode."""
+"""Which few-shot settings a training set allows, and which of its images support each episode."""
 
 from __future__ import annotations
 
@@ -59,3 +59,25 @@ class EpisodeSampler:
             for k, label in enumerate(chosen):
                 supports[e, k] = rng.choice(self.members[label], size=shot, replace=False)
         return Episodes(classes, supports)
+
+
+def possible_settings(
+    count: int, smallest: int, n_way: Sequence[int], n_shot: Sequence[int], *, use_all_way: bool
+) -> tuple[list[int], list[int], list[str]]:
+    """The ways and shots that a training set allows, ascending, and a warning for each kind left out.
+
+    It has `count` classes, the smallest of which has `smallest` images.
+    """
+    asked = set(n_way) | ({count} if use_all_way else set())
+    ways = sorted(way for way in asked if 2 <= way <= count)
+    shots = sorted({shot for shot in n_shot if 1 <= shot <= smallest})
+    warnings = []
+    if wrong := sorted(asked - set(ways)):
+        warnings.append(f"few-shot ways {_listed(wrong)} left out: the training set has {count} classes")
+    if wrong := sorted(set(n_shot) - set(shots)):
+        warnings.append(f"few-shot shots {_listed(wrong)} left out: the smallest class has {smallest} images")
+    return ways, shots, warnings
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(str(number) for number in numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from histobench.core.threads import spread
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunks
-from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler, Ints
+from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler, Ints, possible_settings
 from histobench.roi.protocols.outcome import Outcome
 
 MEMORY = 2**26
@@ -68,15 +69,16 @@ def few_shot(
 ) -> FewShotResult:
     """Run every setting; impossible ways and shots are left out with a warning that names them."""
     sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
-    ways, shots, warnings = possible_settings(sampler, n_way, n_shot, use_all_way=use_all_way)
+    ways, shots, warnings = possible_settings(
+        len(sampler.classes), sampler.smallest, n_way, n_shot, use_all_way=use_all_way
+    )
     settings = few_shot_settings(
         train,
         train_labels,
         test,
         test_labels,
         n_classes=n_classes,
-        ways=ways,
-        shots=shots,
+        settings=list(product(ways, shots)),
         n_iter=n_iter,
         seed=seed,
         device=device,
@@ -92,45 +94,19 @@ def few_shot_settings(
     test_labels: Tensor,
     *,
     n_classes: int,
-    ways: Sequence[int],
-    shots: Sequence[int],
+    settings: Sequence[tuple[int, int]],
     n_iter: int = 100,
     seed: int = 0,
     device: str = "cpu",
     memory: int = MEMORY,
     keep_probabilities: bool = False,
 ) -> Iterator[FewShotSetting]:
-    """The settings of possible ways and shots, one at a time."""
+    """Possible settings (way, shot), one at a time; none depends on which others there are."""
     sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
     queries = Queries.of(train, test, test_labels, device=device)
-    for way in ways:
-        for shot in shots:
-            episodes = sampler.draw(way=way, shot=shot, n_iter=n_iter)
-            yield queries.run(
-                episodes, n_classes=n_classes, memory=memory, keep_probabilities=keep_probabilities
-            )
-
-
-def possible_settings(
-    sampler: EpisodeSampler, n_way: Sequence[int], n_shot: Sequence[int], *, use_all_way: bool
-) -> tuple[list[int], list[int], list[str]]:
-    """The ways and shots that this training set allows, ascending, and a warning for each kind left out."""
-    count = len(sampler.classes)
-    asked = set(n_way) | ({count} if use_all_way else set())
-    ways = sorted(way for way in asked if 2 <= way <= count)
-    shots = sorted({shot for shot in n_shot if 1 <= shot <= sampler.smallest})
-    warnings = []
-    if wrong := sorted(asked - set(ways)):
-        warnings.append(f"few-shot ways {_listed(wrong)} left out: the training set has {count} classes")
-    if wrong := sorted(set(n_shot) - set(shots)):
-        warnings.append(
-            f"few-shot shots {_listed(wrong)} left out: the smallest class has {sampler.smallest} images"
-        )
-    return ways, shots, warnings
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(str(number) for number in numbers)
+    for way, shot in settings:
+        episodes = sampler.draw(way=way, shot=shot, n_iter=n_iter)
+        yield queries.run(episodes, n_classes=n_classes, memory=memory, keep_probabilities=keep_probabilities)
 
 
 @dataclass(frozen=True)

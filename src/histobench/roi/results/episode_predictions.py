@@ -95,16 +95,17 @@ class EpisodeFile:
         """Write what the episodes of one setting said."""
         if self._labels is None:
             self._labels = episodes.labels
-            self._write("labels", _small(episodes.labels, int(episodes.labels.max(initial=0)) + 1))
+            self.write("labels", _small(episodes.labels, int(episodes.labels.max(initial=0)) + 1))
         prefix = setting or _ALL
         highest = int(max(episodes.votes.max(initial=0), episodes.classes.max(initial=0)))
         # One image after the other: its votes are mostly alike, which is what the compression lives on.
-        self._write(f"{prefix}/votes", _small(episodes.votes, highest + 1))
-        self._write(f"{prefix}/classes", _small(episodes.classes, highest + 1))
+        self.write(f"{prefix}/votes", _small(episodes.votes, highest + 1))
+        self.write(f"{prefix}/classes", _small(episodes.classes, highest + 1))
         if episodes.log_odds is not None:
-            self._write(f"{prefix}/log_odds", episodes.log_odds)
+            self.write(f"{prefix}/log_odds", episodes.log_odds)
 
-    def _write(self, name: str, values: NDArray[Any]) -> None:
+    def write(self, name: str, values: NDArray[Any]) -> None:
+        """Write an array."""
         with self._archive.open(f"{name}.npy", "w", force_zip64=True) as handle:
             np.lib.format.write_array(handle, np.ascontiguousarray(values), allow_pickle=False)
 

@@ -17,8 +17,9 @@ from histobench.roi.features.feature_file import load
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.results.layout import stored_in
 from histobench.roi.results.reader import load_runs, results_files
+from histobench.roi.work.episodes import played_in
 from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.unit import Unit, kind_of
 
 
 def evaluate_units(
@@ -27,7 +28,8 @@ def evaluate_units(
     """Tasks of one encoder, dataset and preset; `features` is the output of its feature files."""
     tasks = tuple(unit.spec["task"] for unit in units)
     job = units[0].job
-    request = _request(units[0], tasks, features)
+    played = played_in(folder) if any(kind_of(need) == "episodes" for need in units[0].needs) else None
+    request = request_of(units[0], tasks, features, played_in=played)
     done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))
     for unit, task in zip(units, tasks, strict=True):
         if task in done.failed:
@@ -55,7 +57,7 @@ def evaluate_splits(
     scheme = scheme_of(*unit.spec["scheme"])
     assert scheme is not None
     every = evaluate_over_splits(
-        _request(unit, tuple(unit.spec["tasks"]), features),
+        request_of(unit, tuple(unit.spec["tasks"]), features),
         scheme,
         resume=True,
         on_split=lambda split, count: say(f"{unit.job}: {split.name} of {count} splits"),
@@ -71,7 +73,10 @@ def evaluate_splits(
     folder.finish(unit, splits=splits)
 
 
-def _request(unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any]) -> EvaluationRequest:
+def request_of(
+    unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any], *, played_in: Path | None = None
+) -> EvaluationRequest:
+    """What a unit asks for; `features` is the output of the feature files."""
     spec, files = unit.spec, features["extracted"]
     options = dict(spec["options"])
     prompts = options.pop("zeroshot_prompt_file")
@@ -90,6 +95,7 @@ def _request(unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any]) ->
         device=spec["device"],
         weights=spec["weights"],
         options=Options(**options),
+        played_in=played_in,
     )
 
 

@@ -12,13 +12,14 @@ from typing import Any
 from histobench.core.plain_data import parse_json
 
 #: `hash` hashes some images of a large dataset; `prepare` hashes what is left and decides how features are
-#: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `evaluate`
-#: and `splits` are tasks on them; `compare` puts the encoders of one dataset and task side by side.
-KINDS = ("hash", "prepare", "shards", "features", "evaluate", "splits", "compare")
+#: computed; `shards` computes rows for the cache; `features` writes an encoder's feature files; `episodes`
+#: plays some settings of a large few-shot evaluation; `evaluate` and `splits` are tasks on features;
+#: `compare` puts the encoders of one dataset and task side by side.
+KINDS = ("hash", "prepare", "shards", "features", "episodes", "evaluate", "splits", "compare")
 #: The last unit, done by the process that began the run, or by Slurm's last job: what is made of everything.
 REPORT = "report"
 #: Where one of these fails, whoever waits for it does its work.
-HELPING = ("hash",)
+HELPING = ("hash", "episodes")
 #: What needs the network, and so the device.
 COMPUTING = ("prepare", "shards")
 #: As `json.dumps`, which makes a new encoder for every one of 100,000 units.
@@ -85,5 +86,6 @@ def same_batch(unit: Unit) -> tuple[str, ...]:
     if unit.kind == "shards":
         return unit.kind, unit.spec["prepare"], json.dumps(unit.spec["encoders"])
     if unit.kind == "evaluate":
-        return unit.kind, unit.dataset, unit.encoder, unit.spec["preset"]
+        alone = unit.id if len(unit.needs) > 1 else ""  # it waits for more than the features
+        return unit.kind, unit.dataset, unit.encoder, unit.spec["preset"], alone
     return (unit.id,)

@@ -101,6 +101,7 @@ class Worker:
             hash_unit(self.folder, unit, self._progress)
             return
         from histobench.roi.work import comparing, extraction
+        from histobench.roi.work.episodes import play_episodes
         from histobench.roi.work.evaluation import evaluate_splits
 
         if unit.kind == "prepare":
@@ -115,6 +116,10 @@ class Worker:
                 raise HistobenchError(str(output["reason"]))
             extraction.check_versions(output)
             extraction.write_feature_files(self.folder, unit, output, planning)
+        elif unit.kind == "episodes":
+            self._say(f"{unit.job}: episodes of {len(unit.spec['settings'])} few-shot settings")
+            with self._as_planned(unit):
+                play_episodes(self.folder, unit, self._output(unit.needs[0]))
         elif unit.kind == "compare":
             self._say(unit.job)
             with self._as_planned(unit):

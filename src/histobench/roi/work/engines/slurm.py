@@ -21,7 +21,7 @@ from histobench.roi.work.unit import REPORT
 #: Tasks of an array have at least this much estimated work: shorter jobs waste a scheduler.
 TASK_SECONDS = 15 * 60
 #: An evaluation of one task, about, for the size of the array.
-EVALUATION_SECONDS = 30
+EVALUATION_SECONDS = 30.0
 JOBS = "slurm.json"
 
 
@@ -54,15 +54,16 @@ class SlurmEngine:
         hashing = [unit.seconds or 0.0 for unit in units if unit.kind == "hash"]
         planning = [unit for unit in units if unit.kind == "prepare"]
         computing = _tasks(sum(unit.seconds or 0.0 for unit in units if unit.kind == "features"))
-        evaluating = [unit for unit in units if unit.kind in ("evaluate", "splits")]
+        evaluating = EVALUATION_SECONDS * sum(unit.kind in ("evaluate", "splits") for unit in units)
+        evaluating += sum(unit.seconds or 0.0 for unit in units if unit.kind == "episodes")
         steps: list[tuple[str, Sequence[str], Mapping[str, str], int]] = [
             ("prepare", ("prepare",), self._options, min(len(planning), slurm.MOST_TASKS)),
             ("shards", ("shards",), self._options, self._tasks or computing),
             (
                 "evaluate",
-                ("features", "evaluate", "splits", "compare"),
+                ("features", "episodes", "evaluate", "splits", "compare"),
                 self._cpu_options,
-                self._cpu_tasks or _tasks(EVALUATION_SECONDS * len(evaluating)),
+                self._cpu_tasks or _tasks(evaluating),
             ),
             ("collect", ("compare", REPORT), self._cpu_options, 1),
         ]

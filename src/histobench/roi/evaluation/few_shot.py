@@ -1,0 +1,125 @@
+"""Few-shot as a task: episodes of every way and shot, played here or, of a large set, elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.roi.evaluation.context import Context, TaskSkippedError
+from histobench.roi.evaluation.ledger import task_digest
+from histobench.roi.evaluation.played_setting import PlayedSetting
+from histobench.roi.evaluation.task_result import TaskResult
+from histobench.roi.features.feature_set import fingerprint_of
+from histobench.roi.protocols import thunder
+from histobench.roi.protocols.episode_sampler import possible_settings
+from histobench.roi.protocols.few_shot import few_shot_settings
+from histobench.roi.task_catalogue import FEW_SHOT
+
+Setting = tuple[int, int]  # way and shot
+
+
+def run_few_shot(context: Context) -> Iterable[TaskResult]:
+    """Episodes with a few training images per class, for every way and shot."""
+    if context.preset.few_shot == "voted":
+        yield from _voted_few_shot(context)
+        return
+    settings, warnings = _possible(context)
+    if not settings:
+        raise TaskSkippedError("; ".join(warnings) or "no way and shot fits the training set")
+    folder = _folder(context)
+    known = {setting for setting in settings if folder is not None and _file(folder, setting).is_file()}
+    here = _played(context, [setting for setting in settings if setting not in known])
+    for number, setting in enumerate(settings):
+        played = None
+        if folder is not None and setting in known:
+            played = PlayedSetting.read(_file(folder, setting))
+            if played is None:  # damaged, or gone by now
+                played = next(_played(context, [setting]))
+        else:
+            played = next(here)
+        yield TaskResult.averaged(
+            context.predictions(played.outcome, episodes=played.taken),
+            played.metrics,
+            played.episodes,
+            setting=played.name,
+            notes=tuple(warnings) if number == 0 else (),
+        )
+
+
+def play(context: Context, settings: Sequence[Setting]) -> list[Path]:
+    """Play some settings for whoever runs the task, and name their files; what is there is not played again.
+
+    Settings that the training set does not allow are left out.
+    """
+    folder = _folder(context)
+    assert folder is not None
+    possible, _ = _possible(context)
+    asked = [setting for setting in settings if setting in possible]
+    left = [setting for setting in asked if PlayedSetting.read(_file(folder, setting)) is None]
+    for setting, played in zip(left, _played(context, left), strict=True):
+        played.write(_file(folder, setting))
+    return [_file(folder, setting) for setting in asked]
+
+
+def _possible(context: Context) -> tuple[list[Setting], list[str]]:
+    options = context.request.options
+    _, counts = np.unique(context.train.labels.numpy(), return_counts=True)
+    ways, shots, warnings = possible_settings(
+        len(counts), int(counts.min()), options.n_way, options.n_shot, use_all_way=options.use_all_way
+    )
+    return list(product(ways, shots)), warnings
+
+
+def _played(context: Context, settings: Sequence[Setting]) -> Iterator[PlayedSetting]:
+    request = context.request
+    labels = request.test.labels.numpy()
+    for setting in few_shot_settings(
+        context.train.embeddings,
+        context.train.labels,
+        request.test.embeddings,
+        request.test.labels,
+        n_classes=len(context.classes),
+        settings=settings,
+        n_iter=request.options.n_iter,
+        seed=request.seed,
+        device=context.device,
+        keep_probabilities=request.options.keep_probabilities,
+    ):
+        yield PlayedSetting.of(setting, labels)
+
+
+def _folder(context: Context) -> Path | None:
+    """Where settings of the same features, labels and options are that others have played."""
+    request = context.request
+    if request.played_in is None:
+        return None
+    return request.played_in / task_digest(request, FEW_SHOT, fingerprint_of(*request.features))
+
+
+def _file(folder: Path, setting: Setting) -> Path:
+    return folder / f"{setting[0]}way_{setting[1]}shot.npz"
+
+
+def _voted_few_shot(context: Context) -> Iterable[TaskResult]:
+    labels: NDArray[np.int64] = context.train.labels.numpy()
+    smallest = int(np.bincount(labels)[np.unique(labels)].min())
+    shots = [shot for shot in thunder.SHOTS if shot <= smallest]
+    if not shots:
+        raise TaskSkippedError("the smallest class has no training image")
+    for shot in shots:
+        outcome = thunder.voted_simple_shot(
+            context.train.embeddings,
+            context.train.labels,
+            context.request.test.embeddings,
+            n_classes=len(context.classes),
+            shot=shot,
+            seed=context.request.seed,
+            device=context.device,
+        )
+        yield TaskResult.scored(
+            outcome, context.predictions(outcome), setting=f"{outcome.info['way']}way_{shot}shot"
+        )
