@@ -74,19 +74,6 @@ def episode_units(parts: Sequence[Part], evaluate: Unit) -> list[Unit]:
     ]
 
 
-def play_episodes(folder: RunFolder, unit: Unit, features: Mapping[str, Any]) -> None:
-    """Play the settings of a unit, unless the evaluation that they are for is done."""
-    from histobench.roi.evaluation.few_shot import play
-    from histobench.roi.evaluation.run import context_of, is_finished
-    from histobench.roi.work.evaluation import request_of
-
-    task = unit.spec["task"]
-    request = request_of(unit, (task,), features, played_in=played_in(folder))
-    settings = [(way, shot) for way, shot in unit.spec["settings"]]
-    files = [] if is_finished(request, task) else play(context_of(request), settings)
-    folder.finish(unit, files=files)
-
-
 def played_in(folder: RunFolder) -> Path:
     """Where the settings are that the units of a run have played."""
     return folder.path.parents[2] / FOLDER

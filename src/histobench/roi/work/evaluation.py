@@ -10,9 +10,10 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.evaluation.few_shot import play
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest, Options
-from histobench.roi.evaluation.run import evaluate
+from histobench.roi.evaluation.run import context_of, evaluate, is_finished
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.results.layout import stored_in
@@ -29,7 +30,7 @@ def evaluate_units(
     tasks = tuple(unit.spec["task"] for unit in units)
     job = units[0].job
     played = played_in(folder) if any(kind_of(need) == "episodes" for need in units[0].needs) else None
-    request = request_of(units[0], tasks, features, played_in=played)
+    request = _request(units[0], tasks, features, played)
     done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))
     for unit, task in zip(units, tasks, strict=True):
         if task in done.failed:
@@ -50,6 +51,15 @@ def _write_intervals(unit: Unit, place: Path) -> None:
             pass
 
 
+def play_episodes(folder: RunFolder, unit: Unit, features: Mapping[str, Any]) -> None:
+    """Play few-shot settings for the unit that evaluates, unless that has been done."""
+    task = unit.spec["task"]
+    request = _request(unit, (task,), features, played_in(folder))
+    settings = [(way, shot) for way, shot in unit.spec["settings"]]
+    files = [] if is_finished(request, task) else play(context_of(request), settings)
+    folder.finish(unit, files=files)
+
+
 def evaluate_splits(
     folder: RunFolder, unit: Unit, features: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
@@ -57,7 +67,7 @@ def evaluate_splits(
     scheme = scheme_of(*unit.spec["scheme"])
     assert scheme is not None
     every = evaluate_over_splits(
-        request_of(unit, tuple(unit.spec["tasks"]), features),
+        _request(unit, tuple(unit.spec["tasks"]), features),
         scheme,
         resume=True,
         on_split=lambda split, count: say(f"{unit.job}: {split.name} of {count} splits"),
@@ -73,10 +83,9 @@ def evaluate_splits(
     folder.finish(unit, splits=splits)
 
 
-def request_of(
-    unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any], *, played_in: Path | None = None
+def _request(
+    unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any], played: Path | None = None
 ) -> EvaluationRequest:
-    """What a unit asks for; `features` is the output of the feature files."""
     spec, files = unit.spec, features["extracted"]
     options = dict(spec["options"])
     prompts = options.pop("zeroshot_prompt_file")
@@ -95,7 +104,7 @@ def request_of(
         device=spec["device"],
         weights=spec["weights"],
         options=Options(**options),
-        played_in=played_in,
+        played_in=played,
     )
 
 

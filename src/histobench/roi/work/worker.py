@@ -101,8 +101,7 @@ class Worker:
             hash_unit(self.folder, unit, self._progress)
             return
         from histobench.roi.work import comparing, extraction
-        from histobench.roi.work.episodes import play_episodes
-        from histobench.roi.work.evaluation import evaluate_splits
+        from histobench.roi.work.evaluation import evaluate_splits, play_episodes
 
         if unit.kind == "prepare":
             self.close()
