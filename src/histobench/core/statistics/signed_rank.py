@@ -100,8 +100,10 @@ def _chances(differences: Floats, rope: float, seed: int) -> list[SignedRank]:
     within = 1 - above - below
     if rope == 0:  # nothing lies within a region without width
         within = np.full_like(within, -np.inf)
-    largest = np.stack([above, within, below]).argmax(axis=0)
-    shares = [(largest == k).mean(axis=0) for k in range(3)]
+    # Which of the three is largest, the first of equals (`argmax` along so short an axis takes longer).
+    is_above = (above >= within) & (above >= below)
+    is_within = ~is_above & (within >= below)
+    shares = [share.mean(axis=0) for share in (is_above, is_within, ~(is_above | is_within))]
     ahead, behind = _step(differences - rope).sum(axis=0), _step(-differences - rope).sum(axis=0)
     if rope == 0:
         ahead, behind = ahead + PRIOR / 2, behind + PRIOR / 2
