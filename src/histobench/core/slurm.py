@@ -120,6 +120,22 @@ def queued_tasks(job: str, *, strict: bool = False) -> int:
     return 0
 
 
+def take_back(jobs: Sequence[str]) -> str:
+    """Cancel jobs that nothing would follow; what is to be said about them."""
+    if not jobs:
+        return ""
+    try:
+        done = subprocess.run(["scancel", *jobs], capture_output=True, text=True, timeout=120)
+        gone = done.returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        gone = False
+    return (
+        "; what was queued before it is cancelled"
+        if gone
+        else f"; cancel the others: scancel {' '.join(jobs)}"
+    )
+
+
 def _flags(options: Mapping[str, str]) -> list[str]:
     return [f"--{key}={value}" for key, value in options.items()]
 

@@ -32,6 +32,7 @@ from histobench.roi.plan.run import outcome_of, run_plan
 from histobench.roi.plan.schema import Plan, read_plan
 from histobench.roi.work import comparing
 from histobench.roi.work.engines.engine import Display
+from histobench.roi.work.engines.slurm import SlurmEngine
 from histobench.roi.work.loop import work_through
 from histobench.roi.work.run_folder import RunFolder, read_lines
 from histobench.roi.work.status import status_of
@@ -469,3 +470,28 @@ def test_a_line_that_is_no_unit_is_told_in_one_sentence(tmp_path: Path, line: st
     (tmp_path / "units.jsonl").write_text(f"{line}\n")
     with pytest.raises(HistobenchError, match="is no list of units"):
         read_lines(tmp_path / "units.jsonl")
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_jobs_are_queued_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancels: bool) -> None:
+    """A Slurm that takes two jobs of a user, and no third."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    asked = tmp_path / "asked"
+    sbatch = f"""#!/bin/bash
+n=$(grep -c sbatch {asked} 2>/dev/null); echo sbatch >> {asked}
+[ "$n" = 2 ] && {{ echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1; }}
+echo $((71 + n))
+"""
+    scancel = f"#!/bin/bash\necho scancel $@ >> {asked}\nexit {int(not cancels)}\n"
+    for name, text in (("sbatch", sbatch), ("scancel", scancel)):
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
+    folder = RunFolder.create(tmp_path / "results", {"engine": "slurm"}, [Unit("prepare", "d", "")])
+    told = "what was queued before it is cancelled" if cancels else "cancel the others: scancel 71 72"
+    line = rf"QOSMaxSubmitJobPerUserLimit \(the job evaluate with 1 tasks\); {told}$"
+    with pytest.raises(HistobenchError, match=line):
+        SlurmEngine({}, {}).run(folder, Display())
+    assert asked.read_text().split("\n") == ["sbatch", "sbatch", "sbatch", "scancel 71 72", ""]
+    assert json.loads((folder.path / "slurm.json").read_text()) == {"prepare": "71", "shards": "72"}

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from histobench.core import slurm
 from histobench.core.atomic import write_json
+from histobench.core.errors import HistobenchError
 from histobench.core.reading import read_note
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.run_folder import RunFolder
@@ -72,18 +73,22 @@ class SlurmEngine:
         jobs: dict[str, str] = {}
         before = ""
         for name, kinds, options, tasks in steps:
-            before = slurm.submit_array(
-                name,
-                ["work", str(folder.path.absolute()), "--kinds", ",".join(kinds)],
-                tasks=tasks,
-                options=options,
-                script=folder.path / "jobs" / f"{name}.sh",
-                logs=logs,
-                after=before,
-            )
+            try:
+                before = slurm.submit_array(
+                    name,
+                    ["work", str(folder.path.absolute()), "--kinds", ",".join(kinds)],
+                    tasks=tasks,
+                    options=options,
+                    script=folder.path / "jobs" / f"{name}.sh",
+                    logs=logs,
+                    after=before,
+                )
+            except HistobenchError as error:  # a limit on jobs of one user, or on tasks of an array
+                told = slurm.take_back(list(jobs.values()))
+                raise HistobenchError(f"{error} (the job {name} with {tasks} tasks){told}") from error
             jobs[name] = before
+            write_json(folder.path / JOBS, jobs)
             display.say(f"job {before}: {name}")
-        write_json(folder.path / JOBS, jobs)
         return False
 
 
