@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from histobench.core.threads import spread
+from histobench.core.threads import one_thread, spread
 
 
 @pytest.fixture(params=[1, 2])
@@ -43,3 +43,17 @@ def test_tensors_of_the_inference_mode_may_be_changed_inside(threads: int) -> No
         table = torch.zeros(4)
         spread(lambda part: table[part].add_(part), range(4))
     assert table.tolist() == [0, 1, 2, 3]
+
+
+def test_parts_are_spread_while_everything_else_stays_on_one_thread(threads: int) -> None:
+    meet = threading.Barrier(threads)
+
+    def work(part: int) -> int:
+        meet.wait(timeout=300)
+        return threading.get_ident()
+
+    with one_thread() as many:
+        assert (many, torch.get_num_threads()) == (threads, 1)
+        assert len(set(spread(work, range(2), threads=many))) == threads
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == threads

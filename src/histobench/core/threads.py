@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def spread(work: Callable[[T], R], parts: Sequence[T], *, device: str = "cpu") -> list[R]:
-    """Results of `work` on every part, in their order, by as many threads as torch may use.
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Operations of this thread stay on it meanwhile; gives the number that `spread` may use instead."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def spread(
+    work: Callable[[T], R], parts: Sequence[T], *, device: str = "cpu", threads: int | None = None
+) -> list[R]:
+    """Results of `work` on every part, in their order, by that many threads: as many as torch may use.
 
     Operations inside of `work` run on the thread that calls them. An operation that is itself spread over
     threads ends with all of them waiting for the slowest, and they wait by spinning: with many operations
@@ -20,7 +36,8 @@ def spread(work: Callable[[T], R], parts: Sequence[T], *, device: str = "cpu") -
     """
     import torch
 
-    threads = torch.get_num_threads()
+    own = torch.get_num_threads()
+    threads = threads or own
     if min(threads, len(parts)) <= 1 or torch.device(device).type != "cpu":
         return [work(part) for part in parts]
     inference = torch.is_inference_mode_enabled()
@@ -36,4 +53,4 @@ def spread(work: Callable[[T], R], parts: Sequence[T], *, device: str = "cpu") -
             return list(pool.map(alone, parts))
     finally:
         # A worker's number is its own, but it is also what threads that start later begin with.
-        torch.set_num_threads(threads)
+        torch.set_num_threads(own)

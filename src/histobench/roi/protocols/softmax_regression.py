@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from histobench.core.threads import spread
+from histobench.core.threads import one_thread, spread
 from histobench.roi.protocols.centring import Centring, row_chunks
 from histobench.roi.protocols.curvature import CoupledCurvature, LeadingCurvature
 from histobench.roi.protocols.lbfgs import Descent, minimise
@@ -83,10 +83,18 @@ class SoftmaxLoss:
     """Objective and gradient over some rows; features are shifted by a mean, which the free bias takes up."""
 
     def __init__(
-        self, features: Tensor, labels: Tensor, *, mean: Tensor, n_classes: int, penalty: Penalty
+        self,
+        features: Tensor,
+        labels: Tensor,
+        *,
+        mean: Tensor,
+        n_classes: int,
+        penalty: Penalty,
+        threads: int | None = None,
     ) -> None:
+        """`threads` share an evaluation; as many as torch may use unless that is said."""
         self.features, self.labels, self.mean = features, labels, mean
-        self.n_classes, self.penalty = n_classes, penalty
+        self.n_classes, self.penalty, self.threads = n_classes, penalty, threads
         self.evaluations = 0
         self.ridge = 0.0  # curvature of the penalty where the last evaluation was
 
@@ -124,7 +132,7 @@ class SoftmaxLoss:
             return loss, residual @ self.features[part], residual.sum(1, dtype=torch.float64)
 
         # Summed in the order of the parts, so that the result does not depend on the threads.
-        found = spread(work, self._parts(), device=str(theta.device))
+        found = spread(work, self._parts(), device=str(theta.device), threads=self.threads)
         loss = -torch.stack([part[0] for part in found]).sum()
         gradient = torch.zeros_like(theta)
         for _, pull, sums in found:
@@ -157,10 +165,26 @@ def fit_softmax(
     n, d = x.shape
     if n < d and n <= _NARROW:
         return _fit_in_row_space(x, labels, n_classes, penalty, max_iterations, tolerance, start)
+    # Between the passes there are many small operations, whose threads would mostly wait for each other.
+    with one_thread() as threads:
+        return _fit(x, labels, n_classes, penalty, max_iterations, tolerance, start, threads)
+
+
+def _fit(
+    x: Tensor,
+    labels: Tensor,
+    n_classes: int,
+    penalty: Penalty,
+    max_iterations: int,
+    tolerance: float,
+    start: Solution | None,
+    threads: int,
+) -> Solution:
+    n, d = x.shape
     mean = Centring.of(x).mean
     # A fixed order: the result depends on the data alone.
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(x.device)
-    loss = SoftmaxLoss(x, labels, mean=mean, n_classes=n_classes, penalty=penalty)
+    loss = SoftmaxLoss(x, labels, mean=mean, n_classes=n_classes, penalty=penalty, threads=threads)
     theta = _prior(labels, d, n_classes) if start is None else _parameters(start, mean)
     known = loss(theta)
     if start is None and penalty.kind == "norm" and float(known[1][:, :-1].norm()) <= penalty.strength:
@@ -244,6 +268,7 @@ def _approach(loss: SoftmaxLoss, theta: Tensor, order: Tensor, max_iterations: i
             mean=loss.mean,
             n_classes=loss.n_classes,
             penalty=loss.penalty,
+            threads=loss.threads,
         )
     iterations, tolerance = _START
     metric = _curvature(small, theta)
