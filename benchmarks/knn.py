@@ -10,11 +10,12 @@ import sys
 
 import numpy as np
 import torch
-from measure import Row, Seconds, Setup, clock, one_thread, part, race
+from measure import Row, Seconds, Setup, clock, part, race
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 from workload import Workload, easy, workload
 
+from histobench.core.threads import one_thread
 from histobench.roi.protocols.centring import Centring
 from histobench.roi.protocols.knn import knn
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -131,17 +130,6 @@ def race(
     return best[0], best[1], mine, other
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As the ancestor sets it."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _wait(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
@@ -203,14 +191,20 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def worst(rows: Sequence[Row]) -> list[Row]:
-    """Of each part and alternative the row with the smallest ratio, by the wall clock or by CPU time."""
-    found: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        if row.ratio is None or row.cpu_ratio is None or not row.goal:
-            continue
-        key = row.part, row.alternative
-        held = found.get(key)
-        if held is None or min(row.ratio, row.cpu_ratio) < min(held.ratio or 0, held.cpu_ratio or 0):
-            found[key] = row
-    return list(found.values())
+def by_part(rows: Sequence[Row]) -> str:
+    """The worst row of each part and alternative, then a table of each part, its worst row first."""
+    judged = sorted((row for row in rows if row.goal), key=_how_good)
+    worst = list({(row.part, row.alternative): row for row in reversed(judged)}.values())
+    sections = ["The worst of each part and alternative:", table(sorted(worst, key=lambda row: row.part))]
+    for name in dict.fromkeys(row.part for row in rows):
+        mine = [row for row in rows if row.part == name]
+        mine.sort(key=lambda row: (row.alternative, _how_good(row)))
+        sections += [f"{name}, the worst first:", table(mine)]
+    return "\n\n".join(sections)
+
+
+def _how_good(row: Row) -> float:
+    """The smaller of both ratios; where there is none, the less time the better."""
+    if row.ratio is None or row.cpu_ratio is None:
+        return -row.ours.wall
+    return min(row.ratio, row.cpu_ratio)
