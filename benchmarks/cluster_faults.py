@@ -76,8 +76,9 @@ def write_plan(folder: Path, *, images: int, pause: float) -> Path:
     own.write_text(ENCODERS.format(pause=pause))
     plan = folder / "plan.yaml"
     plan.write_text(
-        f"datasets: [{folder / 'tiles.csv'}]\nencoders: ['{own}:Colour', '{own}:Edge']\ntasks: [KNN, Proto]\n"
+        f"datasets: [{folder / 'tiles.csv'}]\nencoders: ['{own}:Colour', '{own}:Edge']\n"
         f"results: {folder / 'results'}\nn_bootstrap: 20\nn_neighbors: 3\ncompile: 'off'\nnum_workers: 0\n"
+        "tasks: [KNN, Few-shot]\nn_shot: [1, 2, 4]\nn_way: [2]\n"
     )
     return plan
 

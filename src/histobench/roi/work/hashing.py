@@ -10,11 +10,12 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from numpy.typing import NDArray
 
 from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
@@ -94,12 +95,12 @@ def hashes_of(folder: RunFolder, prepare: Unit, dataset: RoiDataset) -> HashedIm
     if not prepare.needs:
         return None
     names = _names(dataset)
-    units = {unit.spec["list"]: unit for unit in map(folder.unit, prepare.needs)}
+    units = [folder.unit(need) for need in prepare.needs]
     hashed = HashedImages.nothing(len(names))
-    for places, data in _lists(names):
-        unit = units.get(_digest(data))
-        output = folder.output(unit.id) if unit is not None else None
-        if output is not None and output["state"] == DONE:
+    lists = _lists(names, [unit.spec["images"] for unit in units])
+    for unit, (places, data) in zip(units, lists, strict=True):
+        output = folder.output(unit.id)
+        if output is not None and output["state"] == DONE and _digest(data) == unit.spec["list"]:
             found = _read(Path(output["files"][0]), len(places))
             if found is not None:
                 hashed.put(places, found)
@@ -111,8 +112,8 @@ def _names(dataset: RoiDataset) -> list[str]:
     return list(dict.fromkeys(str(image.path) for images in dataset.splits.values() for image in images))
 
 
-def _lists(names: Sequence[str]) -> Iterator[tuple[Sequence[int], bytes]]:
-    """The images of every unit: their places among all, and the list of them.
+def _lists(names: Sequence[str], sizes: Sequence[int] | None = None) -> Iterator[tuple[list[int], bytes]]:
+    """The images of every unit: their places among all, and the list of them; `sizes` as they were cut.
 
     Images of one archive are beside each other, and in one unit if they fit into it: whoever reads from an
     archive has to find the members first.
@@ -125,20 +126,25 @@ def _lists(names: Sequence[str]) -> Iterator[tuple[Sequence[int], bytes]]:
         count=len(names),
     )
     order = np.argsort(archives, kind="stable")
-    archives = archives[order]
-    inside = (archives[1:] == archives[:-1]) & (archives[1:] > 0)
-    starts = np.flatnonzero(np.concatenate([[True], ~inside]))  # where an archive, or another file, begins
-    cuts = [0]
-    while cuts[-1] < len(names):
-        end = min(cuts[-1] + IMAGES_PER_UNIT, len(names))
-        whole = int(starts[np.searchsorted(starts, end, side="right") - 1]) if end < len(names) else end
-        cuts.append(whole if whole > cuts[-1] else end)
+    cuts = _cuts(archives[order]) if sizes is None else [0, *accumulate(sizes)]
     for begin, end in pairwise(cuts):
         places = order[begin:end].tolist()
         some = (names[place] for place in places)
         # With a zero between them, which no path has in it, names may be anything else.
         full = "\0".join([name if name.startswith("/") else os.path.join(here, name) for name in some])
         yield places, full.encode("utf-8", "surrogatepass")
+
+
+def _cuts(archives: NDArray[np.int64]) -> list[int]:
+    """Where units begin, and the end; `archives` are numbers of archives, 0 for files in none."""
+    inside = (archives[1:] == archives[:-1]) & (archives[1:] > 0)
+    starts = np.flatnonzero(np.concatenate([[True], ~inside]))  # where an archive, or another file, begins
+    cuts, count = [0], len(archives)
+    while cuts[-1] < count:
+        end = min(cuts[-1] + IMAGES_PER_UNIT, count)
+        whole = int(starts[np.searchsorted(starts, end, side="right") - 1]) if end < count else end
+        cuts.append(whole if whole > cuts[-1] else end)
+    return cuts
 
 
 def _read_list(path: Path, images: str) -> list[Path]:
