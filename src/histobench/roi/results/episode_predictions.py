@@ -105,11 +105,8 @@ class EpisodeFile:
             self.write(f"{prefix}/log_odds", episodes.log_odds)
 
     def write(self, name: str, values: NDArray[Any]) -> None:
-        """Write an array; without the date that archives have by themselves, so that bytes tell a change."""
-        member = zipfile.ZipInfo(f"{name}.npy")
-        member.compress_type = self._archive.compression
-        member._compresslevel = self._archive.compresslevel  # type: ignore[attr-defined]
-        with self._archive.open(member, "w", force_zip64=True) as handle:
+        """Write an array; members that are opened have no date: the same arrays are the same bytes."""
+        with self._archive.open(f"{name}.npy", "w", force_zip64=True) as handle:
             np.lib.format.write_array(handle, np.ascontiguousarray(values), allow_pickle=False)
 
 
