@@ -49,6 +49,27 @@ def test_a_cluster_that_has_died_but_is_remembered_does_not_keep_a_new_one_from_
         ray_cluster._that_answers("auto")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray does not look at TMPDIR")
+def test_a_dead_cluster_is_looked_for_where_ray_remembers_it_without_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: int
+) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    remember(tmp_path, f"127.0.0.1:{closed}")
+    assert ray_cluster._that_answers(None) == "local"
+
+
+def test_an_address_of_ipv6_is_knocked_at_too() -> None:
+    with socket.socket(socket.AF_INET6) as listening:
+        try:
+            listening.bind(("::1", 0))
+        except OSError as error:
+            pytest.skip(f"this machine has no IPv6: {error}")
+        listening.listen()
+        address = f"[::1]:{listening.getsockname()[1]}"
+        assert ray_cluster._that_answers(address) == address
+
+
 def test_a_named_cluster_has_to_answer(port: int, closed: int) -> None:
     assert ray_cluster._that_answers(f"127.0.0.1:{port}") == f"127.0.0.1:{port}"
     assert ray_cluster._that_answers(f"ray://127.0.0.1:{port}") == f"ray://127.0.0.1:{port}"

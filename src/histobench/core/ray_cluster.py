@@ -84,6 +84,7 @@ def _no_answer(address: str) -> OSError | OverflowError | None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return None
+    host = host.removeprefix("[").removesuffix("]")  # of an IPv6 address
     try:
         with socket.create_connection((host, int(port)), timeout=KNOCK):
             return None
@@ -93,7 +94,11 @@ def _no_answer(address: str) -> OSError | OverflowError | None:
 
 def _remembered() -> str:
     """The cluster that `ray start` has begun on this machine; empty where there is none."""
-    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    # Where Ray itself looks; batch systems often give a job a TMPDIR of its own.
+    place = os.environ.get("RAY_TMPDIR")
+    if place is None:
+        place = os.environ.get("TMPDIR", "/tmp") if sys.platform == "linux" else "/tmp"
+    file = Path(place) / "ray" / "ray_current_cluster"
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
