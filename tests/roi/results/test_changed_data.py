@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import histobench as hb
 from histobench.report.inventory import take_inventory
+from histobench.roi.evaluation.request import EvaluationRequest
+from histobench.roi.evaluation.run import evaluate as run_evaluation
+from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.plan.summary import compare_tasks
-from histobench.roi.results.changed_data import DATA, changes_told, digest_of_data
+from histobench.roi.results.changed_data import DATA, changes_told, digest_of_data, told_of_data
 from histobench.roi.results.reader import load_runs
 
 FEATURES = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -67,6 +72,51 @@ def test_the_same_data_in_another_order_are_the_same_and_unknown_data_are_not_ju
     assert [run.caveats for run in changes_told([replace(first, info={}), second])] == [(), ()]
     seed = replace(first, info=other, identity=replace(first.identity, seed=1))
     assert [run.caveats for run in changes_told([seed, second])] == [(), ()]  # another split, perhaps
+
+
+def feature_set(names: list[str], *, classes: list[str], fingerprint: str | None = "ours") -> FeatureSet:
+    rows = len(names)
+    return FeatureSet(
+        torch.from_numpy(FEATURES[:rows] if rows == 40 else FEATURES[40:]),
+        torch.arange(rows) % 2,
+        tuple(names),
+        metadata={"classes": classes} | ({"fingerprint": fingerprint} if fingerprint else {}),
+    )
+
+
+def evaluated(folder: Path, task: str, encoder: str, *, style: str = "{}.png", **given: Any) -> None:
+    run_evaluation(
+        EvaluationRequest(
+            tasks=(task,),
+            train=feature_set([style.format(f"train-{row}") for row in range(40)], **given),
+            test=feature_set([style.format(f"test-{row}") for row in range(20)], **given),
+            results_dir=folder / encoder,
+            dataset="d",
+            encoder=encoder,
+        )
+    )
+
+
+def test_classes_that_a_class_map_names_are_the_same_classes(tmp_path: Path) -> None:
+    evaluated(tmp_path, "Proto", "a", classes=["0", "1"])
+    evaluated(tmp_path, "KNN", "b", classes=["tumour", "stroma"])
+    assert caveats(tmp_path) == {"KNN": (), "Proto": ()}
+
+
+def test_names_that_another_tool_gave_the_images_tell_nothing_of_ours(tmp_path: Path) -> None:
+    names = ["tumour", "stroma"]
+    evaluated(tmp_path, "Proto", "ours", classes=names)
+    evaluated(tmp_path, "KNN", "theirs", classes=names, fingerprint=None, style="/data/tiles/{}.png")
+    evaluated(tmp_path, "KNN", "another", classes=names, fingerprint=None, style="{}")
+    assert [run.caveats for run in load_runs(tmp_path)] == [(), (), ()]
+
+
+def test_an_image_that_changed_its_class_is_told_whatever_the_classes_are_called() -> None:
+    images = ["a", "b", "c", "d"]
+    known = told_of_data({"test": (images, [0, 0, 1, 1])}, ["x", "y"], named_here=True)
+    renamed = told_of_data({"test": (images, [1, 1, 0, 0])}, ["0", "1"], named_here=True)
+    corrected = told_of_data({"test": (images, [0, 1, 1, 1])}, ["0", "1"], named_here=True)
+    assert renamed["division"] == known["division"] != corrected["division"]
 
 
 @pytest.mark.parametrize("label", [0, 1])

@@ -18,7 +18,7 @@ from histobench.roi.features.fingerprint import versions
 from histobench.roi.predictions import Predictions
 from histobench.roi.protocols.held_out import held_out
 from histobench.roi.protocols.presets import Preset, get_preset
-from histobench.roi.results.changed_data import DATA, digest_of_data
+from histobench.roi.results.changed_data import DATA, told_of_data
 
 if TYPE_CHECKING:
     from histobench.roi.protocols.outcome import Outcome
@@ -96,14 +96,15 @@ class Context:
         return (*self.leaks, *site_caveats(known), *caveats(self.request.test, self.classes))
 
     @cached_property
-    def _data(self) -> dict[str, str]:
+    def _data(self) -> dict[str, Any]:
         """What tells these images and labels from others under the same name."""
         parts = {"train": self.request.train, "val": self.request.val, "test": self.request.test}
-        return {
-            name: digest_of_data(part.img_names, part.labels.tolist(), self.classes)
-            for name, part in parts.items()
-            if part is not None
-        }
+        given = {name: part for name, part in parts.items() if part is not None}
+        return told_of_data(
+            {name: (part.img_names, part.labels.tolist()) for name, part in given.items()},
+            self.classes,
+            named_here=all(part.metadata.get("fingerprint") for part in given.values()),
+        )
 
     @property
     def info(self) -> dict[str, Any]:
