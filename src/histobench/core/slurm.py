@@ -100,7 +100,7 @@ def submit_array(
 def queued_tasks(job: str, *, strict: bool = False) -> int:
     """Tasks of a job that wait or run; 0 where Slurm does not know it, or is not here, or does not answer.
 
-    If `strict`, no answer is an error: the job may well be there.
+    Several jobs are separated by commas. If `strict`, no answer is an error: the job may well be there.
     """
     command = ["squeue", "--noheader", "--array", "--jobs", job, "--format=%T"]
     try:

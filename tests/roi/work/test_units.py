@@ -488,3 +488,10 @@ echo $((71 + n))
         SlurmEngine({}, {}).run(folder, Display())
     assert asked.read_text().split("\n") == ["sbatch", "sbatch", "sbatch", "scancel 71 72", ""]
     assert json.loads((folder.path / "slurm.json").read_text()) == {"prepare": "71", "shards": "72"}
+    if not cancels:  # then they are not forgotten when the run is begun again
+        (commands / "squeue").write_text('#!/bin/bash\n[ "$4" = 72 ] && echo PENDING\n')
+        (commands / "squeue").chmod(0o755)
+        asked.write_text("sbatch\n" * 3)
+        SlurmEngine({}, {}).run(folder, Display())
+        noted = json.loads((folder.path / "slurm.json").read_text())
+        assert noted == {"prepare": "74", "shards": "72,75", "evaluate": "76", "collect": "77"}

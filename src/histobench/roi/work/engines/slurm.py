@@ -71,6 +71,8 @@ class SlurmEngine:
         if hashing:
             steps.insert(0, ("hash", ("hash",), self._cpu_options, self._cpu_tasks or _tasks(sum(hashing))))
         jobs: dict[str, str] = {}
+        known = {name: str(job) for name, job in (read_note(folder.path / JOBS) or {}).items()}
+        earlier = {name: job for name, job in known.items() if slurm.queued_tasks(job)}
         before = ""
         for name, kinds, options, tasks in steps:
             try:
@@ -87,7 +89,8 @@ class SlurmEngine:
                 told = slurm.take_back(list(jobs.values()))
                 raise HistobenchError(f"{error} (the job {name} with {tasks} tasks){told}") from error
             jobs[name] = before
-            write_json(folder.path / JOBS, jobs)
+            every = {name: f"{earlier[name]},{job}" if name in earlier else job for name, job in jobs.items()}
+            write_json(folder.path / JOBS, {**earlier, **every})
             display.say(f"job {before}: {name}")
         return False
 
