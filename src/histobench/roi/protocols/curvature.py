@@ -14,6 +14,7 @@ _ROWS_PER_DIMENSION = 3  # rows that enter the shared block, the ones with the m
 _CONJUGATE_STEPS = 3
 _CLOSE_ENOUGH = 1e-4
 _LEADING = 32  # directions that are told apart by the cheapest metric
+_OUTSTANDING = 2  # times the variance of the next, from which the first is more than chance
 
 
 def centred(matrix: Tensor) -> Tensor:
@@ -30,8 +31,13 @@ class LeadingCurvature:
         variance, among = torch.linalg.eigh(rows @ rows.T / len(rows))  # ascending
         variance = variance.clamp_min(1e-6 * float(variance[-1]) + 1e-300)
         count = min(_LEADING, len(rows) // 2)
-        self.variance, self.rest = variance[-count:], variance[-count - 1]
-        self.directions = (among[:, -count:] / (len(rows) * self.variance).sqrt()).T @ rows  # [count, d]
+        self.rest = variance[-count - 1]
+        if variance[-1] < _OUTSTANDING * self.rest:
+            # Noise: what looks like leading directions is chance, and more than the true variance.
+            count, self.rest = 0, rows.square().mean()
+        first = len(rows) - count
+        self.variance = variance[first:]
+        self.directions = (among[:, first:] / (len(rows) * self.variance).sqrt()).T @ rows  # [count, d]
         self.undecided = (1 - 1 / n_classes) / n_classes  # curvature by variance, before anything is known
 
     def solve(self, gradient: Tensor, *, ridge: float) -> Tensor:
