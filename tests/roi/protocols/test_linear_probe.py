@@ -204,3 +204,41 @@ def test_no_optimiser_gets_below_the_solution_of_a_wide_problem(
     best = minimize(value_and_gradient, found.numpy().ravel(), jac=True, method="L-BFGS-B")
     assert value_and_gradient(found.numpy().ravel())[0] <= best.fun * (1 + 1e-6)
     assert solution.evaluations <= 80
+
+
+def wide(apart: float = 0.3) -> tuple[torch.Tensor, torch.Tensor]:
+    """More dimensions than an approximate Hessian is taken of from the beginning."""
+    g = torch.Generator().manual_seed(2)
+    y = torch.arange(500) % 3
+    x = torch.randn(500, 300, generator=g) + apart * torch.randn(3, 300, generator=g)[y]
+    return x.double() * torch.arange(1, 301).double() ** -0.5, y
+
+
+@pytest.mark.parametrize(
+    "penalty", [Penalty("norm", 0.05), Penalty("squared", 1e-3)], ids=["norm", "squared"]
+)
+@pytest.mark.parametrize("times", [1e3, 1e5, 1e6])
+def test_one_row_that_is_far_away_costs_no_exactness(times: float, penalty: Penalty) -> None:
+    x, y = wide()
+    seen = int(torch.randperm(500, generator=torch.Generator().manual_seed(0))[0])
+    unseen = int(torch.randperm(500, generator=torch.Generator().manual_seed(0))[-1])
+    for row in (seen, unseen):  # among those that the leading directions are taken from, and not
+        far = x.clone()
+        far[row] *= times
+        others = torch.arange(500) != row
+        without = fit_softmax(x[others], y[others], n_classes=3, penalty=penalty)
+        assert int(without.logits(far[row : row + 1]).argmax()) == int(y[row])  # so that it costs nothing
+        known = torch.cat([without.weight, without.bias[:, None]], 1).numpy().ravel()
+        solution = fit_softmax(far, y, n_classes=3, penalty=penalty)
+        assert solution.converged
+        assert solution.objective <= objective(known, far.numpy(), y.numpy(), penalty) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("times", [1e-4, 1e4, 1e7])
+def test_features_of_any_size_have_the_same_solution_with_a_penalty_of_that_size(times: float) -> None:
+    x, y = wide(apart=0.1)
+    usual = fit_softmax(x, y, n_classes=3, penalty=Penalty("squared", 1e-3))
+    scaled = fit_softmax(x * times, y, n_classes=3, penalty=Penalty("squared", 1e-3 * times**2))
+    assert usual.converged
+    assert scaled.objective == pytest.approx(usual.objective, rel=1e-6)
+    assert float(usual.weight.norm()) == pytest.approx(float(scaled.weight.norm()) * times, rel=1e-2)

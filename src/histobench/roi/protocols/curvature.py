@@ -13,6 +13,7 @@ from torch import Tensor
 _ROWS_PER_DIMENSION = 3  # rows that enter the shared block, the ones with the most curvature
 _CONJUGATE_STEPS = 3
 _CLOSE_ENOUGH = 1e-4
+_FAR = 8  # times as long as most rows: such a row says nothing about the others
 _LEADING = 32  # directions that are told apart by the cheapest metric
 _OUTSTANDING = 2  # times the variance of the next, from which the first is more than chance
 
@@ -28,9 +29,14 @@ class LeadingCurvature:
     def __init__(self, features: Tensor, *, n_classes: int) -> None:
         """`features` [m, d] are some shifted rows, more than a handful."""
         rows = features.double()
+        length = rows.norm(dim=1, keepdim=True)
+        usual = length.median()
+        if float(usual) > 0:  # one row that is very far from the others would be taken for a direction of all
+            rows = torch.where(length > _FAR * usual, rows * (usual / length), rows)
         variance, among = torch.linalg.eigh(rows @ rows.T / len(rows))  # ascending
-        variance = variance.clamp_min(1e-6 * float(variance[-1]) + 1e-300)
         count = min(_LEADING, len(rows) // 2)
+        self.beside = float(variance[-count - 1])  # the most in any other direction, as far as rows tell
+        variance = variance.clamp_min(1e-6 * float(variance[-1]) + 1e-300)
         self.rest = variance[-count - 1]
         if variance[-1] < _OUTSTANDING * self.rest:
             # Noise: what looks like leading directions is chance, and more than the true variance.
@@ -49,6 +55,16 @@ class LeadingCurvature:
         out[:, :-1] -= (along * (1 - rest / (self.variance + more))) @ self.directions
         out[:, -1] *= rest
         return out
+
+    def least_gap(self, gradient: Tensor, *, ridge: float) -> float:
+        """The least distance from the minimum that a gradient beside the leading directions allows.
+
+        No curvature of the loss is more than half the variance. Where the estimate of L-BFGS is below this,
+        it was misled, for instance by a row that is very far from all others.
+        """
+        weight = gradient[:, :-1]
+        outside = weight - (weight @ self.directions.T) @ self.directions
+        return float(outside.square().sum()) / (max(self.beside, 1e-300) + 2 * ridge)
 
 
 class SharedCurvature:

@@ -13,7 +13,7 @@ _SUFFICIENT = 1e-4  # Armijo
 _SMALLEST_STEP = 1e-6
 _LINEAR = 1e-10  # of a gradient: what it changes by where the function is linear but for rounding
 #: A value below this is as good as zero: separable data would otherwise be fitted to the last bit.
-_NEGLIGIBLE = 1e-3
+NEGLIGIBLE = 1e-3
 
 Evaluate = Callable[[Tensor], tuple[float, Tensor]]
 Solve = Callable[[Tensor], Tensor]
@@ -53,7 +53,7 @@ def minimise(
     for iteration in range(max_iterations + 1):
         direction = history.direction(gradient, solve, to_scale)
         slope = float((gradient * direction).sum())
-        converged = slope / 2 <= tolerance * max(abs(value), _NEGLIGIBLE)
+        converged = slope / 2 <= tolerance * max(abs(value), NEGLIGIBLE)
         if converged or iteration == max_iterations:
             return Descent(point, value, gradient, iteration, slope / 2, converged)
         while True:

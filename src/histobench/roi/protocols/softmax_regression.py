@@ -18,7 +18,7 @@ from torch import Tensor
 from histobench.core.threads import one_thread, spread
 from histobench.roi.protocols.centring import Centring, row_chunks
 from histobench.roi.protocols.curvature import CoupledCurvature, LeadingCurvature
-from histobench.roi.protocols.lbfgs import Descent, minimise
+from histobench.roi.protocols.lbfgs import NEGLIGIBLE, Descent, minimise
 
 _BLOCK = 2**23  # bytes of features per block: read once, used for the logits and for the gradient
 _SMALL = 2**20  # up to this many numbers the work is done in float64
@@ -26,6 +26,7 @@ _REFRESH = 10  # iterations after which the metric is taken again
 _START = (8, 1e-2)  # iterations and tolerance on a part of the rows
 _NARROW = 256  # dimensions up to which an approximate Hessian costs little
 _LOOKED_AT = 256  # rows that tell the leading directions of the features
+_MISLED = 10  # times the tolerance that they may seem to be from the minimum and still be believed
 _ROUGH = 100  # iterations after which these directions were not enough
 
 
@@ -181,9 +182,9 @@ def _fit(
     threads: int,
 ) -> Solution:
     n, d = x.shape
-    mean = Centring.of(x).mean
     # A fixed order: the result depends on the data alone.
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(x.device)
+    mean = _middle(x, order)
     loss = SoftmaxLoss(x, labels, mean=mean, n_classes=n_classes, penalty=penalty, threads=threads)
     theta = _prior(labels, d, n_classes) if start is None else _parameters(start, mean)
     known = loss(theta)
@@ -204,7 +205,9 @@ def _fit(
             to_scale=False,
         )
         done, theta, known = descent.iterations, descent.point, (descent.value, descent.gradient)
-        if descent.converged or done >= max_iterations:
+        gap = leading.least_gap(descent.gradient, ridge=loss.ridge)
+        misled = gap > _MISLED * tolerance * max(abs(descent.value), NEGLIGIBLE)
+        if (descent.converged and not misled) or done >= max_iterations:
             return _solution(descent, mean, loss, iterations=done)
     elif start is None:
         theta = _approach(loss, theta, order, max_iterations)
@@ -222,6 +225,18 @@ def _fit(
         theta, known = descent.point, (descent.value, descent.gradient)
         if descent.converged or done >= max_iterations:
             return _solution(descent, mean, loss, iterations=done)
+
+
+def _middle(x: Tensor, order: Tensor) -> Tensor:
+    """The mean, by which features are shifted; the median of some rows where others have drawn it away.
+
+    One row that is very far from all others does so, and then the bias could not change without the weights.
+    """
+    mean = Centring.of(x).mean
+    rows = x[order[:_LOOKED_AT]].double()
+    middle = rows.median(0).values
+    distance = (rows - middle).norm(dim=1).median()
+    return mean if float((mean - middle).norm()) <= 2 * float(distance) else middle
 
 
 def _fit_in_row_space(
