@@ -58,7 +58,13 @@ class SlurmEngine:
         evaluating = EVALUATION_SECONDS * sum(unit.kind in ("evaluate", "splits") for unit in units)
         evaluating += sum(unit.seconds or 0.0 for unit in units if unit.kind == "episodes")
         steps: list[tuple[str, Sequence[str], Mapping[str, str], int]] = [
-            ("prepare", ("prepare",), self._options, min(len(planning), slurm.MOST_TASKS)),
+            # What an array that was cut short has left, nobody else would hash, and preparing waits for it.
+            (
+                "prepare",
+                ("hash", "prepare") if hashing else ("prepare",),
+                self._options,
+                min(len(planning), slurm.MOST_TASKS),
+            ),
             ("shards", ("shards",), self._options, self._tasks or computing),
             (
                 "evaluate",
