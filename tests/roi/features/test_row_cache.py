@@ -196,11 +196,11 @@ def test_unchanged_files_are_not_hashed_again_and_changed_ones_are(
     assert list(table.known([ref])) == [[None]]
     # The inode's change time is now, so that the hash is not trusted yet ...
     stamp = ref.stamp()
-    table.remember([(ref, (stamp, b"x" * 32))])
+    table.remember([(ref, (stamp, b"x" * 32))], began=time.time_ns())
     assert list(table.known([ref])) == [[None]]
     # ... unless all of the file's times are old.
     settled = (stamp[0], stamp[1], long_ago * 10**9, stamp[3])
-    table.remember([(ref, (settled, b"x" * 32))])
+    table.remember([(ref, (settled, b"x" * 32))], began=time.time_ns())
     assert list(table.known([ref])) == [[None]]
     monkeypatch.setattr(content_hashes, "stamp_of", lambda _: settled)
     assert list(table.known([ref])) == [[(settled, b"x" * 32)]]
@@ -211,7 +211,7 @@ def test_without_a_writable_folder_nothing_is_remembered_and_nothing_fails(tmp_p
     (tmp_path / "file").write_text("in the way")
     table = ContentHashes(tmp_path / "file")
     ref = locate(tmp_path / "file")
-    table.remember([(ref, (ref.stamp(), b"x" * 32))])
+    table.remember([(ref, (ref.stamp(), b"x" * 32))], began=time.time_ns())
     assert list(table.known([ref])) == [[None]]
 
 

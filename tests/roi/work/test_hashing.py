@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from histobench.core import reading, slurm
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
 from histobench.roi.data.dataset import RoiDataset, RoiImage
-from histobench.roi.data.image_ref import ImageRef
+from histobench.roi.data.image_ref import ImageRef, locate
 from histobench.roi.features.cache import content_hashes
 from histobench.roi.features.cache.content_hashes import distinct_paths, take_inventory
 from histobench.roi.features.cache.hashed_images import HashedImages
@@ -361,7 +362,32 @@ def test_slurm_hashes_in_an_array_that_preparing_waits_for(
     engine = SlurmEngine({"gres": "gpu:1"}, {"mem": "4G"})
     assert not engine.run(folder, Display())
     assert submitted[0] == ("hash", 11, "", {"mem": "4G"})  # 2.8 hours by quarters of an hour
-    assert submitted[1][:3] == ("prepare", 1, "job-hash")
+    # What a task of the array leaves undone, at the end of its time, is hashed by who prepares.
+    assert submitted[1][:3] == ("hash,prepare", 1, "job-hash")
+
+
+def test_a_file_that_changed_just_before_it_was_read_is_not_trusted_because_the_others_took_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"one")
+    clock = [path.stat().st_ctime_ns]
+
+    class Slow(content_hashes.Hashing):
+        def results(self) -> Any:
+            found = super().results()
+            clock[0] += 3600 * 10**9
+            return found
+
+    monkeypatch.setattr(content_hashes, "time", SimpleNamespace(time_ns=lambda: clock[0]))
+    monkeypatch.setattr(content_hashes, "Hashing", Slow)
+    dataset = RoiDataset("d", ("x",), {"test": (RoiImage(path, 0, "a", ""),)})
+    with closing(open_pool(0)) as pool:
+        for remembered in (False, True):  # an hour later nothing has changed it again
+            take_inventory(dataset, pool, tmp_path / "node").close()
+            with closing(content_hashes.ContentHashes(tmp_path / "node")) as table:
+                ((known,),) = table.known([locate(path)])
+            assert (known is not None) == remembered
 
 
 def test_rows_are_read_as_they_were_written_whatever_times_and_inodes_there_are(tmp_path: Path) -> None:

@@ -81,18 +81,18 @@ class ContentHashes:
                 for stamp, key in zip(stamps, keys, strict=True)
             ]
 
-    def remember(self, hashed: Iterable[tuple[ImageRef, Hashed]]) -> None:
-        """Keep hashes with the stamps taken before reading; files changed a moment ago are not trusted.
+    def remember(self, hashed: Iterable[tuple[ImageRef, Hashed]], *, began: int) -> None:
+        """Keep hashes with the stamps taken before reading, which `began` at this time.
 
-        Writing goes on beside the caller's work, until `close`.
+        Files changed a moment before that, or since, are not trusted. Writing goes on beside the caller's
+        work, until `close`.
         """
         if self._base is None:
             return
-        now = time.time_ns()
         rows = [
             (_full_name(ref.file), ref.offset, *stamp, sha)
             for ref, (stamp, sha) in hashed
-            if now - max(stamp[1], stamp[2]) > SETTLED_NS
+            if began - max(stamp[1], stamp[2]) > SETTLED_NS
         ]
         self._finish()
         self._writing = threading.Thread(target=_insert, args=(self._base, rows))
@@ -261,6 +261,7 @@ def _hashes(
 ) -> list[T | Failure]:
     """What is kept of stamp and hash of each image, or why it cannot be read."""
     hashing = Hashing(pool)
+    began = time.time_ns()
     results: list[T | Failure | None] = []
     unknown: list[int] = []
     for portion in table.known(refs, hashed):  # the workers have begun to hash while this looks at the next
@@ -271,9 +272,10 @@ def _hashes(
     found = hashing.results()
     for at, result in zip(unknown, found, strict=True):
         results[at] = result if isinstance(result, Failure) else keep(result)
-    table.remember(
+    new_ones = [
         (refs[at], result)
         for at, result in zip(unknown, found, strict=True)
         if not isinstance(result, Failure)
-    )
+    ]
+    table.remember(new_ones, began=began)
     return [result for result in results if result is not None]
