@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+from histobench.core.collector import collector_paused
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_ref import ImageRef, Stamp, locate
@@ -187,6 +188,7 @@ def distinct_paths(dataset: RoiDataset) -> list[Path]:
     return list(dict.fromkeys(image.path for images in dataset.splits.values() for image in images))
 
 
+@collector_paused()
 def take_inventory(
     dataset: RoiDataset, pool: Pool, memory: Path, hashed: HashedImages | None = None
 ) -> Inventory:
