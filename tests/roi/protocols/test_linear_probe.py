@@ -242,3 +242,18 @@ def test_features_of_any_size_have_the_same_solution_with_a_penalty_of_that_size
     assert usual.converged
     assert scaled.objective == pytest.approx(usual.objective, rel=1e-6)
     assert float(usual.weight.norm()) == pytest.approx(float(scaled.weight.norm()) * times, rel=1e-2)
+
+
+@pytest.mark.parametrize("d", [40, 300])
+def test_features_in_float32_that_are_far_from_zero_keep_their_digits(
+    monkeypatch: pytest.MonkeyPatch, d: int
+) -> None:
+    x, y = wide(apart=0.1)
+    far = (x[:, :d] + 1e4).float()
+    exact = fit_softmax(far.double(), y, n_classes=3, penalty=Penalty("norm", 0.02), tolerance=1e-9)
+    monkeypatch.setattr("histobench.roi.protocols.softmax_regression._SMALL", 0)
+    solution = fit_softmax(far, y, n_classes=3, penalty=Penalty("norm", 0.02))
+    assert solution.objective == pytest.approx(exact.objective, rel=1e-6)
+    assert float((solution.probabilities(far) - exact.probabilities(far)).abs().max()) < 2e-3
+    again = fit_softmax(far, y, n_classes=3, penalty=Penalty("norm", 0.02), start=solution)
+    assert again.objective == pytest.approx(exact.objective, rel=1e-6)

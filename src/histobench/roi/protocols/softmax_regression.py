@@ -27,6 +27,7 @@ _START = (8, 1e-2)  # iterations and tolerance on a part of the rows
 _NARROW = 256  # dimensions up to which an approximate Hessian costs little
 _LOOKED_AT = 256  # rows that tell the leading directions of the features
 _MISLED = 10  # times the tolerance that they may seem to be from the minimum and still be believed
+_STEEP = 100  # times as far from zero as from each other: rows are shifted before they are multiplied
 _ROUGH = 100  # iterations after which these directions were not enough
 
 
@@ -185,6 +186,13 @@ def _fit(
     # A fixed order: the result depends on the data alone.
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(x.device)
     mean = _middle(x, order)
+    if x.dtype != torch.float64 and _is_steep(x[order[:_LOOKED_AT]], mean):
+        near = mean.to(x.dtype)  # differences from what is near lose nothing
+        far = near.double()
+        if start is not None:
+            start = replace(start, bias=start.bias + start.weight @ far)
+        found = _fit(x - near, labels, n_classes, penalty, max_iterations, tolerance, start, threads)
+        return replace(found, bias=found.bias - found.weight @ far)
     loss = SoftmaxLoss(x, labels, mean=mean, n_classes=n_classes, penalty=penalty, threads=threads)
     theta = _prior(labels, d, n_classes) if start is None else _parameters(start, mean)
     known = loss(theta)
@@ -237,6 +245,12 @@ def _middle(x: Tensor, order: Tensor) -> Tensor:
     middle = rows.median(0).values
     distance = (rows - middle).norm(dim=1).median()
     return mean if float((mean - middle).norm()) <= 2 * float(distance) else middle
+
+
+def _is_steep(rows: Tensor, mean: Tensor) -> bool:
+    """Whether rows differ so little, for their size, that products with them would lose too many digits."""
+    distance = float((rows.double() - mean).norm(dim=1).median())
+    return 0 < _STEEP * distance < float(mean.norm())
 
 
 def _fit_in_row_space(
