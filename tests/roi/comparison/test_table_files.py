@@ -74,6 +74,11 @@ def test_a_table_of_other_runs_or_settings_is_not_used(write_run: Write, tmp_pat
     assert read_table(path, runs, CompareSettings("accuracy")) is None
     assert read_table(path, runs[:1], settings) is None
     assert read_table(path, runs[::-1], settings) is None
+    whole = path.read_text()
+    path.write_text(whole.replace("0.9", "0.8", 1))  # one figure of it is damaged
+    assert path.read_text() != whole
+    assert read_table(path, runs, settings) is None
+    path.write_text(whole)
     detailed = TaskFiles.beside(runs[1].path).detailed
     was = detailed.read_bytes()
     detailed.write_bytes(was.replace(b"0.1", b"0.2", 1))

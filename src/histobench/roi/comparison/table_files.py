@@ -22,19 +22,26 @@ from histobench.roi.results.stored_run import StoredRun
 def write_table(path: Path, dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> None:
     """Compare runs on one dataset, and write the table with all that it depends on."""
     known = _known(runs, settings)  # before they are read: what changes meanwhile is made anew
-    table = dataset_table(dataset, runs, settings)
-    write_text(path, json.dumps({**known, "table": as_plain(table)}))
+    table = as_plain(dataset_table(dataset, runs, settings))
+    write_text(path, json.dumps({**known, "table": table, "sum": _sum(table)}))
 
 
 def read_table(path: Path, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable | None:
     """The table of a file; None where it is no table of these runs as they are now."""
     content = read_note(path)
-    if content is None or {**content, "table": None} != {**_known(runs, settings), "table": None}:
+    if content is None or content.pop("sum", None) != _sum(content.get("table")):
+        return None
+    if {**content, "table": None} != {**_known(runs, settings), "table": None}:
         return None
     try:
         return from_plain(DatasetTable, content["table"])
     except (KeyError, ValueError):
         return None
+
+
+def _sum(table: Any) -> str:
+    """A checksum: a damaged figure would be shown as it stands."""
+    return hashlib.sha256(json.dumps(table).encode()).hexdigest()
 
 
 def _known(runs: Sequence[StoredRun], settings: CompareSettings) -> dict[str, Any]:
