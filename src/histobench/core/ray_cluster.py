@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain_text
 
 #: Seconds within which a cluster has to answer at all.
 KNOCK = 10.0
@@ -100,6 +101,6 @@ def _remembered() -> str:
         place = os.environ.get("TMPDIR", "/tmp") if sys.platform == "linux" else "/tmp"
     file = Path(place) / "ray" / "ray_current_cluster"
     try:
-        return file.read_text(encoding="utf-8").strip()
+        return read_plain_text(file).strip()
     except (OSError, UnicodeDecodeError):
         return ""
