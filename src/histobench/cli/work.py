@@ -70,7 +70,7 @@ def _collect(folder: Any) -> int:
     from histobench.roi.plan.run import note_speeds, outcome_of
 
     plan = folder.plan
-    results = Path(folder.path.parents[2])
+    results = folder.results
     note_speeds(folder, results)
     outcome = outcome_of(folder, results)
     over_splits = any(unit.kind == "splits" for unit in folder.units())

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Make many small objects at once without looking through all that there are again and again.
+    """Make very many objects that all stay, without looking for garbage among them again and again.
 
-    In a process with a compiled network these are millions.
+    That took a fifth of the time of reading units; in a process with a compiled network millions of other
+    objects are looked through, too.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -76,7 +76,7 @@ def episode_units(parts: Sequence[Part], evaluate: Unit) -> list[Unit]:
 
 def played_in(folder: RunFolder) -> Path:
     """Where the settings are that the units of a run have played."""
-    return folder.path.parents[2] / FOLDER
+    return folder.results / FOLDER
 
 
 def _grouped(seconds: Mapping[tuple[int, int], float]) -> Iterator[Part]:

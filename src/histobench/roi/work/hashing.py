@@ -171,7 +171,7 @@ def _read(path: Path, count: int) -> HashedImages | None:
 
 
 def _folder(folder: RunFolder) -> Path:
-    return folder.path.parents[2] / FOLDER
+    return folder.results / FOLDER
 
 
 def _list_file(place: Path, images: str) -> Path:

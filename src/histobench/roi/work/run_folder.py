@@ -6,16 +6,15 @@ workers may read and write here at the same time, on any machine, and each may b
 
 from __future__ import annotations
 
-import gc
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from histobench.core.atomic import create_json, write_json, write_text
+from histobench.core.collector import collector_paused
 from histobench.core.errors import HistobenchError
 from histobench.core.reading import names_in, patiently, read_bytes, read_note, unreadable
 from histobench.roi.work.unit import REPORT, Unit
@@ -63,6 +62,11 @@ class RunFolder:
         return next((cls(path) for path in found if (path / UNITS).is_file()), None)
 
     @property
+    def results(self) -> Path:
+        """The results folder that the run is for."""
+        return self.path.parents[2]
+
+    @property
     def plan(self) -> dict[str, Any]:
         """What was asked for, as plain values."""
         return read_note(self.path / PLAN) or {}
@@ -96,7 +100,7 @@ class RunFolder:
     def refresh(self) -> None:
         """Take note of outputs that others have written."""
         is_there = _Listings().has
-        with nothing_to_collect():
+        with collector_paused():
             for name in names_in(self.path / "outputs", ".json"):
                 unit = name.removesuffix(".json")
                 if unit not in self._finished and not name.startswith("."):
@@ -177,18 +181,6 @@ class _Listings:
         return name in names or os.path.exists(path)
 
 
-@contextmanager
-def nothing_to_collect() -> Iterator[None]:
-    """Make very many objects that all stay: looking for garbage among them took a fifth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def write_lines(path: Path, units: Sequence[Unit]) -> None:
     """Write units, one per line."""
     write_text(path, "".join(f"{unit.as_line()}\n" for unit in units))
@@ -197,7 +189,7 @@ def write_lines(path: Path, units: Sequence[Unit]) -> None:
 def read_lines(path: Path) -> list[Unit]:
     """What `write_lines` wrote."""
     try:
-        with nothing_to_collect():
+        with collector_paused():
             return [Unit.from_line(line) for line in read_bytes(path).decode("utf-8").splitlines()]
     except OSError as error:
         raise unreadable(path, error) from error
