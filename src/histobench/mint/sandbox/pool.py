@@ -78,6 +78,18 @@ class SandboxPool:
         self._start: Callable[[], ZygoteProcess | ContainerFleet] = lambda: source(
             backend, preload=preload, shell=shell, limits=limits, hash_seed=hash_seed, withheld=withheld
         )
+        # Started when it is needed. A container is a new program each time, and needs no second source.
+        self._for_tests: ZygoteProcess | None = None
+        self._start_for_tests: Callable[[], ZygoteProcess] | None = None
+        if backend not in CONTAINERS:
+            self._start_for_tests = lambda: ZygoteProcess(
+                backend,
+                preload=tuple(name for name in preload if name == "numpy"),
+                shell="plain",
+                limits=limits,
+                hash_seed=hash_seed + 1,
+                withheld=withheld,
+            )
         self._lock = threading.Lock()
         self._warm = warm
         self._idle: deque[Session] = deque()
@@ -117,10 +129,7 @@ class SandboxPool:
     def take(self) -> Session:
         """A fresh session, warm if there is one; the caller closes it."""
         with self._lock:
-            if not self.is_own():
-                raise SandboxError("this sandbox pool belongs to the process that opened it; open a new one")
-            if self._closed:
-                raise SandboxError("this sandbox pool is closed; open a new one")
+            self._require_open()
             if not self._zygote.alive():
                 for session in self._idle:
                     session.channel.close()
@@ -130,6 +139,22 @@ class SandboxPool:
             session = self._idle.popleft() if self._idle else Session(self._zygote)
             self._refill()
             return session
+
+    def take_for_tests(self) -> Session:
+        """A fresh session that shares no memory layout and no hash seed with the others.
+
+        Its process is a fork of a zygote of its own: nothing that a program learns about addresses in its
+        process is true in this one.
+        """
+        if self._start_for_tests is None:
+            return self.take()
+        with self._lock:
+            self._require_open()
+            if self._for_tests is None or not self._for_tests.alive():
+                if self._for_tests is not None:
+                    self._for_tests.close()
+                self._for_tests = self._start_for_tests()
+            return Session(self._for_tests)
 
     def is_own(self) -> bool:
         """Whether this process opened the pool, not one that it was forked from."""
@@ -153,12 +178,20 @@ class SandboxPool:
                     session.channel.close()
                 self._idle.clear()
                 self._zygote.close()
+                if self._for_tests is not None:
+                    self._for_tests.close()
 
     def __enter__(self) -> SandboxPool:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _require_open(self) -> None:
+        if not self.is_own():
+            raise SandboxError("this sandbox pool belongs to the process that opened it; open a new one")
+        if self._closed:
+            raise SandboxError("this sandbox pool is closed; open a new one")
 
     def _refill(self) -> None:
         while len(self._idle) < self._warm:

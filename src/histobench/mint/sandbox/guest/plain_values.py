@@ -2,6 +2,9 @@
 
 A value of a built-in or a well-known type is written out and made again, of exactly that type, on the other
 side. Everything else stays where it is, and the other side gets a number for it.
+
+`check` is the one description of what data may look like. The host checks everything that a program sends,
+and `made` trusts nothing else: no type, size or item of the data is used before it was checked.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import collections
 import datetime
 import decimal
 import fractions
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +66,12 @@ _TAGS: dict[type, str] = {
     datetime.datetime: "datetime",
     datetime.timedelta: "timedelta",
 }
+#: NumPy's numbers that Python has an equal number for, with the least and the greatest integer.
+_NUMPY_KINDS: dict[str, tuple[int, int] | None] = {"b1": None, "f2": None, "f4": None, "f8": None}
+_NUMPY_KINDS |= {"c8": None, "c16": None}
+_NUMPY_KINDS |= {f"i{size}": (-(1 << 8 * size - 1), (1 << 8 * size - 1) - 1) for size in (1, 2, 4, 8)}
+_NUMPY_KINDS |= {f"u{size}": (0, (1 << 8 * size) - 1) for size in (1, 2, 4, 8)}
+_PARTS = (int, float, str, type(None))
 _BASES = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset)
 
 
@@ -87,7 +97,10 @@ def written(value: Any, keep: Callable[[Any], int]) -> Any:
         pairs = value.items() if isinstance(value, dict) else value
         return {"t": tag, "v": [[written(key, keep), written(item, keep)] for key, item in pairs]}
     if tag is not None:
-        return {"t": tag, "v": [written(item, keep) for item in _arguments(value)]}
+        arguments = _arguments(value)
+        if getattr(value, "tzinfo", None) is None and all(type(part) in _PARTS for part in arguments):
+            return {"t": tag, "v": [written(part, keep) for part in arguments]}
+        return {"t": "object", "v": keep(value)}
     if kind.__module__.partition(".")[0] == "numpy" and (array := _array(value, keep)) is not None:
         return array
     for base in _BASES:  # a subclass that equals what its base equals is, for a test, that value
@@ -97,7 +110,7 @@ def written(value: Any, keep: Callable[[Any], int]) -> Any:
 
 
 def made(data: Any, find: Callable[[int], Any]) -> Any:
-    """The value that was written; `find` gives the object, or what stands for it, of a number."""
+    """The value of checked data; `find` gives the object, or what represents it, of a number."""
     if isinstance(data, list):
         return [made(item, find) for item in data]
     if not isinstance(data, dict):
@@ -122,6 +135,150 @@ def made(data: Any, find: Callable[[int], Any]) -> Any:
         array = numpy.array([made(item, find) for item in items], dtype=kind).reshape(shape or ())
         return array if shape is not None else array[()]
     return _MADE_OF_ARGUMENTS[tag](*(made(item, find) for item in content))
+
+
+class NotDataError(ValueError):
+    """What was sent does not describe a value."""
+
+
+_MOST_LEVELS = 200
+_MOST_DIMENSIONS = 32
+_MOST_DIGITS = 1 << 20
+_FRACTION_DIGITS = 1 << 14
+_HEX_NUMBER = re.compile(r"-?0x[0-9a-f]+", re.ASCII)
+_HEX_BYTES = re.compile(r"(?:[0-9a-f]{2})*", re.ASCII)
+_DECIMAL = re.compile(r"-?(?:Infinity|s?NaN[0-9]{0,20}|[0-9]+(?:\.[0-9]*)?(?:E[+-]?[0-9]{1,18})?)", re.ASCII)
+_CLOCK_PARTS = {"date": 3, "time": 4, "datetime": 7, "timedelta": 3}
+
+
+def check(data: Any, level: int = 0) -> None:
+    """Raise NotDataError unless `data`, parsed JSON, has exactly the form that `written` gives a value."""
+    kind = type(data)
+    if data is None or kind in _ATOMS or kind is float:
+        return
+    if kind is int:
+        _require(-_SAFE_INT < data < _SAFE_INT, "a number")
+        return
+    _require(level < _MOST_LEVELS, f"nesting of more than {_MOST_LEVELS} levels")
+    if kind is list:
+        for item in data:
+            check(item, level + 1)
+        return
+    _require(kind is dict and data.keys() == {"t", "v"} and type(data["t"]) is str, "a tag")
+    tag, content = data["t"], data["v"]
+    if tag == "object":
+        _require(type(content) is int and 0 <= content < _SAFE_INT, "an object's number")
+    elif tag == "int":
+        _require(_is_text(content, _HEX_NUMBER, _MOST_DIGITS), "an integer")
+    elif tag in ("bytes", "bytearray"):
+        _require(_is_text(content, _HEX_BYTES), "bytes")
+    elif tag == "numpy":
+        _check_array(content)
+    elif tag in _SEQUENCES or tag in _PAIRS:
+        _require(type(content) is list, "items")
+        for item in content:
+            if tag in _PAIRS:
+                _require(type(item) is list and len(item) == 2, "a pair")
+            check(item, level + 1)
+            if tag not in ("tuple", "deque"):
+                _require(_is_hashable(item[0] if tag in _PAIRS else item), "a key")
+    elif tag in _MADE_OF_ARGUMENTS:
+        _require(type(content) is list, "arguments")
+        _check_arguments(tag, content)
+    else:
+        raise NotDataError(f"no value has the tag {tag[:40]!r}")
+
+
+def checked_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    """What a program answered, with what it may consist of and nothing else; NotDataError otherwise.
+
+    Called by the host, before any of it goes to the tests or is compared.
+    """
+    kept: dict[str, Any] = {}
+    for key, kind in _ANSWERED.items():
+        if key in answer:
+            if type(answer[key]) is not kind:
+                raise NotDataError(f"{key!r} is not of the type {kind.__name__}")
+            kept[key] = answer[key][:2000] if kind is str else answer[key]
+    for key in ("value", "changed"):
+        if key in answer:
+            check(answer[key])
+            kept[key] = answer[key]
+    return kept
+
+
+_ANSWERED: dict[str, type] = {"found": bool, "module": str, "changed": list, "error": str, "message": str}
+
+
+def _check_arguments(tag: str, content: list[Any]) -> None:
+    if tag == "Decimal":
+        _require(len(content) == 1 and _is_text(content[0], _DECIMAL, _FRACTION_DIGITS), "a decimal number")
+    elif tag == "complex":
+        _require(len(content) == 2 and all(type(part) is float for part in content), "a complex number")
+    elif tag == "Fraction":
+        _require(len(content) == 2 and all(_is_int(part, _FRACTION_DIGITS) for part in content), "a fraction")
+        _require(_int(content[1]) > 0, "a fraction")
+    elif tag in ("range", "slice"):
+        optional = tag == "slice"
+        _require(len(content) == 3, f"a {tag}")
+        _require(all(_is_int(part) or (optional and part is None) for part in content), f"a {tag}")
+        _require(optional or _int(content[2]) != 0, "a range")
+    else:
+        _require(len(content) == _CLOCK_PARTS[tag] and all(type(part) is int for part in content), f"a {tag}")
+
+
+def _check_array(content: Any) -> None:
+    _require(type(content) is list and len(content) == 3, "an array")
+    kind, shape, items = content
+    _require(type(kind) is str and kind in _NUMPY_KINDS and type(items) is list, "an array of numbers")
+    size = 1
+    if shape is not None:
+        _require(type(shape) is list and len(shape) <= _MOST_DIMENSIONS, "an array's shape")
+        for length in shape:
+            _require(type(length) is int and 0 <= length < 1 << 31, "an array's shape")
+            size *= length
+    _require(len(items) == size, "an array's size")
+    bounds = _NUMPY_KINDS[kind]
+    for item in items:
+        if bounds:
+            _require(_is_int(item, 24) and bounds[0] <= _int(item) <= bounds[1], "an array's integer")
+        elif kind[0] == "c":
+            _require(type(item) is dict and item.keys() == {"t", "v"} and item["t"] == "complex", "an item")
+            _require(type(item["v"]) is list, "an item")
+            _check_arguments("complex", item["v"])
+        else:
+            _require(type(item) is (bool if kind == "b1" else float), "an array's item")
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise NotDataError(f"not {what}")
+
+
+def _is_text(content: Any, pattern: re.Pattern[str], most: int = sys.maxsize) -> bool:
+    return type(content) is str and len(content) <= most and pattern.fullmatch(content) is not None
+
+
+def _is_int(data: Any, most: int = _MOST_DIGITS) -> bool:
+    if type(data) is int:
+        return -_SAFE_INT < data < _SAFE_INT
+    is_tagged = type(data) is dict and data.keys() == {"t", "v"} and data["t"] == "int"
+    return is_tagged and _is_text(data["v"], _HEX_NUMBER, most)
+
+
+def _int(data: Any) -> int:
+    return data if type(data) is int else int(data["v"], 16)
+
+
+def _is_hashable(data: Any) -> bool:
+    """Whether the value of checked data can be a member of a set."""
+    if type(data) is not dict:
+        return type(data) is not list
+    if data["t"] in ("tuple", "frozenset"):
+        return all(_is_hashable(item) for item in data["v"])
+    if data["t"] == "numpy":
+        return data["v"][1] is None
+    return data["t"] in ("object", "int", "bytes", "range", *_MADE_OF_ARGUMENTS) and data["t"] != "slice"
 
 
 def _arguments(value: Any) -> tuple[Any, ...]:
@@ -149,9 +306,9 @@ def _array(value: Any, keep: Callable[[Any], int]) -> Any:
     if not isinstance(value, numpy.generic) and type(value) is not numpy.ndarray:
         return None
     array = numpy.asarray(value)
-    widest = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}  # beyond these Python has no number of its own
-    if array.dtype.itemsize > widest.get(array.dtype.kind, 0):
+    kind = f"{array.dtype.kind}{array.dtype.itemsize}"
+    if kind not in _NUMPY_KINDS:  # beyond these Python has no number of its own
         return None
     shape = list(array.shape) if type(value) is numpy.ndarray else None
     items = [written(item, keep) for item in array.ravel().tolist()]
-    return {"t": "numpy", "v": [array.dtype.str, shape, items]}
+    return {"t": "numpy", "v": [kind, shape, items]}

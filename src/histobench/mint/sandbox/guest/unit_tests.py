@@ -1,7 +1,8 @@
 """A submitted program in one process, its tests in another: neither shares a name, a frame or a byte.
 
-The program is asked, over the host, for names and for calls, and answers with data. It sees the arguments of
-its calls and nothing else of the tests; whatever it does to its own interpreter stays there.
+The program is asked, over the host, for names and for calls, and answers with data, which the host checks.
+It sees the arguments of its calls and nothing else of the tests; what it does to its own interpreter stays
+there. `serve_program` runs in the one process, everything about `_Program` and `RemoteObject` in the other.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from . import python38_language
 from .capture import Capture
 from .mailbox import Mailbox
 from .memory_reserve import within_memory_limit
-from .plain_values import made, written
-from .remote_object import RemoteObject, number_of
+from .plain_values import check, made, written
 
-#: Modules that tests may know by a name which the program imported.
-_MODULES = frozenset(
-    {"bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq"}
-    | {"itertools", "json", "math", "operator", "random", "re", "statistics", "string", "time", "typing"}
-    | {"numpy", "pandas", "scipy", "sympy"}
-)
+#: Modules that tests may know by a name which the program imported. The name decides which one it is.
+_MODULES = {
+    name: name
+    for name in (
+        *("bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools"),
+        *("heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "time"),
+        *("typing", "numpy", "pandas", "scipy", "sympy"),
+    )
+} | {"np": "numpy", "pd": "pandas", "sp": "sympy", "dt": "datetime", "stats": "scipy.stats"}
+#: Errors that end an iteration: only the answer to "next" may be one, or a failing call would end a `map`.
+_ENDS = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
 def serve_program(order: dict[str, Any], mailbox: Mailbox, memory: int) -> None:
@@ -53,7 +58,7 @@ def run_tests(order: dict[str, Any], mailbox: Mailbox) -> dict[str, Any]:
     try:
         with Capture(0):
             tree = ast.parse(order["tests"], "<tests>")
-            names = _Names(tree, _Program(mailbox, seen))
+            names = _Names(tree, _Program(mailbox, seen, _attributes_in(tree)))
             exec(_compiled(order["tests"], "<tests>", order["wording"]), names)
     except BaseException as error:
         return {"passed": False, "why": _one_line(error), "objects": bool(seen)}
@@ -84,35 +89,111 @@ class _Names(dict[str, Any]):
         return value
 
 
+def _attributes_in(tests: ast.Module) -> frozenset[str]:
+    """The public attributes that the tests write down, also as text for `getattr`."""
+    names = {node.attr for node in ast.walk(tests) if isinstance(node, ast.Attribute)}
+    names |= {
+        node.value
+        for node in ast.walk(tests)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return frozenset(name for name in names if name.isidentifier() and not name.startswith("_"))
+
+
+class RemoteObject:
+    """Represents an object of the program; can be called, indexed, iterated and asked for attributes.
+
+    It never decides a comparison: it equals no value, and has no order and no arithmetic. Only two objects
+    of the program are compared by the program, because a test that does so asks about nothing else. The
+    program is asked for the attributes that the tests' own text names and for no other: what a library looks
+    for in its arguments (`__array_interface__`, `_sympy_`, `dtype`) is not there.
+    """
+
+    __slots__ = ("_number", "_program")
+
+    def __init__(self, number: int, program: _Program) -> None:
+        self._number = number
+        self._program = program
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._program.ask("call", self, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._program.attributes:
+            raise AttributeError(f"the tests do not name the attribute {name!r}")
+        return self._program.ask("attribute", self, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._program.ask("item", self, index)
+
+    def __iter__(self) -> RemoteObject:
+        iterator = self._program.ask("iterate", self)
+        if type(iterator) is not RemoteObject:
+            raise TypeError("the program's iterator is not one")
+        return iterator
+
+    def __next__(self) -> Any:
+        return self._program.ask("next", self)
+
+    def __len__(self) -> int:
+        length = self._program.ask("length", self)
+        return length if type(length) is int else 0
+
+    def __bool__(self) -> bool:
+        return self._program.ask("truth", self) is True
+
+    def __str__(self) -> str:
+        text = self._program.ask("text", self)
+        return text if type(text) is str else ""
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RemoteObject):
+            return self._number == other._number or self._program.ask("equal", self, other) is True
+        self._program.seen.append("compared an object of the program with a value")
+        return False
+
+    def __hash__(self) -> int:
+        return hash(self._number)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("an object of the program cannot be copied")
+
+
 class _Program:
     """The program as the process of the tests sees it."""
 
-    def __init__(self, mailbox: Mailbox, seen: list[str]) -> None:
+    def __init__(self, mailbox: Mailbox, seen: list[str], attributes: frozenset[str]) -> None:
         self._mailbox = mailbox
-        self._seen = seen
+        self.seen = seen
+        self.attributes = attributes
         self._questions = 0
 
     def name(self, name: str) -> tuple[bool, Any]:
         """Whether the program has a global of this name, and its value."""
         answer = self._question({"do": "name", "name": name})
-        module = answer.get("module")
-        if isinstance(module, str) and module.partition(".")[0] in _MODULES:
-            return True, importlib.import_module(module)  # this process's own, untouched one
-        return bool(answer.get("found")), made(answer.get("value"), self._remote)
+        if answer.get("module") is not None:
+            if _MODULES.get(name) != answer["module"]:
+                return False, None
+            return True, importlib.import_module(_MODULES[name])  # this process's own, untouched one
+        return answer.get("found") is True, self._value(answer.get("value"))
 
     def ask(self, action: str, subject: RemoteObject, *args: Any, **kwargs: Any) -> Any:
         """What the program answers; containers that it changed are changed here, too."""
         question = {
             "do": action,
-            "object": number_of(subject),
+            "object": subject._number,
             "args": [written(arg, self._keep) for arg in args],
             "kwargs": {name: written(arg, self._keep) for name, arg in kwargs.items()},
         }
         answer = self._question(question)
         if "changed" in answer:
-            for mine, theirs in zip(args, made(answer["changed"], self._remote), strict=False):
+            for mine, theirs in zip(args, self._value(answer["changed"]), strict=False):
                 _update(mine, theirs)
-        return made(answer.get("value"), self._remote)
+        return self._value(answer.get("value"))
+
+    def _value(self, data: Any) -> Any:
+        check(data)  # the host did; nothing here depends on that
+        return made(data, lambda number: RemoteObject(number, self))
 
     def _question(self, question: dict[str, Any]) -> dict[str, Any]:
         self._questions += 1
@@ -125,15 +206,14 @@ class _Program:
             kind = getattr(builtins, str(answer["error"]), None)
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 kind = RuntimeError
+            if issubclass(kind, _ENDS) and question["do"] != "next":
+                kind = RuntimeError
             raise kind(str(answer.get("message")))
         return answer
 
-    def _remote(self, number: Any) -> RemoteObject:
-        return RemoteObject(int(number), self.ask, self._seen)
-
     def _keep(self, value: Any) -> int:
-        if isinstance(value, RemoteObject):
-            return number_of(value)
+        if type(value) is RemoteObject:
+            return value._number
         raise TypeError(f"a test cannot hand a {type(value).__name__} to the program: it runs elsewhere")
 
 
