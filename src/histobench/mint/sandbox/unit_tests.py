@@ -233,8 +233,8 @@ def _assertions_of(tree: ast.Module) -> Iterator[Assertion]:
         return name
 
     def read(statement: ast.Assert, candidate: str = "", stands_for: str = "") -> Assertion:
-        message = "" if statement.msg is None else _constant(statement.msg)
-        _need(type(message) is str)
+        # Evaluated once the assertion has failed, so that it decides nothing.
+        message = str(statement.msg.value) if isinstance(statement.msg, ast.Constant) else ""
         call, holds = _condition(statement.test, python_abs=not only_builtins and "abs" not in own)
         if call is None:
             return Assertion("", [], {}, holds, message)
