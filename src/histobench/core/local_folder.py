@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 from histobench.core.cache_folder import cache_dir
+from histobench.core.errors import HistobenchError
 
 #: File systems that several machines see.
 SHARED = {
@@ -24,7 +27,33 @@ def local_dir() -> Path:
         return Path(given).expanduser()
     if not is_shared(cache_dir()):
         return cache_dir()
-    return Path(tempfile.gettempdir()) / f"histobench-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"histobench-{os.getuid()}"
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise HistobenchError(
+            f"cannot use {folder}: {error.strerror or error}; remove it, or set HISTOBENCH_LOCAL to a folder "
+            "of your own on a disk of this machine"
+        ) from error
+    return folder
+
+
+def make_private(folder: Path) -> None:
+    """Make the folder, or accept one of this user that no other user can write to, and close it to others.
+
+    Its name can be guessed and its parent may be open to all: what another user put there is refused.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "it is not a folder") from None
+        if found.st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user") from None
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(errno.EPERM, "other users can write to it") from None
+        folder.chmod(0o700)
 
 
 def is_shared(path: Path, mounts: str = "/proc/self/mounts") -> bool:

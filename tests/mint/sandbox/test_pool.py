@@ -137,6 +137,74 @@ def test_everything_ends_with_the_host(bare_pool: SandboxPool) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize(
+    ("take", "look"),
+    [
+        ("fcntl.flock(f, fcntl.LOCK_EX)", "fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)"),
+        (
+            "fcntl.lockf(f, fcntl.LOCK_SH)",
+            "fcntl.fcntl(f, fcntl.F_GETLK, struct.pack('hhqqi', 1, 0, 0, 0, 0))",
+        ),
+        ("fcntl.lockf(null, fcntl.LOCK_EX)", "fcntl.lockf(null, fcntl.LOCK_EX | fcntl.LOCK_NB)"),
+    ],
+)
+def test_no_lock_of_one_episode_is_seen_in_another(bare_pool: SandboxPool, take: str, look: str) -> None:
+    files = "import fcntl, os, struct\nf = open(os.__file__)\nnull = open('/dev/null', 'w')\n"
+    look = f"try:\n    x = {look}\nexcept OSError as error:\n    x = error.errno\nprint(x)"
+    with bare_pool.episode() as one, bare_pool.episode() as other:
+        other.run_cell(files)
+        before = other.run_cell(look).text
+        assert one.run_cell(f"{files}{take}\nprint('taken')").text == "taken\n"
+        assert other.run_cell(look).text == before
+
+
+def test_no_access_of_one_episode_is_watched_by_another(bare_pool: SandboxPool) -> None:
+    watch = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\nfd = libc.inotify_init1(0o4000)\n"
+        "print(libc.inotify_add_watch(fd, os.__file__.encode(), 0xFFF))"
+    )
+    with bare_pool.episode() as episode:
+        assert episode.run_cell(watch).text == "-1\n"
+
+
+def test_a_database_on_disk_works_without_locks(bare_pool: SandboxPool) -> None:
+    code = (
+        "import sqlite3\nfor n in range(3):\n    with sqlite3.connect('a.db') as db:\n"
+        "        db.execute('create table if not exists t (n)')\n"
+        "        db.execute('insert into t values (?)', [n])\n"
+        "print(sqlite3.connect('a.db').execute('select sum(n) from t').fetchone())"
+    )
+    with bare_pool.episode() as episode:
+        assert episode.run_cell(code).text == "(3,)\n"
+
+
+def test_what_a_killed_sandbox_left_is_removed_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refusal := backend_works("landlock"):
+        pytest.skip(refusal)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tmp_path.chmod(0o755)
+    script = (
+        "import os\nfrom histobench.mint.sandbox import open_sandbox\n"
+        "pool = open_sandbox('landlock', preload=(), shell='plain', warm=0)\n"
+        "pool.episode().run_cell(\"import os; os.makedirs('a/b'); open('a/b/c', 'w').write('x')\")\n"
+        "os.kill(pool.pid, 9)\nos.kill(os.getpid(), 9)"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    foreign = tmp_path / "histobench-scratch-link"
+    foreign.symlink_to(tmp_path / "kept")
+    (tmp_path / "kept").mkdir()
+    (left,) = (path for path in tmp_path.glob("histobench-scratch-*") if not path.is_symlink())
+    assert list(left.rglob("c"))
+    with open_sandbox("landlock", preload=(), shell="plain", warm=0) as one:
+        assert not left.exists()
+        with open_sandbox("landlock", preload=(), shell="plain", warm=0), one.episode() as episode:
+            assert episode.run_cell("open('f', 'w').write('1'); print(1)").text == "1\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["histobench-scratch-link", "kept"]
+
+
 def test_the_interpreter_is_found_wherever_it_lies() -> None:
     folders = interpreter_folders()
     executable = os.path.realpath(sys.executable)

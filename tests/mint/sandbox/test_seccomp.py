@@ -115,6 +115,18 @@ def test_socket_buffers_keep_their_size(arch: str) -> None:
     assert answer(arch, "setsockopt", 3, 1, 2) == ALLOW
 
 
+def test_locks_are_granted_in_name_and_others_are_not_asked_about(arch: str) -> None:
+    """A lock on a file that all episodes see would be a message to the others."""
+    pretended = ERRNO | 0
+    assert answer(arch, "flock", 3, 2) == pretended
+    for command in (6, 7, 37, 38):
+        assert answer(arch, "fcntl", 3, command) == pretended
+    for command in (5, 36, 1024, 1026):
+        assert answer(arch, "fcntl", 3, command) == ERRNO | errno.EINVAL
+    for command in (0, 1, 2, 3, 4, 1030, 1031, 1032):
+        assert answer(arch, "fcntl", 3, command) == ALLOW
+
+
 def test_sockets_are_local_only(arch: str) -> None:
     assert answer(arch, "socket", 1) == ALLOW
     for family in (0, 2, 10, 16, 17, 38, 40):

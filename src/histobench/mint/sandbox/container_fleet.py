@@ -19,7 +19,7 @@ from histobench.mint.sandbox.bubblewrap import GUEST_PARENT
 from histobench.mint.sandbox.container_engines import EngineError, Surroundings, engine_named
 from histobench.mint.sandbox.container_view import container_view
 from histobench.mint.sandbox.guest.frames import Channel
-from histobench.mint.sandbox.guest.scratch import remove_tree
+from histobench.mint.sandbox.guest.scratch import claimed_folder, remove_tree
 from histobench.mint.sandbox.interpreter import SYSTEM_FOLDERS, interpreter_folders
 from histobench.mint.sandbox.launch import guest_environment
 from histobench.mint.sandbox.limits import Limits
@@ -55,7 +55,7 @@ class ContainerFleet:
         self._next = 0
         self._closed = False
         self._removers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="container-remover")
-        self._folder = tempfile.mkdtemp(prefix="histobench-container-")
+        self._folder, self._claim = claimed_folder("histobench-containers-")
         view = container_view(withheld)
         around = Surroundings(self._folder, view, guest_environment(view.scratch, hash_seed), limits)
         os.mkdir(around.root())
@@ -139,6 +139,9 @@ class ContainerFleet:
             self.kill(number)
         self._removers.shutdown(wait=True)
         remove_tree(self._folder)
+        if self._claim >= 0:
+            os.close(self._claim)
+            self._claim = -1
 
     def _remove(self, container: str, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         self._order_removal(container)

@@ -20,7 +20,7 @@ from typing import IO
 from histobench.core.errors import HistobenchError
 from histobench.mint.sandbox.control_groups import ControlGroups, group_for_episodes
 from histobench.mint.sandbox.guest.frames import Channel
-from histobench.mint.sandbox.guest.scratch import remove_tree
+from histobench.mint.sandbox.guest.scratch import claimed_folder, remove_tree
 from histobench.mint.sandbox.launch import Launch, needs_scratch, plan_launch
 from histobench.mint.sandbox.limits import Limits
 
@@ -55,6 +55,7 @@ class ZygoteProcess:
         self._next = 0
         self._ends: dict[int, str] = {}
         self._scratch: str | None = None
+        self._claim = -1
         parent, _ = group_for_episodes()
         self._groups = parent and ControlGroups(parent, limits, name=f"histobench-{os.getpid()}-{id(self):x}")
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -153,11 +154,13 @@ class ZygoteProcess:
             self._groups.close()
         if self._scratch:
             remove_tree(self._scratch)
+            os.close(self._claim)
+            self._scratch = None
 
     def _make_scratch(self) -> str | None:
         if not needs_scratch(self.backend):
             return None
-        self._scratch = tempfile.mkdtemp(prefix="histobench-sandbox-")
+        self._scratch, self._claim = claimed_folder("histobench-scratch-")
         os.chmod(self._scratch, 0o711)  # an episode enters its own folder there and sees no other
         return self._scratch
 
@@ -169,7 +172,7 @@ class ZygoteProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                pass_fds=(descriptor,),
+                pass_fds=(descriptor, self._claim) if self._scratch else (descriptor,),
                 cwd="/",
                 start_new_session=True,  # the host's Ctrl-C is the host's business
             )

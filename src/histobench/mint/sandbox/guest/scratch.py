@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 
 MOST_ENTRIES = 16_384
@@ -48,6 +50,38 @@ def disk_exceeds(folder: str, limit: int, *, besides: int = 0) -> bool:
     finally:
         for descriptor, _ in levels:
             os.close(descriptor)
+
+
+def claimed_folder(prefix: str) -> tuple[str, int]:
+    """A new temporary folder and a descriptor that claims it; folders without a claim are removed.
+
+    The claim is a lock, which the kernel drops when the last process that holds the descriptor has ended,
+    however it ended. Only folders of this user with this prefix are looked at.
+    """
+    _remove_unclaimed(prefix)
+    while True:
+        path = tempfile.mkdtemp(prefix=prefix)
+        descriptor = os.open(path, _FOLDER)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):  # another process took it for an unclaimed one
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                return path, descriptor
+        os.close(descriptor)
+
+
+def _remove_unclaimed(prefix: str) -> None:
+    with os.scandir(tempfile.gettempdir()) as found:
+        paths = [entry.path for entry in found if entry.name.startswith(prefix)]
+    for path in paths:
+        with contextlib.suppress(OSError):  # not a folder, not ours, or in use
+            if os.lstat(path).st_uid != os.getuid():
+                continue
+            descriptor = os.open(path, _FOLDER)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(path)
+            finally:
+                os.close(descriptor)
 
 
 def remove_tree(path: str) -> None:

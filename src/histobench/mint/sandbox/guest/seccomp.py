@@ -49,7 +49,9 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "fchmodat": (268, 53),
     "fchown": (93, 55),
     "fchownat": (260, 54),
+    "fcntl": (72, 25),
     "finit_module": (313, 273),
+    "flock": (73, 32),
     "fremovexattr": (199, 16),
     "fsconfig": (431, 431),
     "fsetxattr": (190, 7),
@@ -161,13 +163,13 @@ def _names(text: str) -> list[str]:
 ALWAYS_REFUSED = _names(
     """
     acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init fanotify_mark
-    finit_module fsconfig fsmount fsopen fspick init_module io_uring_enter io_uring_register io_uring_setup
-    ioperm iopl kcmp kexec_file_load kexec_load keyctl lookup_dcookie mbind memfd_secret migrate_pages
-    modify_ldt mount mount_setattr move_mount move_pages name_to_handle_at nfsservctl open_by_handle_at
-    open_tree perf_event_open personality pidfd_getfd pivot_root process_madvise process_mrelease
-    process_vm_readv process_vm_writev ptrace quotactl quotactl_fd reboot request_key set_mempolicy
-    set_mempolicy_home_node setdomainname sethostname setns setpriority settimeofday swapoff swapon sysfs
-    syslog umount2 unshare uselib userfaultfd vhangup
+    finit_module fsconfig fsmount fsopen fspick init_module inotify_add_watch io_uring_enter
+    io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load kexec_load keyctl lookup_dcookie mbind
+    memfd_secret migrate_pages modify_ldt mount mount_setattr move_mount move_pages name_to_handle_at
+    nfsservctl open_by_handle_at open_tree perf_event_open personality pidfd_getfd pivot_root
+    process_madvise process_mrelease process_vm_readv process_vm_writev ptrace quotactl quotactl_fd reboot
+    request_key set_mempolicy set_mempolicy_home_node setdomainname sethostname setns setpriority
+    settimeofday swapoff swapon sysfs syslog umount2 unshare uselib userfaultfd vhangup
     """
 )
 # Memory that belongs to no process: no limit reaches it, and it does not show in any process's size.
@@ -181,7 +183,7 @@ UNCOUNTED_MEMORY = _names(
 # through a socket (sendmsg) would hide a file from whoever counts.
 REFUSED_WITHOUT_NAMESPACES = _names(
     """
-    connect inotify_add_watch ioprio_set sendmmsg sendmsg socket
+    connect ioprio_set sendmmsg sendmsg socket
     """
 )
 # Where model code runs under the user's own id, the user's own files and processes need more care.
@@ -207,6 +209,8 @@ _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their
 # Signal at the parent's death, readability by the watching zygote, and who adopts orphans.
 _FIXED_ATTRIBUTES = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER)
 _SOCKET_TYPE_MASK, _STREAM, _SEQPACKET = 0xF, 1, 5
+# Locks by fcntl, of the process and of the open file; asking for them; leases and notices of changes.
+_SET_LOCK, _ASK_ABOUT_OTHERS = (6, 7, 37, 38), (5, 36, 1024, 1026)
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
@@ -288,6 +292,15 @@ def build_filter(
         (_EQUAL, 0, 1 + 2 * len(_BUFFER_SIZES), _SOL_SOCKET),
         _argument(2),
         *_one_of(_BUFFER_SIZES, 0),
+        _allow(),
+    )
+    # Files of the system are the same for all episodes, and so would be a lock on one: it is granted in name.
+    rule("flock", _refuse(0))
+    rule(
+        "fcntl",
+        _argument(1),
+        *_one_of(_SET_LOCK, 0),
+        *_one_of(_ASK_ABOUT_OTHERS, errno.EINVAL),
         _allow(),
     )
     if namespaces:

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from histobench.core.claim import exclusive
-from histobench.core.local_folder import is_shared
+from histobench.core.local_folder import is_shared, make_private
 from histobench.core.plain_file import open_plain
 from histobench.core.reading import patiently
 from histobench.roi.data.image_ref import ImageRef, digest
@@ -91,11 +91,9 @@ class LocalCopies:
 
     def _open(self) -> None:
         """The folder, for nobody else's eyes, without what was forgotten in it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.parent.mkdir(parents=True, exist_ok=True)
         for folder in (self.folder.parent, self.folder):
-            if folder.lstat().st_uid != os.getuid() or folder.is_symlink():
-                raise PermissionError(errno.EPERM, "it belongs to another user")
-        self.folder.chmod(0o700)
+            make_private(folder)
         if is_shared(self.folder):
             self.reason = (
                 f"{self.folder} is on a shared disk itself; `stage` may name a folder of the node's own"
