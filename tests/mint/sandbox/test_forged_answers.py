@@ -1,0 +1,364 @@
+"""Programs that answer with lies, each in its own way: none passes, none harms the process of the tests.
+
+Each is asked for `f(1)`, whose right answer is `[1, 2, 3]`, by tests that the host reads and by tests that
+run in a process of their own and try many operations on the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from histobench.mint.sandbox import SandboxPool, backend_works, open_sandbox, run_unit_tests
+
+COMPARED = "assert f(1) == [1, 2, 3]\nassert f(2) == [1, 2, 3]"
+EXECUTED = """
+import copy, decimal, fractions, json, math, numpy, operator, statistics
+want = [1, 2, 3]
+try:
+    memory = spray
+except NameError:
+    pass
+attempts = [
+    lambda: f(1) == want,
+    lambda: want == f(1),
+    lambda: not (f(1) != want),
+    lambda: f(1) in [want],
+    lambda: list(f(1)) == want,
+    lambda: sorted(f(1)) == want,
+    lambda: {"a": f(1)} == {"a": want},
+    lambda: all(value == want for value in map(f, [1, 2])),
+    lambda: json.dumps(f(1)) == "[1, 2, 3]",
+    lambda: f"{f(1)!r:s}" == "[1, 2, 3]",
+    lambda: copy.deepcopy(f(1)) == want,
+    lambda: numpy.array_equal(f(1), want),
+    lambda: numpy.array([f(1)]).tolist() == [want],
+    lambda: numpy.array([f(1)], dtype=object)[0] == want,
+    lambda: numpy.asarray(f(1), dtype=float).sum() == 6,
+    lambda: bool(numpy.all(numpy.equal(f(1), want))),
+    lambda: numpy.allclose(f(1), want),
+    lambda: numpy.sum(f(1)) == 6 and numpy.ndim(f(1)) == 1,
+    lambda: math.isclose(math.fsum(f(1)), 6.0),
+    lambda: abs(f(1) - 6.0) < 1e-6,
+    lambda: round(f(1), 2) == 6,
+    lambda: float(f(1)) == 6.0 or operator.index(f(1)) == 6,
+    lambda: memoryview(f(1)) == bytes(want),
+    lambda: isinstance(f(1), list) and len(f(1)) == 3 and f(1)[0] == 1,
+    lambda: statistics.mean(f(1)) == 2,
+    lambda: fractions.Fraction(f(1)) == 6 or decimal.Decimal(f(1)) == 6,
+    lambda: len({1, 2, 3} ^ set(f(1))) == 0,
+]
+won = []
+for number, attempt in enumerate(attempts):
+    try:
+        if attempt():
+            won.append(number)
+    except Exception:
+        pass
+assert won, won
+"""
+# What `forged()` gives is sent as it is, in the place of the answer.
+FORGE = """
+import sys
+channel = sys.modules["guest.unit_tests"]
+honest = channel.written
+class Forged: pass
+class Pretender:
+    __index__ = __int__ = lambda self: 6
+    __float__ = lambda self: 6.0
+def written(value, keep):
+    pretender = {"t": "object", "v": keep(Pretender())}
+    return forged(pretender) if type(value) is Forged else honest(value, keep)
+channel.written = written
+def f(x): return Forged()
+"""
+# The forgery that once passed: memory at an address of the program's choice, read as a Python object there.
+POINTER = """
+import ctypes, re, struct, sys
+THIRD = 600_000
+# A C function that returns a true object whatever it is asked: any pointer is a number other than 0.
+yes = ctypes.cast(ctypes.pythonapi.PyLong_FromVoidPtr, ctypes.c_void_p).value
+heap = re.search(r"-(\\w+) .*\\[heap\\]", open("/proc/self/maps").read())
+start = int(heap[1], 16) - 0x16000  # where the tests' copy of the bytes was, in a fork of the same parent
+pointers, objects, types = ((start + THIRD * third + THIRD // 2) & ~15 for third in range(3))
+spray = b"".join(
+    struct.pack("<QQ", *pair) * (THIRD // 16) for pair in ((objects, objects), (1 << 30, types), (yes, yes))
+)
+class Pointer:
+    __array_interface__ = {"shape": (1,), "typestr": "|O8", "data": (pointers, False), "version": 3}
+class Answer: pass
+channel = sys.modules["guest.unit_tests"]
+honest = channel.written
+def written(value, keep):
+    if type(value) is Answer:
+        return {"t": "numpy", "v": ["O", None, [{"t": "object", "v": keep(Pointer())}]]}
+    return honest(value, keep)
+channel.written = written
+def f(*args): return Answer()
+"""
+NUMPY = '{{"t": "numpy", "v": {}}}'
+#: Data that describes no value.
+RAW = {
+    "an array of objects": NUMPY.format('["O", None, [1]]'),
+    "an array of objects by its long name": NUMPY.format('["object", [1], [1]]'),
+    "an array with a byte order and objects": NUMPY.format('["|O8", [1], [1]]'),
+    "an array of text": NUMPY.format('["U9", [3], ["1", "2", "3"]]'),
+    "an array of bytes": NUMPY.format('["S8", [1], ["1"]]'),
+    "an array of memory": NUMPY.format('["V8", [1], [1]]'),
+    "a record": NUMPY.format('["i8,O", [1], [[1, 2]]]'),
+    "a record with fields": NUMPY.format('[[["a", "O"]], [1], [1]]'),
+    "a type made of a dictionary": NUMPY.format('[{"names": ["a"], "formats": ["O"]}, [1], [1]]'),
+    "dates of NumPy": NUMPY.format('["M8[ns]", [1], [1]]'),
+    "numbers wider than Python's": NUMPY.format('["f16", [1], [1.0]]'),
+    "a type with a trailing zero": NUMPY.format('["f8\\x00O", [1], [1.0]]'),
+    "a remote object in an array": NUMPY.format('["f8", [1], [{"t": "object", "v": 0}]]'),
+    "a list in an array": NUMPY.format('["f8", [1], [[1.0]]]'),
+    "an array in an array": NUMPY.format(f'["f8", [1], [{NUMPY.format(["f8", [1], [1.0]])}]]'),
+    "text in an array": NUMPY.format('["f8", [3], ["1", "2", "3"]]'),
+    "an integer in an array of floats": NUMPY.format('["f8", [1], [6]]'),
+    "a number out of the array's bounds": NUMPY.format('["i1", [1], [1000]]'),
+    "a huge number in an array": NUMPY.format('["i8", [1], [{"t": "int", "v": "0x" + "f" * 1000}]]'),
+    "truth that is a number": NUMPY.format('["b1", [1], [1]]'),
+    "a shape larger than the items": NUMPY.format('["f8", [1 << 30, 1 << 30], [1.0]]'),
+    "a shape that overflows": NUMPY.format('["f8", [1 << 30, 1 << 30, 16, 0], []]'),
+    "a negative shape": NUMPY.format('["f8", [-1], [1.0, 2.0]]'),
+    "a shape that is true": NUMPY.format('["f8", [True], [1.0]]'),
+    "a shape with a number that is none": NUMPY.format('["f8", [1.0], [1.0]]'),
+    "a shape of a hundred dimensions": NUMPY.format('["f8", [1] * 100, [1.0]]'),
+    "a shape that is text": NUMPY.format('["f8", "1", [1.0]]'),
+    "items that are text": NUMPY.format('["f8", [3], "123"]'),
+    "complex numbers of text": NUMPY.format('["c16", [1], [{"t": "complex", "v": ["6", 0]}]]'),
+    "an array without parts": NUMPY.format("[]"),
+    "a tag of its own": '{"t": "eval", "v": "[1, 2, 3]"}',
+    "a tag that is a list": '{"t": ["list"], "v": [1, 2, 3]}',
+    "no tag": '{"v": [1, 2, 3]}',
+    "more than a tag and a value": '{"t": "tuple", "v": [1, 2, 3], "x": 1}',
+    "a dictionary without tags": '{"a": 1}',
+    "pickled data": '{"t": "pickle", "v": "gASVCQAAAAAAAABdlChLAUsCSwNlLg=="}',
+    "a class by its name": '{"t": "list", "v": [1, 2, 3]}',
+    "an attribute of the constructor": '{"t": "__class__", "v": []}',
+    "a remote object without a number": '{"t": "object", "v": None}',
+    "a remote object with a negative number": '{"t": "object", "v": -1}',
+    "a remote object with a number of text": '{"t": "object", "v": "0"}',
+    "an integer with underscores": '{"t": "int", "v": "0x1_0"}',
+    "an integer in other digits": '{"t": "int", "v": "\\u0661"}',
+    "an integer that is no text": '{"t": "int", "v": 6}',
+    "an endless integer": '{"t": "int", "v": "0x" + "f" * 3_000_000}',
+    "bytes that are none": '{"t": "bytes", "v": "zz"}',
+    "bytes from numbers": '{"t": "bytes", "v": [1, 2, 3]}',
+    "a byte array of a size": '{"t": "bytearray", "v": 1 << 40}',
+    "a tuple of text": '{"t": "tuple", "v": "123"}',
+    "a set of lists": '{"t": "set", "v": [[1]]}',
+    "a dictionary with a list for a key": '{"t": "dict", "v": [[[1], 2]]}',
+    "a dictionary of triples": '{"t": "dict", "v": [[1, 2, 3]]}',
+    "a dictionary of text": '{"t": "dict", "v": ["ab"]}',
+    "a counter of nothing": '{"t": "Counter", "v": None}',
+    "a fraction over zero": '{"t": "Fraction", "v": [1, 0]}',
+    "a fraction of text": '{"t": "Fraction", "v": ["6/1"]}',
+    "a fraction of a remote object": '{"t": "Fraction", "v": [pretender, 1]}',
+    "a fraction of endless numbers": (
+        '{"t": "Fraction", "v": [{"t": "int", "v": "0x" + "f" * 900_000}, '
+        '{"t": "int", "v": "0x" + "e" * 900_000}]}'
+    ),
+    "a decimal of parts": '{"t": "Decimal", "v": [[0, [6], 0]]}',
+    "a decimal with spaces": '{"t": "Decimal", "v": [" 6 "]}',
+    "a complex number of text": '{"t": "complex", "v": ["6"]}',
+    "a complex number of a remote object": '{"t": "complex", "v": [pretender, 0.0]}',
+    "a range of remote objects": '{"t": "range", "v": [pretender, pretender, 1]}',
+    "a range without a step": '{"t": "range", "v": [0, 5, 0]}',
+    "a slice of remote objects": '{"t": "slice", "v": [pretender, None, None]}',
+    "a date of pickled bytes": '{"t": "date", "v": [{"t": "bytes", "v": "07e40101"}]}',
+    "a time with a zone of its own": '{"t": "time", "v": [1, 2, 3, 4, pretender]}',
+    "a duration of remote objects": '{"t": "timedelta", "v": [pretender, 0, 0]}',
+    "a list nested a thousand times": "__import__('functools').reduce(lambda a, _: [a], range(900), 1)",
+    "a number too large for JSON": "1 << 70",
+}
+#: Objects with whatever a library might look for.
+SPECIAL = {
+    "__array_interface__": '{"shape": (3,), "typestr": "|O8", "data": (id(f), False), "version": 3}',
+    "__array_struct__": "object()",
+    "__array__": "lambda self, *a, **k: __import__('numpy').array([1, 2, 3])",
+    "__array_ufunc__": "lambda self, *a, **k: True",
+    "__array_function__": "lambda self, *a, **k: True",
+    "__array_priority__": "1e9",
+    "__array_wrap__": "lambda self, *a: True",
+    "__array_namespace__": "lambda self: __import__('numpy')",
+    "__buffer__": "lambda self, flags: memoryview(bytes([1, 2, 3]))",
+    "__dlpack__": "lambda self, **k: None",
+    "__dataframe__": "lambda self, **k: None",
+    "__index__": "lambda self: 6",
+    "__int__": "lambda self: 6",
+    "__float__": "lambda self: 6.0",
+    "__complex__": "lambda self: 6j",
+    "__round__": "lambda self, n=0: 6",
+    "__trunc__": "lambda self: 6",
+    "__abs__": "lambda self: 0",
+    "__sub__": "lambda self, other: 0",
+    "__rsub__": "lambda self, other: 0",
+    "__eq__": "lambda self, other: True",
+    "__ne__": "lambda self, other: False",
+    "__lt__": "lambda self, other: True",
+    "__contains__": "lambda self, other: True",
+    "__class__": "property(lambda self: list)",
+    "__instancecheck__": "lambda self, other: True",
+    "__reduce__": "lambda self: (list, ([1, 2, 3],))",
+    "__reduce_ex__": "lambda self, protocol: (list, ([1, 2, 3],))",
+    "__getstate__": "lambda self: {}",
+    "__deepcopy__": "lambda self, memo: [1, 2, 3]",
+    "__copy__": "lambda self: [1, 2, 3]",
+    "__format__": "lambda self, spec: '[1, 2, 3]'",
+    "__repr__": "lambda self: '[1, 2, 3]'",
+    "__length_hint__": "lambda self: 1 << 60",
+    "__len__": "lambda self: (1 << 53) - 1",
+    "__bool__": "lambda self: self",
+    "__hash__": "lambda self: 1",
+    "__getattr__": "lambda self, name: self",
+    "__getitem__": "lambda self, index: self",
+    "__iter__": "lambda self: self",
+    "__call__": "lambda self, *a, **k: self",
+    "_sympy_": "lambda self: 6",
+    "_repr_html_": "lambda self: ''",
+    "dtype": "'O'",
+    "shape": "(3,)",
+    "tolist": "lambda self: [1, 2, 3]",
+    "as_integer_ratio": "lambda self: (6, 1)",
+    "numerator": "6",
+}
+#: Whole answers; the second half of a line is what `_attempt`, which makes them, gives instead.
+ANSWERS = {
+    "a verdict": '{"op": "verdict", "passed": True}',
+    "a verdict beside a value": '{"value": 1, "op": "verdict", "passed": True, "number": 1}',
+    "an order": '{"op": "tests", "tests": "pass", "value": 1}',
+    "an end of all iterations": '{"error": "StopIteration", "message": ""}',
+    "an end of a generator": '{"error": "GeneratorExit", "message": ""}',
+    "an exit": '{"error": "SystemExit", "message": "0"}',
+    "an interrupt": '{"error": "KeyboardInterrupt", "message": ""}',
+    "an error that is no exception": '{"error": "exec", "message": "won.append(1)"}',
+    "an error that is a list": '{"error": ["ValueError"], "message": []}',
+    "an error with a constructor of its own": '{"error": "UnicodeDecodeError", "message": "x"}',
+    "a group of errors": '{"error": "BaseExceptionGroup", "message": "x"}',
+    "a warning": '{"error": "DeprecationWarning", "message": "x"}',
+    "a module of the system": '{"found": True, "module": "os", "value": None}',
+    "a module that runs when imported": '{"found": True, "module": "antigravity", "value": None}',
+    "a module inside an allowed one": '{"found": True, "module": "numpy.testing", "value": None}',
+    "a module that is no text": '{"found": True, "module": ["math"], "value": None}',
+    "found, as a number": '{"found": 1, "value": [1]}',
+    "changes that are no list": '{"value": 1, "changed": {"t": "tuple", "v": [1]}}',
+    "changes of more arguments than there are": '{"value": 1, "changed": [1] * 1000}',
+    "nothing": "{}",
+}
+#: What libraries and interpreters offer.
+TRICKS = {
+    "an object that equals everything": "from unittest.mock import ANY\ndef f(x): return ANY",
+    "a mock": "from unittest.mock import MagicMock\ndef f(x): return MagicMock()",
+    "an array of objects that equal everything": (
+        "import numpy\nfrom unittest.mock import ANY\ndef f(x): return numpy.array([ANY] * 3, dtype=object)"
+    ),
+    "a subclass of an array": (
+        "import numpy\nclass A(numpy.ndarray):\n    def __eq__(s, o): return True\n"
+        "def f(x): return numpy.zeros(3).view(A)"
+    ),
+    "a masked array": "import numpy\ndef f(x): return numpy.ma.masked_all(3)",
+    "a masked constant": "import numpy\ndef f(x): return numpy.ma.masked",
+    "a matrix": "import numpy\ndef f(x): return numpy.matrix([[4, 5, 6]])",
+    "a record array": "import numpy\ndef f(x): return numpy.zeros(3, dtype=[('a', 'O')])",
+    "not a number, three times": "import numpy\ndef f(x): return numpy.full(3, numpy.nan)",
+    "memory without a type": "import numpy\ndef f(x): return numpy.void(b'123')",
+    "an array over foreign memory": (
+        "import ctypes, numpy\ndef f(x): return numpy.ctypeslib.as_array((ctypes.c_long * 3)())"
+    ),
+    "a data frame": "import pandas\ndef f(x): return pandas.DataFrame({'a': [4]})",
+    "a series": "import pandas\ndef f(x): return pandas.Series([4, 5, 6])",
+    "a missing value": "import pandas\ndef f(x): return pandas.NA",
+    "an interval that contains everything": (
+        "import pandas\ndef f(x): return pandas.Interval(float('-inf'), float('inf'))"
+    ),
+    "a symbol": "import sympy\ndef f(x): return sympy.Symbol('x')",
+    "a wildcard": "import sympy\ndef f(x): return sympy.Wild('x')",
+    "truth as a symbol": "import sympy\ndef f(x): return sympy.true",
+    "a matrix of symbols": "import sympy\ndef f(x): return sympy.Matrix([4, 5, 6])",
+    "a number of another value": (
+        "import ctypes\ndef f(x):\n    for n in (1, 2, 3):\n"
+        "        ctypes.memmove(id(n) + 24, (ctypes.c_uint32 * 1)(9), 4)\n    return [4, 5, 6]"
+    ),
+    "a tuple whose type says list": (
+        "class T(tuple):\n    __class__ = list\n    __eq__ = lambda s, o: True\n    __hash__ = None\n"
+        "def f(x): return T((4, 5, 6))"
+    ),
+    "ctypes objects": "import ctypes\ndef f(x): return ctypes.py_object([1, 2, 3])",
+    "a pointer": "import ctypes\ndef f(x): return ctypes.c_void_p(id(f))",
+    "an array of ctypes": "import ctypes\ndef f(x): return (ctypes.c_int * 3)(4, 5, 6)",
+    "a view of memory": "def f(x): return memoryview(bytes([4, 5, 6]))",
+    "a list that changes when it is written": (
+        "class L(list):\n    def __iter__(s): return iter(['x'])\ndef f(x): return L([4, 5, 6])"
+    ),
+    "a list within itself": "def f(x):\n    a = []\n    a.append(a)\n    return a",
+    "a generator without end": "def f(x):\n    while True: yield 4",
+    "itself": "def f(x): return f",
+    "a class that equals everything": (
+        "class C(type):\n    __eq__ = lambda s, o: True\n    __hash__ = None\ndef f(x): return C('X', (), {})"
+    ),
+    "a module": "import math\ndef f(x): return math",
+    "an exception": "def f(x): return StopIteration()",
+    "the end of an iteration": "def f(x): raise StopIteration([1, 2, 3])",
+    "the end of a generator": "def f(x): raise GeneratorExit",
+    "text that looks like it": "def f(x): return '[1, 2, 3]'",
+    "numbers that are text": "def f(x): return ['4', '5', '6']",
+    "sets that collide": "def f(x): return {n * ((1 << 61) - 1) for n in range(2000)}",
+    "a subclass of text that equals": (
+        "class S(str):\n    __eq__ = lambda s, o: True\n    __hash__ = str.__hash__\ndef f(x): return S('x')"
+    ),
+    "numbers of which none is one": "def f(x): return [float('nan')] * 3",
+    "a change of its argument": "def f(x): x = [1, 2, 3]; return None",
+}
+
+#: A program may crash its own process.
+MAY_DIE = ("trick: a number of another value",)
+PROGRAMS = {"memory at an address": POINTER}
+PROGRAMS |= {f"data: {what}": f"{FORGE}\ndef forged(pretender): return {data}" for what, data in RAW.items()}
+PROGRAMS |= {
+    f"special name: {name}": f"class Special: pass\ndef f(x): return Special()\nSpecial.{name} = {value}"
+    for name, value in SPECIAL.items()
+}
+PROGRAMS |= {
+    f"answer: {what}": (
+        "import sys\nchannel = sys.modules['guest.unit_tests']\nhonest = channel._attempt\n"
+        "def f(x): return 0\nasked = []\ndef attempt(work):\n    asked.append(1)\n"
+        f"    return honest(work) if len(asked) < 2 else {answer}\nchannel._attempt = attempt"
+    )
+    for what, answer in ANSWERS.items()
+}
+PROGRAMS |= {f"trick: {what}": program for what, program in TRICKS.items()}
+
+
+@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
+def science_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
+    """Sessions with everything that tricks need, loaded once."""
+    for package in ("numpy", "pandas", "sympy"):
+        pytest.importorskip(package)
+    if refusal := backend_works(request.param):
+        pytest.skip(refusal)
+    with open_sandbox(request.param, preload=("numpy", "pandas", "sympy"), shell="plain", warm=3) as pool:
+        yield pool
+
+
+def test_there_are_more_than_a_hundred() -> None:
+    assert len(PROGRAMS) == 1 + len(RAW) + len(SPECIAL) + len(ANSWERS) + len(TRICKS) > 150
+
+
+@pytest.mark.parametrize("tests", [COMPARED, EXECUTED], ids=["compared", "executed"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(how, marks=[pytest.mark.slow] if n % 15 else []) for n, how in enumerate(PROGRAMS)],
+)
+def test_no_lie_passes(science_pool: SandboxPool, how: str, tests: str) -> None:
+    verdict = run_unit_tests(science_pool, PROGRAMS[how], tests, timeout=5)
+    assert not verdict.passed
+    assert "process ended" not in verdict.reason or how in MAY_DIE, "a process was taken down"
+
+
+@pytest.mark.parametrize("tests", [COMPARED, EXECUTED], ids=["compared", "executed"])
+def test_the_truth_passes_after_all_of_them(science_pool: SandboxPool, tests: str) -> None:
+    verdict = run_unit_tests(science_pool, "def f(x): return [1, 2, 3]", tests)
+    assert verdict.passed, verdict.reason
