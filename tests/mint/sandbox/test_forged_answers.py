@@ -362,3 +362,18 @@ def test_no_lie_passes(science_pool: SandboxPool, how: str, tests: str) -> None:
 def test_the_truth_passes_after_all_of_them(science_pool: SandboxPool, tests: str) -> None:
     verdict = run_unit_tests(science_pool, "def f(x): return [1, 2, 3]", tests)
     assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
+def test_an_address_in_the_program_means_nothing_to_the_tests(backend: str) -> None:
+    """The forgery once passed every time where only NumPy was loaded: its addresses were right."""
+    if refusal := backend_works(backend):
+        pytest.skip(refusal)
+    tests = "memory = spray\nassert f(1) == [1, 2, 3]\nassert f(2) == 'anything'"
+    with open_sandbox(backend, preload=("numpy",), shell="plain", warm=1) as pool:
+        verdict = run_unit_tests(pool, POINTER, tests)
+        assert "not an array of numbers" in verdict.reason
+        where = "def here(): return id(type)\ndef maps(): return open('/proc/self/maps').read()"
+        apart = "assert here() != id(type)\nassert maps() != open('/proc/self/maps').read()"
+        verdict = run_unit_tests(pool, where, apart)
+        assert verdict.passed, verdict.reason
