@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from histobench.core import redaction
 from histobench.core.redaction import (
     HIDDEN,
+    environment_without_keys,
     redact,
     redact_speech,
     remember_credentials,
@@ -212,3 +213,15 @@ def test_hiding_takes_no_more_than_linear_time() -> None:
         f"for unit in {units}: redact(unit * (100_000 // len(unit)))"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
+
+
+def test_a_child_that_needs_no_key_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-1234567890abcdef")
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:secret@proxy:3128")
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("PLAIN", "kept")
+    environment = environment_without_keys()
+    assert not {"SOME_API_KEY", "HF_TOKEN", "HTTPS_PROXY"} & environment.keys()
+    assert (environment["PLAIN"], environment["HTTP_PROXY"]) == ("kept", "http://proxy:3128")
+    assert environment["PATH"]

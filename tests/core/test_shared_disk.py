@@ -18,7 +18,7 @@ from histobench.core.atomic import create_json, write_json
 from histobench.core.claim import exclusive, holder_of, try_claim
 from histobench.core.derived import derive
 from histobench.core.errors import HistobenchError
-from histobench.core.local_folder import is_shared, local_dir
+from histobench.core.local_folder import is_shared, local_dir, make_private
 from histobench.core.reading import read_note
 
 
@@ -131,3 +131,30 @@ def test_a_database_goes_to_this_machines_own_disk(tmp_path: Path, monkeypatch: 
     assert tmp_path not in local_dir().parents
     monkeypatch.setenv("HISTOBENCH_LOCAL", str(tmp_path / "own"))
     assert local_dir() == tmp_path / "own"
+
+
+def test_a_temporary_folder_that_another_user_could_have_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HISTOBENCH_LOCAL", raising=False)
+    monkeypatch.setattr("histobench.core.local_folder.is_shared", lambda path: True)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"histobench-{os.getuid()}"
+    assert local_dir() == folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    assert local_dir().stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    with pytest.raises(HistobenchError, match=r"other users can write to it; .*HISTOBENCH_LOCAL"):
+        local_dir()
+    folder.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HistobenchError, match="it is not a folder"):
+        local_dir()
+    folder.unlink()
+    folder.mkdir()
+    other = os.getuid() + 1
+    monkeypatch.setattr("os.getuid", lambda: other)
+    with pytest.raises(PermissionError, match="it belongs to another user"):
+        make_private(folder)

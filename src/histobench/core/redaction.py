@@ -147,6 +147,19 @@ def _in_environment() -> set[str]:
     }
 
 
+def environment_without_keys() -> dict[str, str]:
+    """The environment for a child that needs no key: without keys and without addresses with passwords."""
+    with _lock:
+        known = set(_known)
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not _VARIABLE.fullmatch(name)
+        and value.strip() not in known
+        and not ("://" in value and any(credentials_in(value)))
+    }
+
+
 @lru_cache(maxsize=256)
 def _spellings(secret: str) -> re.Pattern[str]:
     """Finds a secret however it is written: as it is, in an address, in JSON, in HTML, in base64."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -137,6 +138,30 @@ def test_everything_ends_with_the_host(bare_pool: SandboxPool) -> None:
         time.sleep(0.02)
 
 
+def test_no_key_is_in_the_process_list(bare_pool: SandboxPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the arguments nor the environment of any process that the sandbox starts, or its episodes."""
+    monkeypatch.setenv("SOME_API_KEY", "sk-of-the-process-list")
+    with (
+        open_sandbox(bare_pool.backend, preload=(), shell="plain", warm=1) as pool,
+        pool.episode() as episode,
+    ):
+        session = pool.take_for_tests()
+        session.open()
+        seen = episode.run_cell(
+            "import os, subprocess\nprint(os.environ, subprocess.getoutput('ps axeww'))"
+        ).text
+        children = _descendants(os.getpid())
+        assert {pool.pid, session.pid} <= children
+        for pid in children:
+            shown = _command_line(Path(f"/proc/{pid}"))
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                shown += Path(f"/proc/{pid}/environ").read_bytes()
+            assert b"sk-of-the-process-list" not in shown
+        session.close()
+    assert "PATH" in seen
+    assert "sk-of-the-process-list" not in seen
+
+
 @pytest.mark.parametrize(
     ("take", "look"),
     [
@@ -242,12 +267,7 @@ def test_threads_subprocesses_and_asyncio_work(bare_pool: SandboxPool) -> None:
 
 def _zygote_of(pool: SandboxPool) -> int:
     """The process beneath the pool's outermost one that forks the episodes."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
+    parents = _parents()
     levels = 2 if pool.backend == "bubblewrap" else 1
     for pid in parents:
         ancestor = pid
@@ -258,6 +278,23 @@ def _zygote_of(pool: SandboxPool) -> int:
             if len(numbers) == levels and numbers[1:] in ([], ["1"]):
                 return pid
     raise AssertionError("no zygote found")
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    return parents
+
+
+def _descendants(pid: int) -> set[int]:
+    parents, found = _parents(), {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
 
 
 def _command_line(folder: Path) -> bytes:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.redaction import environment_without_keys
 from histobench.mint.alfworld import installation
 
 MAX_ACTIONS = 50
@@ -95,7 +96,7 @@ class Simulator:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 # The package makes this folder when it is imported; an existing one keeps it from littering.
-                env={"ALFWORLD_DATA": tempfile.gettempdir(), **os.environ},
+                env={"ALFWORLD_DATA": tempfile.gettempdir(), **environment_without_keys()},
             )
         self._lock = threading.Lock()
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from importlib.util import cache_from_source, find_spec
 
+from histobench.core.redaction import environment_without_keys
+
 
 def ensure_compiled(modules: tuple[str, ...]) -> None:
     """Import `modules` once in a process that may write their bytecode, where that is missing and writable.
@@ -15,7 +17,8 @@ def ensure_compiled(modules: tuple[str, ...]) -> None:
     container images) never wrote them outside either.
     """
     if any(_lacks_bytecode(name) for name in modules):
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        environment = environment_without_keys()
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         # A module that fails to import is reported when the zygote loads it.
         command = [sys.executable, "-c", "; ".join(f"import {name}" for name in modules)]
         subprocess.run(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from histobench.core.redaction import environment_without_keys
 from histobench.mint.sandbox.bubblewrap import NOBODY
 from histobench.mint.sandbox.container_view import ContainerView
 from histobench.mint.sandbox.limits import Limits
@@ -189,7 +190,12 @@ def _mount(kind: str, place: str, *options: str, source: str | None = None) -> d
 def _output(command: list[str], given: bytes | None = None) -> bytes:
     try:
         done = subprocess.run(
-            command, input=given, capture_output=True, check=False, timeout=_PREPARE_SECONDS
+            command,
+            input=given,
+            capture_output=True,
+            check=False,
+            timeout=_PREPARE_SECONDS,
+            env=environment_without_keys(),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"{command[0]}: {error}") from error

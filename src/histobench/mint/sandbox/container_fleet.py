@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import IO
 
+from histobench.core.redaction import environment_without_keys
 from histobench.mint.sandbox.bubblewrap import GUEST_PARENT
 from histobench.mint.sandbox.container_engines import EngineError, Surroundings, engine_named
 from histobench.mint.sandbox.container_view import container_view
@@ -94,6 +95,7 @@ class ContainerFleet:
                     stdout=theirs.fileno(),
                     stderr=errors,
                     cwd="/",
+                    env=environment_without_keys(),
                     start_new_session=True,  # the host's Ctrl-C is the host's business
                 )
             except OSError as error:
@@ -162,4 +164,5 @@ class ContainerFleet:
                 stderr=subprocess.DEVNULL,
                 check=False,
                 timeout=_REMOVE_SECONDS,
+                env=environment_without_keys(),
             )

@@ -27,6 +27,7 @@ from typing import IO, Any, cast
 
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_file import check_plain, open_plain
+from histobench.core.redaction import environment_without_keys
 
 #: Images do not compress: an archive that unpacks to more than this many times its size is a bomb.
 MOST_GROWTH = 50
@@ -216,7 +217,7 @@ def _unrar(archive: Path, staging: Path, limit: int) -> None:
             stdout=subprocess.PIPE,
             stderr=said,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            env={**environment_without_keys(), "LC_ALL": "C.UTF-8"},
         ) as converter,
     ):
         assert converter.stdout is not None

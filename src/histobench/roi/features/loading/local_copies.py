@@ -91,7 +91,8 @@ class LocalCopies:
 
     def _open(self) -> None:
         """The folder, for nobody else's eyes, without what was forgotten in it."""
-        self.folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            self.folder.parent.parent.mkdir(parents=True)
         for folder in (self.folder.parent, self.folder):
             make_private(folder)
         if is_shared(self.folder):

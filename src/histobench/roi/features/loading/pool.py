@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.core.redaction import environment_without_keys
 from histobench.roi.features.loading.job import Failure, Job, Outcome, Transform, perform
 from histobench.roi.features.loading.shared_memory import Layout, SharedMemory, arrays_of
 
@@ -179,7 +180,7 @@ class ProcessPool:
 
     def _start(self) -> _Worker:
         ours, theirs = Pipe(duplex=True)
-        environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        environment = environment_without_keys() | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         descriptors = (theirs.fileno(), self._memory.descriptor)
         command = [sys.executable, "-m", "histobench.roi.features.loading.worker", *map(str, descriptors)]
