@@ -23,7 +23,7 @@ from histobench.mint.agents.cost import TABLE, Price, find_price, read_prices
 from histobench.mint.agents.hosts import Hosts
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.rate_limit import RateLimiter, RateLimits
-from histobench.mint.agents.retry import RetryPolicy
+from histobench.mint.agents.retry import RetryPolicy, retry_after
 from histobench.mint.messages.parts import Message
 from histobench.mint.results.outcome import EpisodeOutcome
 from histobench.mint.results.reliability import pass_at, pass_hat, tries_rows
@@ -105,6 +105,30 @@ def test_what_the_headers_say_is_obeyed(headers: dict[str, str]) -> None:
     assert limiter.wait(10) == pytest.approx(60.0)
     clock.now += 61
     assert limiter.wait(10) == 0.0
+
+
+@pytest.mark.parametrize("wrong_by", [-3600.0, 0.0, 3600.0])
+def test_a_date_of_the_server_is_read_by_its_own_clock(
+    monkeypatch: pytest.MonkeyPatch, wrong_by: float
+) -> None:
+    """A clock that was set back, or is wrong, neither makes us wait an hour nor ask at once."""
+    true = 1794744000.0
+    monkeypatch.setattr("time.time", lambda: true + wrong_by)
+    said = {"date": "Sun, 15 Nov 2026 12:00:00 GMT", "retry-after": "Sun, 15 Nov 2026 12:00:20 GMT"}
+    assert retry_after(said) == pytest.approx(20.0)
+    limiter = RateLimiter(clock=Clock())
+    prefix = "anthropic-ratelimit-requests"
+    limiter.hear(
+        {f"{prefix}-remaining": "0", f"{prefix}-reset": "2026-11-15T12:00:30Z", "date": said["date"]}
+    )
+    assert limiter.wait(1) == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("reset", ["inf", "1e300", "99999999h", "2999-01-01T00:00:00Z"])
+def test_no_server_makes_us_wait_for_ever(reset: str) -> None:
+    limiter = RateLimiter(clock=Clock())
+    limiter.hear({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": reset})
+    assert limiter.wait(1) == 600.0
 
 
 def test_servers_take_turns_or_the_idle_one_is_asked() -> None:

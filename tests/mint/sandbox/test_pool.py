@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from histobench.mint.sandbox import (
     active_backend,
     backend_works,
     open_sandbox,
+    run_unit_tests,
 )
 from histobench.mint.sandbox.interpreter import interpreter_folders
 
@@ -160,6 +162,19 @@ def test_no_key_is_in_the_process_list(bare_pool: SandboxPool, monkeypatch: pyte
         session.close()
     assert "PATH" in seen
     assert "sk-of-the-process-list" not in seen
+
+
+def test_a_clock_that_goes_backwards_changes_no_limit(
+    bare_pool: SandboxPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = itertools.count(time.time(), -3600)
+    monkeypatch.setattr("time.time", lambda: next(moments))
+    with bare_pool.episode() as episode:
+        assert episode.run_cell("while True: pass", timeout=0.3).kind == "timeout"
+        assert episode.run_cell("import time\ntime.time = lambda: 0\nprint(1)", timeout=30).text == "1\n"
+        assert episode.run_cell("while True: pass", timeout=0.3).kind == "timeout"
+    assert not run_unit_tests(bare_pool, "while True: pass", "assert f(1) == 2", timeout=0.5).passed
+    assert run_unit_tests(bare_pool, "def f(n): return n + 1", "assert f(1) == 2").passed
 
 
 @pytest.mark.parametrize(

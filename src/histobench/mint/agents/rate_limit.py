@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from histobench.mint.agents.retry import server_time
+
 #: What a server counts -> how the headers of OpenAI-compatible servers and of Anthropic name it.
 _HEADERS = {
     "requests": (
@@ -22,6 +24,8 @@ _HEADERS = {
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 MINUTE = 60.0
+#: After so many seconds the provider is asked again, whatever it said.
+_LONGEST_WAIT = 600.0
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,11 @@ class RateLimiter:
         for name, families in _HEADERS.items():
             for remaining, reset in families:
                 try:
-                    left, seconds = float(headers[remaining]), seconds_until(headers[reset])
+                    left = float(headers[remaining])
+                    seconds = seconds_until(headers[reset], now=server_time(headers))
                 except (KeyError, ValueError):
                     continue
-                self._told[name] = (left, now + seconds)
+                self._told[name] = (left, now + min(seconds, _LONGEST_WAIT))
 
 
 class _Bucket:

@@ -63,6 +63,18 @@ def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> floa
             return max(0.0, float(value))
         except ValueError:
             moment = email.utils.parsedate_to_datetime(value).timestamp()
-            return max(0.0, moment - (time.time() if now is None else now))
+            return max(0.0, moment - (server_time(headers) if now is None else now))
     except (ValueError, TypeError):
         return None
+
+
+def server_time(headers: Mapping[str, str]) -> float:
+    """What time it is for the server, whose dates are to be read by its own clock; else this machine's time.
+
+    >>> server_time({"date": "Sun, 15 Nov 2026 12:00:00 GMT"})
+    1794744000.0
+    """
+    try:
+        return email.utils.parsedate_to_datetime(headers["date"]).timestamp()
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return time.time()
