@@ -118,9 +118,8 @@ def test_a_date_of_the_server_is_read_by_its_own_clock(
     assert retry_after(said) == pytest.approx(20.0)
     limiter = RateLimiter(clock=Clock())
     prefix = "anthropic-ratelimit-requests"
-    limiter.hear(
-        {f"{prefix}-remaining": "0", f"{prefix}-reset": "2026-11-15T12:00:30Z", "date": said["date"]}
-    )
+    reset = {f"{prefix}-remaining": "0", f"{prefix}-reset": "2026-11-15T12:00:30Z"}
+    limiter.hear(reset | {"date": said["date"]})
     assert limiter.wait(1) == pytest.approx(30.0)
 
 

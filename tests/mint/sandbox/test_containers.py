@@ -113,6 +113,15 @@ def test_verdicts_are_earned_in_a_container_too(container_pool: SandboxPool) -> 
     assert not run_unit_tests(container_pool, "def f(n): return n", "assert f(1) == 2").passed
 
 
+def test_long_messages_arrive_whole(container_pool: SandboxPool) -> None:
+    with container_pool.episode({"size": len, "text": lambda n: "y" * n}) as episode:
+        for _ in range(3):
+            assert (
+                episode.run_cell("print(size('x' * 1_500_000), len(text(1_500_000)))").text
+                == "1500000 1500000\n"
+            )
+
+
 def test_no_container_is_left_behind(container_pool: SandboxPool) -> None:
     with (
         open_sandbox(container_pool.backend, preload=(), shell="plain", limits=LIMITS, warm=1) as pool,

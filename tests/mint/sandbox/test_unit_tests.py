@@ -9,15 +9,34 @@ from histobench.mint.sandbox import SandboxPool, run_unit_tests
 GOOD = "def add(a, b):\n    return a + b"
 WRONG = "def add(a, b):\n    return a - b"
 TESTS = "assert add(1, 2) == 3\nassert add(2, 2) == 4"
+# The same for the process of the tests: the host reads comparisons with constants by itself.
+EXECUTED_TESTS = "three = 3\nassert add(1, 2) == three\nassert add(2, 2) == three + 1"
 
 
-def test_a_right_program_passes(bare_pool: SandboxPool) -> None:
-    assert run_unit_tests(bare_pool, GOOD, TESTS).passed
+@pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
+def test_a_right_program_passes(bare_pool: SandboxPool, tests: str) -> None:
+    assert run_unit_tests(bare_pool, GOOD, tests).passed
 
 
-def test_a_wrong_program_fails_with_the_reason(bare_pool: SandboxPool) -> None:
-    verdict = run_unit_tests(bare_pool, WRONG, TESTS)
-    assert (verdict.passed, verdict.reason) == (False, "AssertionError: ")
+@pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (WRONG, "AssertionError: "),
+        ("def add(a, b): raise ValueError('no')", "ValueError: no"),
+        ("def add(a): return a", "TypeError: "),
+        ("", "NameError: name 'add' is not defined"),
+        ("add = 5", "TypeError: "),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("(", "SyntaxError: "),
+    ],
+)
+def test_a_wrong_program_fails_with_the_reason(
+    bare_pool: SandboxPool, program: str, reason: str, tests: str
+) -> None:
+    verdict = run_unit_tests(bare_pool, program, tests)
+    assert not verdict.passed
+    assert verdict.reason.startswith(reason)
 
 
 def test_the_program_runs_with_empty_globals(bare_pool: SandboxPool) -> None:
@@ -128,9 +147,10 @@ CHEATS = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
 @pytest.mark.parametrize("how", CHEATS)
-def test_a_cheat_does_not_pass(bare_pool: SandboxPool, how: str) -> None:
-    assert not run_unit_tests(bare_pool, f"{WRONG}\n{CHEATS[how]}", TESTS, timeout=2).passed
+def test_a_cheat_does_not_pass(bare_pool: SandboxPool, how: str, tests: str) -> None:
+    assert not run_unit_tests(bare_pool, f"{WRONG}\n{CHEATS[how]}", tests, timeout=2).passed
 
 
 # Each has the wrong answer and something of its own that the test would use if it could.
@@ -150,6 +170,10 @@ def test_a_cheat_does_not_pass(bare_pool: SandboxPool, how: str) -> None:
         ("def f(x): return 0\nimport math\nmath.isclose = lambda *a: True", "assert math.isclose(f(1), 2)"),
         ("def f(x): x.clear(); return x", "assert f([3, 1]) == sorted([3, 1])"),
         ("def check(f): pass\ndef f(x): return 0", "def check(f):\n    assert f(1) == 2\ncheck(f)"),
+        ("def f(x): raise StopIteration", "assert all(map(f, [1, 2]))"),
+        ("def f(x): raise StopIteration", "assert [y for y in map(f, [1, 2]) if y != 2] == []"),
+        ("import random as math\ndef f(x): return 0", "assert math.isclose(f(1), 2)"),
+        ("import numpy.ma as np\ndef f(x): return 0", "assert np.allclose(f(1), 2)"),
     ],
 )
 def test_what_a_program_brings_along_decides_nothing(
@@ -181,8 +205,9 @@ HONEST = {
 @pytest.mark.parametrize("what", HONEST)
 def test_an_honest_answer_keeps_its_value_and_its_type(bare_pool: SandboxPool, what: str) -> None:
     program, value = HONEST[what]
-    assert run_unit_tests(bare_pool, program, f"assert f() == {value}").passed
-    assert not run_unit_tests(bare_pool, program, f"assert f() == [{value}, 1]").passed
+    for tests in ("assert f() == {}", "right = {}\nassert f() == right"):
+        assert run_unit_tests(bare_pool, program, tests.format(value)).passed
+        assert not run_unit_tests(bare_pool, program, tests.format(f"[{value}, 1]")).passed
 
 
 @pytest.mark.parametrize(
@@ -239,9 +264,10 @@ def look(wanted, beside): return seen(wanted)
 
 def test_an_object_in_the_place_of_a_value_is_flagged(bare_pool: SandboxPool) -> None:
     program = f"{ALWAYS_EQUAL}\ndef add(a, b): return Anything()"
-    verdict = run_unit_tests(bare_pool, program, TESTS)
-    assert (verdict.passed, verdict.unearned) == (False, True)
-    assert not run_unit_tests(bare_pool, WRONG, TESTS).unearned
+    for tests in (TESTS, EXECUTED_TESTS):
+        verdict = run_unit_tests(bare_pool, program, tests)
+        assert (verdict.passed, verdict.unearned) == (False, True)
+        assert not run_unit_tests(bare_pool, WRONG, tests).unearned
 
 
 def test_a_program_too_long_to_be_sent_fails(bare_pool: SandboxPool) -> None:

@@ -15,6 +15,10 @@ from .mailbox import EpisodeChannel
 from .syscalls import PR_SET_DUMPABLE, prctl
 
 
+_PIECE = 1 << 15
+_PAUSE_MS = 20
+
+
 class TwoPipes:
     """Two descriptors that behave like one socket."""
 
@@ -30,10 +34,15 @@ class TwoPipes:
         return os.read(self._reader, size)
 
     def sendall(self, data: bytes) -> None:
-        """Write all of `data`."""
+        """Write all of `data`; gVisor may refuse for a moment where Linux would wait."""
+        poller = select.poll()
+        poller.register(self._writer, select.POLLOUT)
         view = memoryview(data)
         while view:
-            view = view[os.write(self._writer, view) :]
+            try:
+                view = view[os.write(self._writer, view[:_PIECE]) :]
+            except BlockingIOError:
+                poller.poll(_PAUSE_MS)
 
     def close(self) -> None:
         """Close both."""
@@ -92,7 +101,7 @@ def _guard(worker: int, reader: int) -> None:
     poller.register(waker, select.POLLIN)
     while True:
         ready = dict(poller.poll(1000))
-        if reader in ready:
+        if ready.get(reader, 0) & select.POLLHUP:
             os._exit(0)
         if waker in ready:
             os.read(waker, 4096)
