@@ -14,7 +14,6 @@ from .frames import BrokenFrameError
 from .mailbox import EpisodeChannel
 from .syscalls import PR_SET_DUMPABLE, prctl
 
-
 _PIECE = 1 << 15
 _PAUSE_MS = 20
 
