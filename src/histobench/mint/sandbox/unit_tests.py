@@ -344,7 +344,7 @@ def _argument(node: ast.expr) -> Any:
 _MAPPINGS = ("dict", "Counter", "OrderedDict")
 _SETS = ("set", "frozenset", "keys", "items")
 _ROUNDED = {"f2": "<e", "f4": "<f", "c8": "<f"}
-_LARGEST_EXPONENT = 5000
+_LARGEST_EXPONENT = 400  # constants are floats, or integers that somebody wrote down
 _unequal = itertools.count()
 
 
@@ -418,12 +418,13 @@ def _number_key(number: Any) -> str:
         if number.imag:
             return f"complex({_number_key(number.real)},{_number_key(number.imag)})"
         number = number.real
-    if number != number:
+    if isinstance(number, decimal.Decimal):
+        # Also a signaling NaN, which must not be compared, and numbers that only a Decimal can have.
+        if number.is_nan() or (number.is_finite() and number and abs(number.adjusted()) > _LARGEST_EXPONENT):
+            return f"unequal{next(_unequal)}"
+    elif number != number:
         return f"unequal{next(_unequal)}"
-    if isinstance(number, decimal.Decimal) and number.is_finite():
-        if abs(number.adjusted()) > _LARGEST_EXPONENT and number:
-            return f"decimal({number.normalize(decimal.Context(prec=decimal.MAX_PREC))})"
-    elif number in (float("inf"), float("-inf")):
+    if number in (float("inf"), float("-inf")):
         return f"{float(number)}"
     numerator, denominator = number.as_integer_ratio()
     return f"{numerator:x}/{denominator:x}"

@@ -278,6 +278,8 @@ def _is_hashable(data: Any) -> bool:
         return all(_is_hashable(item) for item in data["v"])
     if data["t"] == "numpy":
         return data["v"][1] is None
+    if data["t"] == "Decimal":
+        return "s" not in data["v"][0]  # a signaling NaN has no hash
     return data["t"] in ("object", "int", "bytes", "range", *_MADE_OF_ARGUMENTS) and data["t"] != "slice"
 
 
