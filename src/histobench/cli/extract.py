@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_values import positive, seed
 from histobench.cli.source_flags import add_source_flags, source_from
+from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
 
 
@@ -88,6 +90,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute everything anew; neither use cached features nor keep any",
     )
     parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="use the other encoders when some are unknown or have no weights (default: begin nothing)",
+    )
+    parser.add_argument(
         "--save_dir", default="./ROI_Features", help="where feature files go (./ROI_Features)"
     )
 
@@ -96,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the dataset, build the encoders, extract, print the files."""
     from histobench.cli.extraction_display import display, print_extractions
     from histobench.roi.data.split import check_learnt
+    from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.features.extract import extract
     from histobench.roi.features.settings import EncoderRecipe
 
@@ -105,6 +113,9 @@ def run(args: argparse.Namespace) -> int:
         EncoderRecipe(name, args.resize_size, args.weights, args.allow_revision)
         for name in _names(args.model_name)
     ]
+    reasons = {recipe.name: recipe.unresolved() for recipe in recipes}
+    require_encoders(reasons, keep_going=args.keep_going)
+    recipes = [recipe for recipe in recipes if not reasons[recipe.name]]
     extractions = extract(
         dataset,
         recipes,
@@ -120,7 +131,10 @@ def run(args: argparse.Namespace) -> int:
         progress=display(),
     )
     print_extractions(extractions)
-    return 0
+    for name, why in reasons.items():
+        if why:
+            say(f"FAILED: {name}: {why}")
+    return USER_ERROR if any(reasons.values()) else 0
 
 
 def _names(text: str) -> list[str]:

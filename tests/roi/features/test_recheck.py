@@ -330,7 +330,8 @@ def write_scale(folder: Path, value: str) -> None:
         (PATH, "scale = runpy.run_module('else' + 'where_scale')['SCALE']"),
         (
             "pass",
-            "g = {}; exec(Path(os.environ['OTHER'], 'elsewhere_scale.py').read_text(), g); scale = g['SCALE']",
+            "g = {}\n        exec(Path(os.environ['OTHER'], 'elsewhere_scale.py').read_text(), g)\n"
+            "        scale = g['SCALE']",
         ),
     ],
 )

@@ -221,7 +221,7 @@ def _watch_environment() -> None:
     kind = _WatchedEnvironment if watched else _PLAIN_ENVIRONMENT
     for environment in (os.environ, getattr(os, "environb", os.environ)):
         if type(environment) in (_PLAIN_ENVIRONMENT, _WatchedEnvironment):
-            environment.__class__ = kind  # type: ignore[assignment]
+            environment.__class__ = kind
     if importlib.import_module in (_plain_import, _import_module):
         importlib.import_module = _import_module if watched else _plain_import
 

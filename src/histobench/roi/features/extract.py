@@ -18,7 +18,7 @@ import torch
 from histobench.core.atomic import check_writable
 from histobench.core.claim import exclusive
 from histobench.core.device import resolve_device
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, InterruptedWorkError
 from histobench.core.local_folder import local_dir
 from histobench.core.plain_name import check_plain_name
 from histobench.core.progress import Progress, Silent
@@ -28,7 +28,7 @@ from histobench.roi.data.problem import listing
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.own_name import check_labels
-from histobench.roi.encoders.registry import check_distinct_weights
+from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import Inventory, take_inventory
@@ -105,8 +105,10 @@ def extract(
     if len(settings.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
         raise HistobenchError("several devices need encoders by name: give an EncoderRecipe")
     _check_writable(Path(save_dir))
-    check_labels(item.name or type(item).__name__ for item in given if isinstance(item, EncoderRecipe))
-    _check_weights([item for item in given if isinstance(item, EncoderRecipe)])
+    recipes = [item for item in given if isinstance(item, EncoderRecipe)]
+    require_encoders({item.name: item.unresolved() for item in recipes})
+    check_labels(item.name for item in recipes)
+    _check_weights(recipes)
     return _Run(dataset, given, Path(save_dir), settings, progress or Silent(), hashed).result()
 
 
@@ -349,6 +351,8 @@ class _Run:
             )
             for process in others:
                 bad |= process.wait()
+        except KeyboardInterrupt as error:
+            raise InterruptedWorkError(self._kept(active, inventory)) from error
         finally:
             stage.close()
             for process in others:
@@ -361,6 +365,20 @@ class _Run:
         for track, forward in zip(active, stage.forwards, strict=True):
             self.seconds[track.cache.fingerprint] = forward.seconds
         return bad
+
+    def _kept(self, tracks: Sequence[Track], inventory: Inventory) -> str:
+        """What is in the cache when the run is interrupted."""
+        if self.settings.no_cache:
+            return "nothing is kept without the cache"
+        told = []
+        for track in tracks:
+            track.cache.refresh()
+            keys = self._keys(inventory)
+            kept = len(keys) - len(self._missing(track.cache, inventory))
+            told.append(
+                f"{kept} of {len(keys)} images of {self.dataset.name} x {track.encoder.name} are kept"
+            )
+        return "; ".join(told)
 
     def _copied(
         self, copies: LocalCopies, units: Sequence[Unit], inventory: Inventory

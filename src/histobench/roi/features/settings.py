@@ -80,6 +80,18 @@ class EncoderRecipe:
     #: Take what the hub's cache has, where that is another revision than the pinned one.
     allow_revision: bool = False
 
+    def unresolved(self, *, download: bool = True) -> str:
+        """Why the encoder cannot be made: its name, file, packages, weights; empty if nothing is missing."""
+        from histobench.roi.encoders.registry import why_unresolved
+
+        return why_unresolved(
+            self.name,
+            resize_size=self.resize_size,
+            weights=self.weights,
+            allow_revision=self.allow_revision,
+            download=download,
+        )
+
     def build(self) -> BasePatchEncoder:
         """The encoder itself."""
         from histobench.roi.encoders.registry import create_encoder
