@@ -14,6 +14,10 @@ class HistobenchError(Exception):
     """
 
 
+class DiskFullError(HistobenchError):
+    """There is no room to write: whatever else is tried now fails as well."""
+
+
 class InterruptedWorkError(KeyboardInterrupt):
     """The user (or the system) has stopped the work; the text says what is kept."""
 

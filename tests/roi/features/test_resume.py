@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from histobench.core.errors import HistobenchError, InterruptedWorkError
+from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError
 from histobench.core.progress import Silent
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.registry import create_encoder
@@ -27,6 +27,9 @@ from histobench.roi.features.cache import rows
 from histobench.roi.features.cache.rows import read_keys, shard_files
 from histobench.roi.features.extract import extract
 from histobench.roi.features.inference import loop
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.work import extraction
+from histobench.roi.work.unit import Unit
 
 Make = Callable[..., RoiDataset]
 SCRIPT = Path(__file__).with_name("extraction_to_be_killed.py")
@@ -307,3 +310,26 @@ def test_exact_features_are_not_taken_from_fast_ones(
         dataset, tiny, tmp_path / "out", device="cpu", num_workers=0, precision="fp32", compile="off"
     )
     assert [item.computed for item in exact] == [5, 2]
+
+
+def test_a_full_disk_is_noticed_before_the_next_shard_and_no_encoder_is_tried_again(
+    make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> Path:
+        raise DiskFullError("cannot write shard: the disk is full; free some space and run again")
+
+    class Counts(Silent):
+        done = 0
+
+        def advance(self, count: int) -> None:
+            time.sleep(0.02)  # the disk answers in this time
+            self.done += count
+
+    monkeypatch.setattr(rows, "write_shard", full)
+    dataset, counts = make_dataset(80, 16), Counts()
+    recipes = [EncoderRecipe(f"{encoder_file}:{name}") for name in ("Tiny", "Wide")]
+    settings = {"device": "cpu", "batch_size": 2, "num_workers": 0}
+    unit = Unit("prepare", "tiles", "", {"save_dir": str(tmp_path / "out"), "settings": settings})
+    with pytest.raises(DiskFullError):
+        extraction._extract_whole(None, unit, dataset, recipes, counts, None)  # type: ignore[arg-type]
+    assert 16 <= counts.done < 32  # a shard, and what was under way

@@ -102,6 +102,7 @@ def compute(
     batches = loader.batches(_requests(units, refs, loader.layout.batch))
     try:
         for batch in batches:
+            writer.check()  # a full disk is known at once, and not after another shard
             work: _Work = batch.request.tag
             begun[id(work)] = work
             if work.decode_only is None:
