@@ -131,3 +131,16 @@ def test_a_database_goes_to_this_machines_own_disk(tmp_path: Path, monkeypatch: 
     assert tmp_path not in local_dir().parents
     monkeypatch.setenv("HISTOBENCH_LOCAL", str(tmp_path / "own"))
     assert local_dir() == tmp_path / "own"
+
+
+def test_a_claim_from_the_future_of_a_lost_machine_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "unit.json"
+    lost = {"host": "elsewhere", "boot": "", "pids": "", "pid": 1, "started": "", "id": "x"}
+    path.write_text(json.dumps(lost))
+    assert holder_of(path) is not None
+    then = time.time() + 3600  # the clock has been set back by an hour since
+    os.utime(path, (then, then))
+    assert holder_of(path) is None
+    claim = try_claim(path)
+    assert claim is not None
+    claim.release()

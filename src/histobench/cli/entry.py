@@ -30,12 +30,16 @@ _terminated: list[int] = []
 
 def run_verb(module: ModuleType, argv: Sequence[str], *, prog: str) -> int:
     """Parse `argv` with the verb's arguments, run it, and turn failures into a line and an exit code."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    module.add_arguments(parser)
-    _accept_debug(parser, default=False)
-    return printing(lambda: _run(module, parser, argv, prog=prog))
+
+    def command() -> int:
+        parser = argparse.ArgumentParser(
+            prog=prog, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(parser)
+        _accept_debug(parser, default=False)
+        return _run(module, parser, argv, prog=prog)
+
+    return printing(command)
 
 
 def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
@@ -67,6 +71,9 @@ def printing(command: Callable[[], int]) -> int:
         code = command()
         sys.stdout.flush()  # here and not at exit, where a reader that has gone would be an error
         return code
+    except KeyboardInterrupt:  # before the command has begun, or after its end
+        say("interrupted", error=True)
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; keep the interpreter from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
