@@ -43,7 +43,7 @@ test-fast: $(STAMP)
 
 # The documentation as a site, without network; a broken link fails.
 docs: $(STAMP)
-	@$(BIN)/mkdocs build --strict --quiet --site-dir site
+	@$(BIN)/mkdocs build --strict --site-dir site
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from histobench.cli.extraction_display import Lines
 from histobench.cli.main import main
 from histobench.roi.features.feature_file import load
 
@@ -198,3 +199,17 @@ def test_a_class_that_is_only_in_the_test_set_is_an_error_before_anything_is_com
     (tmp_path / "t.csv").write_text("image_path,label,split\nb.png,0,test\nc.png,1,test\n")
     assert main([*order, "--save_dir", str(tmp_path / "out")]) == 2  # of a test set alone nothing is learnt
     assert "no training images" not in capsys.readouterr().err
+
+
+def test_the_time_left_does_not_count_the_first_batch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("histobench.cli.extraction_display.time.perf_counter", lambda: clock[0])
+    lines = Lines()
+    lines.begin("tiles x own", 8 * 128)
+    for seconds in (100.0, 2.0, 2.0, 2.0, 2.0, 2.0):  # the first batch starts workers and compiles
+        clock[0] += seconds
+        lines.advance(8)
+    told = [line for line in capsys.readouterr().err.splitlines() if line.endswith("s left")]
+    assert told[0] == "tiles x own: 16/1024 images, 4.0 images/s, 252 s left"

@@ -40,13 +40,15 @@ def run(
     *,
     tasks: str | Sequence[str] | None = None,
     results: str | Path = "results",
+    keep_going: bool = False,
     **settings: Any,
 ) -> Benchmark:
     """Datasets x encoders x tasks, from images to ranked tables; what was done before is not done again.
 
     The same files as `histobench run` writes. A DataFrame is read as by `load_dataset`, which also splits,
-    groups and names. `settings` are those of a plan file: `presets`, `seed`, `size`, `device`, `weights`,
-    `precision`, `n_shot`, `n_iter`, `n_neighbors`, `n_bootstrap`, ...
+    groups and names. An encoder that is unknown or has no weights is an error before any work; with
+    `keep_going` the others are run. `settings` are those of a plan file: `presets`, `seed`, `size`, `device`,
+    `weights`, `precision`, `n_shot`, `n_iter`, `n_neighbors`, `n_bootstrap`, ...
     """
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.plan.benchmark import run_benchmark
@@ -71,7 +73,7 @@ def run(
         for table in tables:
             told.enter_context(table.told_in_rows("data"))
         plan = _plan(values)
-        done = run_benchmark(plan, display=Display(progress=ProgressBar()))
+        done = run_benchmark(plan, display=Display(progress=ProgressBar()), keep_going=keep_going)
         left_out: dict[str, str] = {}
         for missing in (*done.outcome.failures, *done.outcome.skipped):
             reason = missing.reason

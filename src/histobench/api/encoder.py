@@ -164,6 +164,8 @@ def _facts(spec: EncoderSpec) -> tuple[str, str, str, str]:
 def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) -> Encoders:
     """The encoders of the zoo; with (or without) a text tower, openly downloadable (or gated).
 
+    Examples
+    --------
     >>> list_encoders(zero_shot=True, open=True)[:1][0].name
     'keep'
     """

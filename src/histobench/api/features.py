@@ -241,6 +241,8 @@ def evaluate(
     results : a folder for the result files of `histobench run`
     options : the knobs of the tasks, such as `n_neighbors`, `n_iter`, or a list of `n_shot`
 
+    Examples
+    --------
     >>> import numpy as np
     >>> draw = np.random.default_rng(0)
     >>> y = np.arange(60) % 2

@@ -6,7 +6,10 @@ import argparse
 import io
 import logging
 import os
+import shlex
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -20,16 +23,23 @@ from histobench.core.terminal_text import shown
 USER_ERROR = 2
 DEFECT = 1
 INTERRUPTED = 130
+TERMINATED = 143
+#: Whether the system has asked this process to end.
+_terminated: list[int] = []
 
 
 def run_verb(module: ModuleType, argv: Sequence[str], *, prog: str) -> int:
     """Parse `argv` with the verb's arguments, run it, and turn failures into a line and an exit code."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    module.add_arguments(parser)
-    _accept_debug(parser, default=False)
-    return printing(lambda: _run(module, parser, argv, prog=prog))
+
+    def command() -> int:
+        parser = argparse.ArgumentParser(
+            prog=prog, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(parser)
+        _accept_debug(parser, default=False)
+        return _run(module, parser, argv, prog=prog)
+
+    return printing(command)
 
 
 def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
@@ -61,10 +71,35 @@ def printing(command: Callable[[], int]) -> int:
         code = command()
         sys.stdout.flush()  # here and not at exit, where a reader that has gone would be an error
         return code
+    except KeyboardInterrupt:  # before the command has begun, or after its end
+        say("interrupted", error=True)
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; keep the interpreter from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _stop_on_request() -> None:
+    """Let a request to end (SIGTERM) do what Ctrl-C does, unless the command has its own way."""
+    _terminated.clear()
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _on_request):
+        return
+    signal.signal(signal.SIGTERM, _on_request)
+    _owner.append(os.getpid())
+
+
+_owner: list[int] = []
+
+
+def _on_request(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second request ends the process at once
+    if os.getpid() != _owner[-1]:  # a child without a program of its own: it ends as it would have
+        os.kill(os.getpid(), number)
+    _terminated.append(number)
+    raise KeyboardInterrupt
 
 
 def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str], *, prog: str) -> int:
@@ -79,6 +114,7 @@ def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.addLevelName(logging.WARNING, "warning")
     logging.getLogger("huggingface_hub").propagate = False  # it prints its warnings itself
+    _stop_on_request()
     try:
         return int(module.run(args) or 0)
     except HistobenchError as error:
@@ -86,9 +122,12 @@ def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str
             say(redact(traceback.format_exc()), error=True)
         say(f"{prog}: error: {redact(in_flags(str(error)))}", error=True)
         return USER_ERROR
-    except KeyboardInterrupt:
-        say(f"{prog}: interrupted; what was finished is kept", error=True)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        kept = str(error) or "what was finished is kept"
+        start = ["python"] if prog.endswith(".py") else []
+        command = shlex.join([*start, *prog.split(), *argv])
+        say(f"{prog}: interrupted; {kept}\nContinue with: {redact(command)}", error=True)
+        return TERMINATED if _terminated else INTERRUPTED
     except BrokenPipeError:
         raise
     except Exception as error:

@@ -11,9 +11,12 @@ Examples:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
+from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_values import positive, seed
 from histobench.cli.source_flags import add_source_flags, source_from
+from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
 
 
@@ -56,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     inference = parser.add_argument_group("inference")
     inference.add_argument(
-        "--batch_size", type=_batch_size, default=256, help="images per step, or auto (default: 256)"
+        "--batch_size", type=_number_or_auto(1), default=256, help="images per step, or auto (default: 256)"
     )
     inference.add_argument(
         "--num_workers", type=int, default=8, help="loading workers, at most one per core (default: 8)"
@@ -75,14 +78,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     inference.add_argument(
         "--recheck",
-        type=int,
-        default=8,
-        help="cached images computed again and compared before the others are used (default: 8)",
+        type=_number_or_auto(0),
+        default="auto",
+        metavar="N|auto",
+        help="cached images, drawn at random, that are computed again and compared (default: auto: 8; of "
+        "your own encoder up to 300, a 95%% chance to find a change of 1%% of them)",
     )
     inference.add_argument(
         "--no-cache",
         action="store_true",
         help="compute everything anew; neither use cached features nor keep any",
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="use the other encoders when some are unknown or have no weights (default: begin nothing)",
     )
     parser.add_argument(
         "--save_dir", default="./ROI_Features", help="where feature files go (./ROI_Features)"
@@ -93,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the dataset, build the encoders, extract, print the files."""
     from histobench.cli.extraction_display import display, print_extractions
     from histobench.roi.data.split import check_learnt
+    from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.features.extract import extract
     from histobench.roi.features.settings import EncoderRecipe
 
@@ -102,6 +113,9 @@ def run(args: argparse.Namespace) -> int:
         EncoderRecipe(name, args.resize_size, args.weights, args.allow_revision)
         for name in _names(args.model_name)
     ]
+    reasons = {recipe.name: recipe.unresolved() for recipe in recipes}
+    require_encoders(reasons, keep_going=args.keep_going)
+    recipes = [recipe for recipe in recipes if not reasons[recipe.name]]
     extractions = extract(
         dataset,
         recipes,
@@ -117,7 +131,10 @@ def run(args: argparse.Namespace) -> int:
         progress=display(),
     )
     print_extractions(extractions)
-    return 0
+    for name, why in reasons.items():
+        if why:
+            say(f"FAILED: {name}: {why}")
+    return USER_ERROR if any(reasons.values()) else 0
 
 
 def _names(text: str) -> list[str]:
@@ -127,5 +144,14 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _batch_size(text: str) -> int | str:
-    return text if text == "auto" else positive(text)
+def _number_or_auto(least: int) -> Callable[[str], int | str]:
+    def read(text: str) -> int | str:
+        if text == "auto":
+            return text
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"expected auto or a whole number of at least {least}, found {text!r}"
+            )
+        return int(text)
+
+    return read

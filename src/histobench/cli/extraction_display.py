@@ -69,15 +69,18 @@ class Lines:
         """Say what is to be done."""
         self._what, self._total, self._done = what, total, 0
         self._began = self._last = time.perf_counter()
+        self._first: tuple[float, int] | None = None
         self.say(f"{what}: {total} images")
 
     def advance(self, count: int) -> None:
         """Say how far it is, if that was long ago."""
         self._done += count
         now = time.perf_counter()
-        if now - self._last >= EVERY:
+        # The first batch also starts workers, compiles and warms up: it says nothing about the others.
+        began, before = self._first = self._first or (now, self._done)
+        if now - self._last >= EVERY and self._done > before:
             self._last = now
-            rate = self._done / (now - self._began)
+            rate = (self._done - before) / (now - began)
             left = (self._total - self._done) / rate
             self.say(
                 f"{self._what}: {self._done}/{self._total} images, {rate:.1f} images/s, {left:.0f} s left"

@@ -50,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb not in VERBS:
         say(f"histobench: error: unknown verb {verb!r}; {did_you_mean(verb, VERBS)}", error=True)
         return 2
-    return run_verb(importlib.import_module(VERBS[verb][0]), rest, prog=f"histobench {verb}")
+    return printing(
+        lambda: run_verb(importlib.import_module(VERBS[verb][0]), rest, prog=f"histobench {verb}")
+    )
 
 
 def _say(text: str) -> int:

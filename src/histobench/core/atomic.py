@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import DiskFullError, HistobenchError
 
 
 @contextmanager
@@ -131,5 +131,5 @@ def _umask() -> int:
 
 def _write_error(target: Path, error: OSError) -> HistobenchError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HistobenchError(f"cannot write {target}: the disk is full; free some space and run again")
+        return DiskFullError(f"cannot write {target}: the disk is full; free some space and run again")
     return HistobenchError(f"cannot write {target}: {error.strerror or error}")

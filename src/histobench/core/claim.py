@@ -76,7 +76,8 @@ def holder_of(path: Path) -> dict[str, Any] | None:
         age = _now(path.parent) - path.stat().st_mtime
     except OSError:
         return None
-    return {**holder, "age": age} if age < STALE else None
+    # A time in the future: the clock was set back, and a holder that lives would have renewed it since.
+    return {**holder, "age": age} if abs(age) < STALE else None
 
 
 @contextmanager

@@ -14,6 +14,14 @@ class HistobenchError(Exception):
     """
 
 
+class DiskFullError(HistobenchError):
+    """There is no room to write: whatever else is tried now fails as well."""
+
+
+class InterruptedWorkError(KeyboardInterrupt):
+    """The user (or the system) has stopped the work; the text says what is kept."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The tail of an error message: the nearest known names, or all of them when few.
 

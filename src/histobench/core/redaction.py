@@ -1,4 +1,9 @@
-"""Keys and passwords are hidden here, and nowhere else, before a text is shown or kept."""
+"""Keys and passwords are hidden here, and nowhere else, before a text is shown or kept.
+
+What is promised: a key of this process is hidden where it is written as it is or as URLs, JSON, HTML, headers
+and base64 write it, and so is whatever else looks like a key. A server that disguises the key it was sent
+(reversed, in pieces, encrypted) is not seen through; it has the key already.
+"""
 
 from __future__ import annotations
 

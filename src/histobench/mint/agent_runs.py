@@ -119,9 +119,9 @@ def run(agent: str = "local:", tasks: str | Iterable[str] = "quickstart", **opti
     ----------
     agent : who plays: openai:MODEL, openai:MODEL@http://localhost:8000/v1, anthropic:MODEL, local:, ...
     tasks : datasets or families, such as "reasoning" or ["gsm8k", "math"]
-    k : most actions of an episode: a number, several, or a text such as "1..5" (default 5)
-    options : whatever `histobench mint run` has as a flag, with underscores: limit, repeat, calls,
-        feedback, output, data, concurrency, max_cost, temperature, ...
+    options : whatever `histobench mint run` has as a flag, with underscores: k (most actions of an episode: a
+        number, several, or a text such as "1..5"; default 5), limit, repeat, calls, feedback, output, data,
+        concurrency, max_cost, temperature, ...
     """
     values = {**options, "agent": text(agent, "agent"), "tasks": ",".join(texts(tasks, "tasks"))}
     if "k" in values:

@@ -14,7 +14,7 @@ from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.load import load_dataset
 
 
-def tile(folder: Path, name: str, seed: int, size: tuple[int, int] = (12, 10)) -> str:
+def tile(folder: Path, name: str, seed: int, size: tuple[int, int] = (36, 34)) -> str:
     """Write an image that depends on the seed alone, whatever the format."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     Image.fromarray(pixels).save(folder / name)
@@ -37,7 +37,7 @@ def clean_rows(folder: Path) -> list[str]:
 def test_a_clean_dataset_has_no_findings(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, clean_rows(tmp_path))
     assert findings.found == ()
-    assert findings.sizes == {(12, 10): 6}
+    assert findings.sizes == {(36, 34): 6}
     assert repr(findings) == "0 errors and 0 warnings in 6 images that can be read"
 
 
@@ -202,3 +202,14 @@ def test_skipping_bad_images_judges_what_is_left(tmp_path: Path) -> None:
     found = check_dataset(load_dataset(table), on_bad_image="skip")
     assert [(f.level, f.kind) for f in found.found] == [("warning", "missing file"), ("error", "empty class")]
     assert len(found.bad_images) == 1
+
+
+@pytest.mark.parametrize("size", [(8, 8), (31, 200), (12_000, 9_000)])
+def test_an_image_that_is_too_small_or_too_large_for_a_tile_is_told(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    rows = clean_rows(tmp_path)
+    Image.new("RGB", size).save(tmp_path / "odd.png")
+    (found,) = findings_of(tmp_path, [*rows, "odd.png,A,train,p0"]).of("unusual image")
+    assert found.level == "warning"
+    assert f"odd.png is {size[0]} x {size[1]} pixels" in found.message

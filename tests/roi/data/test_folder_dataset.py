@@ -161,3 +161,11 @@ def test_the_real_class_folders_are_read(shared_dir: Path) -> None:
     regex = r"^(?P<group>\w+)/"
     by_folder = load_dataset(shared_dir / "data/lunghist700", split="0.7/0.3", group_regex=regex)
     assert by_folder.has_groups
+
+
+def test_a_wrong_expression_for_groups_is_one_problem(tmp_path: Path) -> None:
+    tiles(tmp_path)
+    with pytest.raises(HistobenchError) as caught:
+        load_dataset(tmp_path, split="0.5/0.5", group_regex=r"slide(\d+)")
+    assert str(caught.value).count("\n") == 0
+    assert "finds no group in 'ADI/p0_0.png' (and 39 more like it)" in str(caught.value)

@@ -68,7 +68,7 @@ def test_sites_are_read_from_paths_of_tables_folders_and_shards(tmp_path: Path) 
     tiles = tmp_path / "tiles"
     assert columns(load_dataset(tiles, site_regex=regex), "test") == [{"hospital": "B", "lot": "8"}]
     assert columns(load_dataset(tiles, site_regex=r"([A-Z])_\d")) == [{"site": "A"}]
-    with pytest.raises(HistobenchError, match="finds no site in 'train/X/A_7-1"):
+    with pytest.raises(HistobenchError, match="finds no site in 'test/X/B_8-1"):
         load_dataset(tiles, site_regex="scanner")
     with pytest.raises(HistobenchError, match="no columns; use `site_regex`"):
         load_dataset(tiles, site_columns=("lot",))

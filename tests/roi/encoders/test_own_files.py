@@ -139,8 +139,8 @@ def test_arrays_outside_the_state_dict_are_weights(tmp_path: Path, monkeypatch: 
 
 
 def test_files_of_the_machine_and_of_the_caller_are_no_part_of_an_encoder(tmp_path: Path) -> None:
-    opens = f"[open(name, 'rb').close() for name in ('/etc/hostname', {__file__[:-2]!r} + 'py')]"
-    name = write(tmp_path / "a", imports="import json, wave", init=opens)
+    quotes = f"import linecache; linecache.getline({__file__[:-2]!r} + 'py', 1)"
+    name = write(tmp_path / "a", imports="import json, wave", init=f"open('/etc/hostname').close(); {quotes}")
     assert identity(name)["files"] == {}
 
 

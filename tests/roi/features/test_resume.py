@@ -5,9 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import re
 import runpy
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -15,13 +19,17 @@ from pathlib import Path
 
 import pytest
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError
+from histobench.core.progress import Silent
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.cache import rows
 from histobench.roi.features.cache.rows import read_keys, shard_files
 from histobench.roi.features.extract import extract
 from histobench.roi.features.inference import loop
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.work import extraction
+from histobench.roi.work.unit import Unit
 
 Make = Callable[..., RoiDataset]
 SCRIPT = Path(__file__).with_name("extraction_to_be_killed.py")
@@ -101,6 +109,107 @@ def test_killed_at_random_points_the_files_are_the_same_bit_for_bit(
     assert kills, "the run was over before it could be killed"
     work(cache, tmp_path / "killed", dataset, encoders)
     assert {path.name: path.read_bytes() for path in (tmp_path / "killed").glob("*.pt")} == expected
+
+
+class StopsAt(Silent):
+    """Ctrl-C after so many images."""
+
+    def __init__(self, images: int) -> None:
+        self.left = images
+
+    def advance(self, count: int) -> None:
+        self.left -= count
+        if self.left <= 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("names", [("Tiny",), ("Tiny", "Wide")], ids=["one", "two"])
+def test_an_interrupt_keeps_the_finished_rows_of_the_open_shard(
+    make_dataset: Make,
+    encoder_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(loop, "CPU_SHARD_IMAGES", 256)  # as outside of tests
+    dataset = make_dataset(80, 40)
+    encoders = [create_encoder(f"{encoder_file}:{name}") for name in names]
+
+    def extracted(folder: str, progress: Silent | None = None) -> list[int]:
+        done = extract(
+            dataset, encoders, tmp_path / folder, device="cpu", batch_size=8, num_workers=0, progress=progress
+        )
+        return [item.computed for item in done]
+
+    assert sum(extracted("whole")) == 120 * len(names)
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "other-cache"))
+    with pytest.raises(InterruptedWorkError, match=r"40 of 120 images of .* are kept"):
+        extracted("parts", StopsAt(40))
+    with pytest.raises(InterruptedWorkError, match=r"96 of 120 images of .* are kept"):
+        extracted("parts", StopsAt(56))
+    assert sum(extracted("parts")) == 24 * len(names)
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "parts" / path.name).read_bytes() == path.read_bytes()
+
+
+SLOW = """
+import time
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+
+class Sleepy(BasePatchEncoder):
+    def __init__(self):
+        super().__init__()
+        self.eval_transforms = TransformSpec(resize=8, crop=8)
+        self.embed_dim = 3
+
+    def forward(self, images):
+        time.sleep(0.2)
+        return images.mean(dim=(2, 3))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("verb", ["extract", "run"])
+def test_a_signal_says_what_is_kept_and_how_to_go_on(
+    verb: str, number: int, code: int, make_dataset: Make, tmp_path: Path, own_cache: Path
+) -> None:
+    dataset = make_dataset(80, 40)
+    (tmp_path / "sleepy.py").write_text(SLOW)
+    lines = ["image_path,label,split"]
+    for split, images in dataset.splits.items():
+        lines += [f"{image.path},{image.label},{split}" for image in images]
+    (tmp_path / "tiles.csv").write_text("\n".join(lines))
+    name = f"{tmp_path}/sleepy.py:Sleepy"
+    batch = ["--batch_size", "4", "--num_workers", "1", "--device", "cpu", "--recheck", "0"]
+    command = [sys.executable, "-m", "histobench.cli.main", verb]
+    if verb == "extract":
+        command += ["--dataset_split_csv", str(tmp_path / "tiles.csv"), "--model_name", name, *batch]
+        command += ["--save_dir", str(tmp_path / "out")]
+    else:
+        command += ["--data", str(tmp_path / "tiles.csv"), "--models", name, *batch, "--tasks", "KNN"]
+        command += ["--results", str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("tiles x"):
+                break
+        time.sleep(2)
+        process.send_signal(number)
+        said = process.stderr.read()
+    assert process.returncode == code, said
+    kept = re.search(r"(\d+) of 120 images of tiles x \S+ are kept", said)
+    assert kept is not None, said
+    assert 0 < int(kept[1]) < 120
+    assert rows_on_disk(own_cache) == int(kept[1])
+    told = next(line for line in said.splitlines() if line.startswith("Continue with: "))
+    assert shlex.split(told.removeprefix("Continue with: ")) == ["histobench", *command[3:]]
+    with pytest.raises(ProcessLookupError):  # no worker is left
+        os.killpg(process.pid, 0)
+    if verb == "extract":
+        again = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert sum(map(int, re.findall(r"(\d+) computed", again.stdout))) == 120 - int(kept[1])
 
 
 @pytest.mark.slow
@@ -201,3 +310,26 @@ def test_exact_features_are_not_taken_from_fast_ones(
         dataset, tiny, tmp_path / "out", device="cpu", num_workers=0, precision="fp32", compile="off"
     )
     assert [item.computed for item in exact] == [5, 2]
+
+
+def test_a_full_disk_is_noticed_before_the_next_shard_and_no_encoder_is_tried_again(
+    make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> Path:
+        raise DiskFullError("cannot write shard: the disk is full; free some space and run again")
+
+    class Counts(Silent):
+        done = 0
+
+        def advance(self, count: int) -> None:
+            time.sleep(0.02)  # the disk answers in this time
+            self.done += count
+
+    monkeypatch.setattr(rows, "write_shard", full)
+    dataset, counts = make_dataset(80, 16), Counts()
+    recipes = [EncoderRecipe(f"{encoder_file}:{name}") for name in ("Tiny", "Wide")]
+    settings = {"device": "cpu", "batch_size": 2, "num_workers": 0}
+    unit = Unit("prepare", "tiles", "", {"save_dir": str(tmp_path / "out"), "settings": settings})
+    with pytest.raises(DiskFullError):
+        extraction._extract_whole(None, unit, dataset, recipes, counts, None)  # type: ignore[arg-type]
+    assert 16 <= counts.done < 32  # a shard, and what was under way

@@ -30,6 +30,10 @@ def test_a_failing_encoder_does_not_stop_the_others_and_nothing_is_done_twice(
     )
     command = ["run", str(tmp_path / "bench.yaml")]
     assert main(command) == 2
+    assert "1 of 2 encoders cannot be used" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+    command.append("--keep-going")
+    assert main(command) == 2
     said = capsys.readouterr().out
     assert "FAILED: tiles x uni_v1: features" in said
     assert "2 tasks done, 0 done before, 1 failed" in said
@@ -122,3 +126,57 @@ def test_two_encoder_classes_of_one_name_are_refused_or_have_one_spelling_each_e
         assert {row["encoder"] for row in rows} == {name}
         assert list((tmp_path / "r" / "features").glob(f"*Model_[[]{name}[]]*_test.pt"))
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("verb", ["run", "dry", "extract"])
+def test_what_cannot_be_found_is_told_at_once_and_all_together(
+    verb: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "own.py").write_text("class MyEncoder: pass\n")
+    names = f"random-vit,efficientnet-lite,{tmp_path}/own.py:MyEncodr,{tmp_path}/gone.py:X"
+    table = str(data / "tiles.csv")
+    command = ["run", "--data", table, "--models", names, "--results", str(tmp_path / "r")]
+    if verb == "extract":
+        command = ["extract", "--dataset_split_csv", table, "--model_name", names]
+        command += ["--save_dir", str(tmp_path / "r")]
+    assert main([*command, *(["--dry-run"] if verb == "dry" else [])]) == 2
+    said = capsys.readouterr().err
+    assert "3 of 4 encoders cannot be used" in said
+    assert "unknown encoder 'efficientnet-lite'; did you mean efficientnet-lite0" in said
+    assert "has no 'MyEncodr'; did you mean MyEncoder?" in said
+    assert "gone.py does not exist" in said
+    assert "Nothing was computed; --keep-going runs the others." in said
+    assert not (tmp_path / "r").exists()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_dry_run_can_go_on_without_what_is_missing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ["--models", "efficientnet-lite,random-vit", "--results", str(tmp_path / "r")]
+    assert main(["run", "--data", str(data / "tiles.csv"), *models, "--dry-run", "--keep-going"]) == 2
+    said = capsys.readouterr().out
+    assert "left out: efficientnet-lite: unknown encoder" in said
+    assert "random-vit" in said
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_prompt_file_is_read_before_any_work(
+    dry: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "prompts.txt").write_text("one line for many classes\n")
+    command = [
+        "run",
+        "--data",
+        str(data / "tiles.csv"),
+        "--models",
+        "tiny-vl",
+        "--results",
+        str(tmp_path / "r"),
+    ]
+    command += ["--prompts", str(tmp_path / "prompts.txt"), *(["--dry-run"] if dry else [])]
+    assert main(command) == 2
+    assert "prompts.txt has 1 prompts for" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import email.utils
 import gzip
 import hashlib
+import io
 import json
 import random
 import threading
 import time
+import zipfile
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -25,7 +27,15 @@ from .conftest import Habits, answer
 
 pytestmark = pytest.mark.slow
 
-DATA = b"PK" + random.Random(0).randbytes(2_999_998)
+
+def _archive() -> bytes:
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("a.bin"), random.Random(0).randbytes(2_999_998))
+    return memory.getvalue()
+
+
+DATA = _archive()
 
 
 def _file(server: Habits, data: bytes = DATA, **more: object) -> RemoteFile:
@@ -105,7 +115,7 @@ def test_a_wrong_hash_names_both_and_keeps_nothing(server: Habits, tmp_path: Pat
 
 
 def test_a_wrong_size_is_refused_before_the_bytes_travel(server: Habits, tmp_path: Path) -> None:
-    with pytest.raises(HistobenchError, match="offers 10 bytes, but 3,000,000 are published"):
+    with pytest.raises(HistobenchError, match=f"offers 10 bytes, but {len(DATA):,} are published"):
         _fetch(_file(server, data=bytes(10)), tmp_path)
 
 
@@ -234,18 +244,15 @@ def test_a_file_of_unknown_length_that_ends_early_goes_on(server: Habits, tmp_pa
         (answer(200), "empty"),
         (answer(200, b'{"error": 1}'), r"no \.zip file"),
         (answer(200, b"\xef\xbb\xbf <!-- x --><html>Log in</html>"), "web page"),
-        (answer(206, b"PK", Content_Range="bytes 0-1/\xb2"), None),
+        (answer(206, b"PK", Content_Range="bytes 0-1/\xb2"), "damaged"),
         (answer(200, b"PK", Content_Encoding="br"), "sends it packed"),
     ],
 )
 def test_what_is_no_file_is_not_kept_as_one(
-    server: Habits, tmp_path: Path, given: Callable[[Any], None], message: str | None
+    server: Habits, tmp_path: Path, given: Callable[[Any], None], message: str
 ) -> None:
     server.script["/a.zip"] = [given] * 30
     file = _file(server, bytes=None, md5=None)
-    if message is None:
-        assert _fetch(file, tmp_path) == b"PK"
-        return
     with pytest.raises(HistobenchError, match=message):
         _fetch(file, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -345,3 +352,23 @@ def test_a_token_does_not_follow_a_redirect_to_another_host(
     assert path == "/elsewhere"
     assert first["Authorization"] == "Bearer secret"
     assert "Authorization" not in second
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
+def test_a_damaged_archive_without_a_checksum_is_not_used_twice(
+    name: str, server: Habits, tmp_path: Path
+) -> None:
+    whole = DATA if name == "a.zip" else gzip.compress(DATA, 1)
+    damaged = bytearray(whole)
+    damaged[1_000_000] ^= 255
+    file = RemoteFile(name=name, url=f"{server.address}/{name}")
+    server.files[f"/{name}"] = bytes(damaged)
+    with pytest.raises(HistobenchError, match=r"what came is damaged .*; nothing was kept"):
+        _fetch(file, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    server.files[f"/{name}"] = whole
+    assert _fetch(file, tmp_path) == whole
+    (tmp_path / name).write_bytes(damaged)  # by the disk, later
+    with pytest.raises(HistobenchError, match="run again to fetch it"):
+        _fetch(file, tmp_path)
+    assert _fetch(file, tmp_path) == whole

@@ -6,7 +6,13 @@ import csv
 import errno
 import io
 import os
+import pickle
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +36,9 @@ from .conftest import Habits
 from .miniatures import MADE, png, tar_of, zip_of
 
 pytestmark = pytest.mark.slow
+
+#: Signals that one dataset is sent.
+KILLS = int(os.environ.get("HISTOBENCH_KILLS", "3"))
 
 
 def _served(
@@ -302,3 +311,66 @@ def test_every_entry_is_complete() -> None:
             assert file.sha256 is None or len(file.sha256) == 64
             assert file.pinned == (file.confidence is not None), (entry.name, file.name)
         assert set(entry.prompts) <= set(entry.classes)
+
+
+_CHILD = """
+import pickle, sys
+from pathlib import Path
+from histobench.cli.main import main
+from histobench.roi.registry.catalogue import all_datasets
+entry = pickle.loads(Path(sys.argv[1]).read_bytes())
+all_datasets()[entry.name] = entry
+print("ready", flush=True)
+sys.exit(main(["data", "get", entry.name, "--to", sys.argv[2]]))
+"""
+
+
+@pytest.mark.parametrize("name", ["bach", "pcam"])
+def test_killed_at_random_points_a_dataset_comes_out_the_same(
+    name: str, server: Habits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HISTOBENCH_DATA", str(tmp_path / "home"))
+    entry = _served(name, server, tmp_path / "home", monkeypatch)
+    (tmp_path / "entry").write_bytes(pickle.dumps(entry))
+
+    def child(folder: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _CHILD, str(tmp_path / "entry"), str(tmp_path / folder)]
+        pipe = subprocess.PIPE
+        started = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        return started
+
+    began = time.monotonic()
+    whole = child("whole")
+    said = whole.communicate()[1]
+    assert whole.returncode == 0, said
+    lasts = time.monotonic() - began
+    codes = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
+    chance, stopped = random.Random(name), 0
+    for turn in range(KILLS):
+        number = list(codes)[turn % 3]
+        running = child("killed")
+        time.sleep(chance.uniform(0, lasts))
+        running.send_signal(number)
+        said = running.communicate(timeout=60)[1]
+        # A request to end that comes before the command has begun ends the process as it always does.
+        assert running.returncode in (0, codes[number], *([-15] if number == signal.SIGTERM else [])), said
+        assert "Traceback" not in said
+        stopped += running.returncode != 0
+        if running.returncode == 0:
+            shutil.rmtree(tmp_path / "killed")
+    assert stopped
+    last = child("killed")
+    said = last.communicate()[1]
+    assert last.returncode == 0, said
+    files = sorted(path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*"))
+    left = {".fetching.json"}
+    assert [p for p in files if p.name not in left] == sorted(
+        path.relative_to(tmp_path / "killed")
+        for path in (tmp_path / "killed").rglob("*")
+        if path.name not in left
+    )
+    for path in files:
+        if path.suffix in (".csv", ".txt", ".zip", ".png", ".h5"):
+            assert (tmp_path / "killed" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()

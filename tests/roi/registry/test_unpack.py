@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.registry import unpack
-from histobench.roi.registry.unpack import gunzip, open_tree
+from histobench.roi.registry.unpack import gunzip, is_current, open_tree
 
 
 def _tar(
@@ -201,3 +202,14 @@ def test_a_rar_is_checked_as_a_tar_is(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(HistobenchError, match="refused as a bomb"):
         open_tree([tmp_path / "c.rar"], tmp_path)
     assert not any((tmp_path / "images").iterdir())
+
+
+def test_what_was_unpacked_before_the_clock_was_set_back_is_not_trusted(tmp_path: Path) -> None:
+    archive, made = tmp_path / "a.tar.gz", tmp_path / "a"
+    archive.write_bytes(b"")
+    made.mkdir()
+    os.utime(made)
+    assert is_current(made, archive)
+    ahead = time.time() + 86_400
+    os.utime(made, (ahead, ahead))
+    assert not is_current(made, archive)

@@ -413,6 +413,17 @@ def test_an_output_counts_while_every_file_that_it_names_is_there(
     assert [unit.id for unit in again.units()] == [unit.id for unit in units]
 
 
+def test_the_run_that_was_begun_last_is_the_latest_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    first = RunFolder.create(tmp_path, {}, [])
+    ahead = first.path.with_name("29990101-000000-000000-abcdef")
+    first.path.rename(ahead)
+    for _ in range(3):
+        second = RunFolder.create(tmp_path, {}, [])
+        found = RunFolder.latest(tmp_path)
+        assert found is not None
+        assert found.path == second.path
+
+
 def test_the_run_that_was_begun_last_is_the_latest(tmp_path: Path) -> None:
     for _ in range(20):
         begun = RunFolder.create(tmp_path, {}, [])

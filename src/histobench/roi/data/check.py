@@ -42,7 +42,9 @@ KINDS = (
 _MISSING = "the file does not exist"
 _BAD_IMAGE = ("missing file", "unreadable image")
 #: A shorter side, or a longer strip, is no field of tissue.
-_SHORTEST_SIDE, _LONGEST_STRIP = 8, 8
+_SHORTEST_SIDE, _LONGEST_STRIP = 32, 8
+#: A larger image is a region of a slide: an encoder sees it at a small part of its resolution.
+_MOST_PIXELS = 5000 * 5000
 
 
 @dataclass(frozen=True)
@@ -334,6 +336,12 @@ def _unusual_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) ->
         short, long = min(content.size), max(content.size)
         if content.error is None and (short < _SHORTEST_SIDE or long > _LONGEST_STRIP * short):
             message = f"{image.name} is {content.size[0]} x {content.size[1]} pixels: no field of tissue?"
+            yield Finding("warning", "unusual image", image.origin, message)
+        elif content.error is None and short * long > _MOST_PIXELS:
+            message = (
+                f"{image.name} is {content.size[0]} x {content.size[1]} pixels: encoders see it reduced to "
+                "some hundred pixels; cut it into tiles?"
+            )
             yield Finding("warning", "unusual image", image.origin, message)
         if content.note:
             yield Finding("warning", "unusual image", image.origin, f"{image.name}: {content.note}")

@@ -265,7 +265,7 @@ def _from_paths(
         completed = read(entry, regex)
         if completed is None:
             message = f"`{what}_regex` {regex!r} finds no {what} in {entry.path!r}"
-            problems.append(Problem(f"{path}:{entry.line}", message, f"{what}s"))
+            problems.append(Problem(f"{path}:{entry.line}", message, f"{what}s", same=f"{what} {regex}"))
         else:
             found.append(completed)
     return found

@@ -52,13 +52,11 @@ def scan_folder(
         sites = {} if site_regex is None else sites_in_path(file, site_regex)
         origin = str(root / file)
         if group_regex is not None and group is None:
-            problems.append(
-                Problem(origin, f"`group_regex` {group_regex!r} finds no group in {file!r}", "groups")
-            )
+            message = f"`group_regex` {group_regex!r} finds no group in {file!r}"
+            problems.append(Problem(origin, message, "groups", same=f"group {group_regex}"))
         elif sites is None:
-            problems.append(
-                Problem(origin, f"`site_regex` {site_regex!r} finds no site in {file!r}", "sites")
-            )
+            message = f"`site_regex` {site_regex!r} finds no site in {file!r}"
+            problems.append(Problem(origin, message, "sites", same=f"site {site_regex}"))
         elif class_name in ids:
             label = ids[class_name]
             placed.append((word, RoiImage(root / file, label, image_name, origin, group, as_sites(sites))))

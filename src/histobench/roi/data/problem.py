@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
@@ -19,6 +20,8 @@ class Problem:
     origin: str
     message: str
     kind: str = "row"
+    #: Problems with the same text here are one problem, told once.
+    same: str = ""
 
     def __str__(self) -> str:
         return f"{self.origin}: {self.message}"
@@ -32,11 +35,26 @@ class Reading:
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "problems", _told_once(self.problems))
+
     def checked(self) -> RoiDataset:
         """The dataset, or an error that lists every problem."""
         if self.problems:
             raise HistobenchError(listing(self.problems))
         return self.dataset
+
+
+def _told_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Of problems that are the same the first, with the number of the others."""
+    problems = tuple(problems)
+    counts = Counter(problem.same for problem in problems)
+    told = dict[object, Problem]()
+    for place, problem in enumerate(problems):
+        more = counts[problem.same] - 1 if problem.same else 0
+        message = f"{problem.message} (and {more} more like it)" if more else problem.message
+        told.setdefault(problem.same or place, replace(problem, message=message, same=""))
+    return tuple(told.values())
 
 
 def listing(problems: Iterable[object], *, shown: int = SHOWN) -> str:

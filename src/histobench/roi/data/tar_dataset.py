@@ -90,12 +90,12 @@ def scan_tar(
         group = sample.group if group_regex is None else group_of(image_name, group_regex)
         if group_regex is not None and group is None:
             message = f"`group_regex` {group_regex!r} finds no group in {image_name!r}"
-            problems.append(Problem(origin, message, "groups"))
+            problems.append(Problem(origin, message, "groups", same=f"group {group_regex}"))
             continue
         found = {} if site_regex is None else sites_in_path(image_name, site_regex)
         if found is None:
             message = f"`site_regex` {site_regex!r} finds no site in {image_name!r}"
-            problems.append(Problem(origin, message, "sites"))
+            problems.append(Problem(origin, message, "sites", same=f"site {site_regex}"))
             continue
         try:
             label = read_label(sample.label)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -17,15 +16,11 @@ from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.registry import get_spec, list_encoders
 from histobench.roi.encoders.spec import EncoderSpec
-from histobench.roi.encoders.weights import find_weights
+from histobench.roi.encoders.weights import find_weights, missing_packages
 
 GIB = 1024**3
 DISK_ENOUGH = 10 * GIB
 OLDEST_PYTHON = (3, 11)
-#: Packages that a family needs beyond those that are always installed.
-FAMILY_PACKAGES = {"transformers": ("transformers",), "open_clip": ("open_clip", "transformers")}
-ARCH_PACKAGES = {"keep": ("transformers",), "musk": ("sentencepiece",)}
-TEXT_PACKAGES = {"transformers": ("open_clip",), "own": ("tokenizers",)}
 #: Room for activations and the library itself, on top of the weights.
 WORKING_MEMORY = 1.5 * GIB
 
@@ -126,10 +121,7 @@ def _encoder(name: str, weights: str | None, online: bool) -> list[Finding]:
 
 
 def _packages(spec: EncoderSpec) -> list[Finding]:
-    needed = {*FAMILY_PACKAGES.get(spec.family, ()), *ARCH_PACKAGES.get(spec.arch, ())}
-    if spec.text is not None:
-        needed.update(TEXT_PACKAGES.get(spec.family, ()))
-    missing = sorted(package for package in needed if importlib.util.find_spec(package) is None)
+    missing = missing_packages(spec)
     if missing:
         fix = "pip install 'histobench[text]'"
         return [Finding("FAIL", spec.full_name, f"missing packages: {', '.join(missing)}", fix)]

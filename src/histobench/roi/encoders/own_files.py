@@ -1,15 +1,33 @@
-"""The files that a user's own encoder is made of: its text, what that imports, and what it reads."""
+"""What a user's own encoder is made of: its text, what that imports, and what it reads.
+
+Two looks are taken. The text is read for imports and file names, whatever has been loaded before. And while
+the encoder is built and computes its first images, a recording notes the files it opens, the modules it loads
+and the environment variables it reads. What a program in another language reads on its own (C `getenv`, a
+file opened by a library that is not Python), what another process reads, a clock and a device cannot be seen.
+"""
 
 from __future__ import annotations
 
+import _collections_abc
 import ast
 import contextlib
+import hashlib
+import importlib
+import importlib.util
+import inspect
 import os
+import re
 import sys
 import sysconfig
+import textwrap
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +39,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.plain_file import HAND_WRITTEN, read_plain
 from histobench.core.python_syntax import parse_python
 from histobench.roi.encoders.file_hash import sha256_now
-from histobench.roi.encoders.own_import import sibling
+from histobench.roi.encoders.own_import import FOREIGN, sibling
 
 #: Places whose files are the machine's or an installed package's, not the encoder's.
 ELSEWHERE = tuple(
@@ -35,86 +53,359 @@ INSTALLED = frozenset({"site-packages", "dist-packages"})
 DOWNLOADED = frozenset({"snapshots", "blobs", "checkpoints"})
 #: No file name is longer.
 LONGEST = 4096
+#: The package itself.
+OURS = Path(__file__).resolve().parents[2]
+#: Packages whose versions change at most the last bits of the features, as for the encoders of the zoo.
+NUMERIC = frozenset({"torch", "numpy", "pillow", "histobench"})
+#: Variables of the machine, of the session, and of libraries: what these read for themselves is not recorded.
+MACHINE = re.compile(
+    r"(HOME|USER|LOGNAME|PATH|PWD|OLDPWD|SHELL|TERM|TMP|TEMP|TMPDIR|LANG|LANGUAGE|COLUMNS|LINES|HOSTNAME|DISPLAY|TZ|"
+    r"NO_COLOR|FORCE_COLOR|CI|(LC|XDG|PYTHON|VIRTUAL|CONDA|SSH|CUDA|NVIDIA|CUBLAS|CUDNN|NCCL|OMP|MKL|KMP|GOMP|"
+    r"OPENBLAS|NUMEXPR|NUMBA|TORCH|PYTORCH|TORCHINDUCTOR|TORCHDYNAMO|TRITON|HF|HUGGINGFACE|TRANSFORMERS|TQDM|"
+    r"HISTOBENCH|PYTEST|COVERAGE|HTTP|HTTPS|NO_PROXY|SSL|REQUESTS)\w*)",
+    re.IGNORECASE,
+)
+#: Variables that number a process of a cluster: they differ on every node.
+NODE = re.compile(r"(SLURM|RAY|PMI|PMIX|OMPI)_\w*")
+#: Of these it is noted that they are set, and not to what.
+PRIVATE = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 
-_watch = threading.local()
+
+#: The code between a variable and its reader.
+MAPPING = (__file__, os.__file__, _collections_abc.__file__, "<frozen os>", "<frozen _collections_abc>")
+
+
+@dataclass
+class Recording:
+    """What was used while a recording was open."""
+
+    files: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    #: Environment variables that were read and set -> their value.
+    variables: dict[str, str] = field(default_factory=dict)
+    #: Files of the modules that were loaded or asked for.
+    modules: set[str] = field(default_factory=set)
+    #: Threads that were there before: what they do is not the encoder's.
+    others: frozenset[threading.Thread] = frozenset()
+
+    def add(self, other: Recording) -> None:
+        """Include what another recording has."""
+        self.files |= other.files
+        self.written |= other.written
+        self.variables |= other.variables
+        self.modules |= other.modules
+
+
+_mine = threading.local()
+_lock = threading.Lock()
+#: The recordings that are open, over all threads; almost always none.
+_open: list[Recording] = []
 
 
 @contextlib.contextmanager
-def files_opened() -> Iterator[list[str]]:
-    """Collects the names of the files that this thread opens for reading."""
-    _listen()
-    before = getattr(_watch, "names", None)
-    names: list[str] = []
-    _watch.names = names
+def recording() -> Iterator[Recording]:
+    """Note what this thread, and threads that it starts, use until the end of the block."""
+    outer: Recording | None = getattr(_mine, "recording", None)
+    record = Recording(others=frozenset(threading.enumerate()))
+    before = dict(sys.modules)
+    with _lock:
+        _listen()
+        _open.append(record)
+        _watch_environment()
+    _mine.recording = record
     try:
-        yield names
+        yield record
     finally:
-        _watch.names = before
-        if before is not None:
-            before.extend(names)
+        _mine.recording = outer
+        with _lock:
+            _open.remove(record)
+            _watch_environment()
+        for name, module in list(sys.modules.items()):
+            if before.get(name) is not module:
+                _note_module(record, module)
+        if outer is not None:
+            outer.add(record)
+
+
+def _current() -> Recording | None:
+    """The recording that this thread's actions belong to."""
+    mine: Recording | None = getattr(_mine, "recording", None)
+    if mine is not None or not _open:
+        return mine
+    thread = threading.current_thread()
+    if thread.name.startswith("histobench"):
+        return None
+    return next((record for record in reversed(_open) if thread not in record.others), None)
 
 
 def _listen() -> None:
-    # An audit hook cannot be taken away again: there is one, which does nothing unless someone collects.
+    # An audit hook cannot be taken away again: there is one, which does nothing unless a recording is open.
     if not getattr(sys, "_histobench_listens", False):
-        sys.addaudithook(_note_open)
+        sys.addaudithook(_note_event)
         sys._histobench_listens = True  # type: ignore[attr-defined]
 
 
-def _note_open(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open":
+def _note_event(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _open or event not in ("open", "ctypes.dlopen", "sqlite3.connect"):
         return
-    names = getattr(_watch, "names", None)
-    if names is None:
+    record = _current()
+    path = arguments[0]
+    if record is None or not isinstance(path, str | bytes | os.PathLike):
         return
-    path, mode, flags = arguments
+    with contextlib.suppress(TypeError, ValueError):
+        name = os.path.abspath(os.fsdecode(path))
+        if event == "open" and _writes(*arguments[1:3]):
+            record.written.add(name)
+        elif not name.endswith(".py") or not _shows_text(sys._getframe(1)):
+            record.files.add(name)
+
+
+def _writes(mode: Any, flags: Any) -> bool:
     if isinstance(mode, str):
-        writes = any(letter in mode for letter in "wax+")
-    else:
-        writes = isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
-    if not writes and isinstance(path, str | bytes | os.PathLike):
-        with contextlib.suppress(TypeError, ValueError):
-            names.append(os.path.abspath(os.fsdecode(path)))
+        return any(letter in mode for letter in "wax")
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND))
 
 
-def own_files(path: Path, encoder: nn.Module, opened: Iterable[str]) -> dict[str, str]:
-    """The sha256 of every file besides `path` itself on which the encoder depends, by its name.
+def _shows_text(frame: FrameType | None) -> bool:
+    """Whether a library reads the text of a program to quote it, in a warning for instance."""
+    for _ in range(4):
+        if frame is None:
+            return False
+        if frame.f_globals.get("__name__") in ("linecache", "inspect", "tokenize", "traceback"):
+            return True
+        frame = frame.f_back
+    return False
 
-    These are the modules beside the file that it imports, in a function or through another module too; the
-    files that were opened while it was built; and files that its text or its attributes name, because
-    libraries in other languages open them unseen.
+
+def _note_module(record: Recording, module: ModuleType | None) -> None:
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        record.modules.add(os.path.abspath(file))
+
+
+class _WatchedEnvironment(os._Environ):  # type: ignore[type-arg]
+    """The environment while a recording is open."""
+
+    def __getitem__(self, key: Any) -> Any:
+        value = super().__getitem__(key)
+        listed: deque[Any] | None = getattr(_mine, "listed", None)
+        if listed and listed[0] == key:
+            listed.popleft()
+        else:
+            _mine.listed = None
+            _note_variable(key, value)
+        return value
+
+    def __iter__(self) -> Iterator[Any]:
+        # A copy of all variables (for a child process, say) reads one after the other, in this order, and
+        # says nothing about any of them.
+        keys = list(super().__iter__())
+        _mine.listed = deque(keys)
+        yield from keys
+
+
+_PLAIN_ENVIRONMENT = type(os.environ)
+_plain_import = importlib.import_module
+
+
+def _import_module(name: str, package: str | None = None) -> ModuleType:
+    module = _plain_import(name, package)
+    record = _current()
+    if record is not None:  # a module that another encoder has loaded is used by this one, too
+        _note_module(record, module)
+    return module
+
+
+def _watch_environment() -> None:
+    watched = bool(_open)
+    kind = _WatchedEnvironment if watched else _PLAIN_ENVIRONMENT
+    for environment in (os.environ, getattr(os, "environb", os.environ)):
+        if type(environment) in (_PLAIN_ENVIRONMENT, _WatchedEnvironment):
+            environment.__class__ = kind
+    if importlib.import_module in (_plain_import, _import_module):
+        importlib.import_module = _import_module if watched else _plain_import
+
+
+def _note_variable(key: Any, value: Any) -> None:
+    record = _current()
+    if record is None or not isinstance(key, str | bytes):
+        return
+    name = os.fsdecode(key)
+    reader = _reader(sys._getframe(2))
+    if reader is None or NODE.fullmatch(name) or (reader == "library" and MACHINE.fullmatch(name)):
+        return
+    record.variables[name] = os.fsdecode(value)
+
+
+def _reader(frame: FrameType | None) -> str | None:
+    """Who reads a variable: the encoder (`own`), a library for it (`library`), or somebody else (None)."""
+    found = "own"
+    while frame is not None:
+        kind = _kind(frame.f_code.co_filename)
+        if kind == "own":
+            return found
+        if kind in ("import", "ours"):  # a library that is being loaded, or this package
+            return None
+        if kind == "library":
+            found = "library"
+        frame = frame.f_back
+    return None
+
+
+@cache
+def _kind(name: str) -> str:
+    """Whose code a file is."""
+    if name.startswith("<frozen importlib"):
+        return "import"
+    if name in (os.__file__, "<frozen os>", "<frozen _collections_abc>") or name.endswith(
+        "_collections_abc.py"
+    ):
+        return "mapping"
+    if name == __file__:
+        return "mapping"
+    if name.startswith("<frozen"):
+        return "library"
+    if Path(name).is_relative_to(OURS):
+        return "ours"
+    return "own" if _is_module_of_user(Path(name)) else "library"
+
+
+def used(record: Recording, path: Path, encoder: nn.Module | None = None) -> dict[str, Any]:
+    """What an encoder of the file `path` depends on, as a part of its identity.
+
+    `files` are the sha256 of files, `packages` the versions of installed packages that its text imports,
+    `environment` digests of the variables that were read. Without an `encoder` the text at `path` does not
+    count, only what was recorded.
+    """
+    files, packages = own_files(path, encoder, record)
+    facts: dict[str, Any] = {"files": files}
+    if packages:
+        facts["packages"] = packages
+    if record.variables:
+        facts["environment"] = {
+            name: variable_digest(name, value) for name, value in sorted(record.variables.items())
+        }
+    return facts
+
+
+def variable_digest(name: str, value: str) -> str:
+    """What is written down of the value of an environment variable."""
+    # A feature file is given away; what is in a variable may not be for others.
+    return (
+        "set" if PRIVATE.search(name) else hashlib.sha256(value.encode("utf-8", "replace")).hexdigest()[:16]
+    )
+
+
+def own_files(
+    path: Path, encoder: nn.Module | None, record: Recording
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The sha256 of every file besides `path` itself on which the encoder depends, and installed packages.
+
+    These are the modules that it imports, in a function or through another module too; the files that were
+    opened; and files that its text or its attributes name, because libraries in other languages open them
+    unseen.
     """
     folder = path.parent
-    texts = imported_siblings(path)
-    named = {name for file in (path, *texts) for name in _names_in(file)} | set(_attributes(encoder))
-    # Libraries open the text of whoever calls them, once, to show it; what is imported is known already.
-    found = {*texts, *(Path(name) for name in opened if not name.endswith((".py", ".pyc")))}
+    loaded = {Path(file) for file in (*record.modules, *filter(None, map(_source_of, record.files)))}
+    start = {file.resolve() for file in loaded if _is_module_of_user(file)}
+    texts, packages = imported_files(folder, start if encoder is None else start | {path})
+    named = {name for file in texts for name in _names_in(file)}
+    named |= set(_attributes(encoder)) if encoder is not None else set()
+    found = {Path(name) for name in record.files - record.written if not name.endswith(".pyc")}
     for name in named:
         found |= {Path.cwd() / name, folder / name}
     files: dict[str, str] = {}
-    for file in sorted({file.resolve() for file in found if _is_file(file)} - {path}):
-        if _belongs(file, folder):
-            inside = file.is_relative_to(folder)
-            with contextlib.suppress(HistobenchError):  # it may be gone, or not ours to read
-                files[str(file.relative_to(folder) if inside else file)] = f"sha256:{sha256_now(file)}"
-    return files
+    data = {file.resolve() for file in found if _is_file(file)}
+    modules = {file for file in texts if _is_module_of_user(file)}
+    for file in sorted(({file for file in data | set(texts) if _belongs(file, folder)} | modules) - {path}):
+        inside = file.is_relative_to(folder)
+        with contextlib.suppress(HistobenchError):  # it may be gone, or not ours to read
+            files[str(file.relative_to(folder) if inside else file)] = f"sha256:{sha256_now(file)}"
+    return files, packages
 
 
-def imported_siblings(path: Path) -> list[Path]:
-    """The modules in the folder of `path` that it imports, directly or through one another."""
-    folder, found, waiting = path.parent, {path}, [path]
+def _source_of(name: str) -> str | None:
+    """The text of which a file is the compiled form, where there is one."""
+    if not name.endswith(".pyc"):
+        return None
+    with contextlib.suppress(ValueError, NotImplementedError):
+        source = importlib.util.source_from_cache(name)
+        return source if os.path.isfile(source) else name
+    return name
+
+
+def imported_files(folder: Path, start: Iterable[Path]) -> tuple[list[Path], dict[str, str]]:
+    """The files `start` and the user's modules that they import, directly or not; packages with versions.
+
+    Names are looked for in `folder`, then among the modules that are loaded.
+    """
+    modules = {
+        Path(file).resolve(): module
+        for module in list(sys.modules.values())
+        if isinstance(file := getattr(module, "__file__", None), str)
+    }
+    found = set(start)
+    waiting, packages = list(found), dict[str, str]()
     while waiting:
-        for name in _imports(waiting.pop(), folder):
-            file = sibling(folder, name)
-            if file is not None and file not in found:
-                found.add(file)
-                waiting.append(file)
-    return sorted(found - {path})
+        file = waiting.pop()
+        for name in _imports(file, folder, modules.get(file)):
+            beside = sibling(folder, name)
+            module = beside or _loaded(name)
+            if module is not None and module not in found:
+                found.add(module)
+                waiting.append(module)
+            if beside is None and "." not in name:
+                packages |= _package(name)
+    return sorted(found), dict(sorted(packages.items()))
 
 
-def _imports(file: Path, folder: Path) -> Iterator[str]:
+def modules_named_in(kind: type) -> set[str]:
+    """The files of the user's modules whose names, or names from which, appear in the text of a class."""
+    found: set[Path] = set()
+    for part in kind.__mro__:
+        home = sys.modules.get(part.__module__)
+        if home is None or part.__module__.partition(".")[0] in FOREIGN:
+            continue
+        with contextlib.suppress(OSError, TypeError, SyntaxError):  # defined at a prompt
+            for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(part)))):
+                value = vars(home).get(node.id) if isinstance(node, ast.Name) else None
+                name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+                file = _loaded(name) if isinstance(name, str) and name != part.__module__ else None
+                found |= {file} if file is not None else set()
+    return {str(file) for file in found}
+
+
+def _loaded(name: str) -> Path | None:
+    """The file of a loaded module, if it is the user's."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if not isinstance(file, str) or name.partition(".")[0] in FOREIGN:
+        return None
+    path = Path(file).resolve()
+    return path if _is_module_of_user(path) else None
+
+
+def _package(name: str) -> dict[str, str]:
+    """The distributions that an installed module belongs to, with their versions."""
+    found = {}
+    for distribution in () if name in FOREIGN else _distributions().get(name, ()):
+        with contextlib.suppress(PackageNotFoundError):
+            if distribution.lower() not in NUMERIC:
+                found[distribution] = version(distribution)
+    return found
+
+
+@cache
+def _distributions() -> Any:
+    return packages_distributions()
+
+
+def _imports(file: Path, folder: Path, module: ModuleType | None) -> Iterator[str]:
     """Every module name that a file may import, as seen from `folder`; the packages around it included."""
-    here = file.parent.relative_to(folder).parts
+    here: tuple[str, ...] = ()
+    if file.is_relative_to(folder):
+        here = file.parent.relative_to(folder).parts
+    elif module is not None:
+        here = tuple((module.__package__ or "").split("."))
     for node in ast.walk(_tree(file)):
         names: list[tuple[str, ...]] = []
         if isinstance(node, ast.Import):
@@ -176,8 +467,14 @@ def _belongs(file: Path, folder: Path) -> bool:
         return False
     if file.is_relative_to(folder):
         return True
-    ours = (Path(__file__).resolve().parents[2], cache_dir().resolve())
-    if any(file.is_relative_to(place) for place in (*ELSEWHERE, *ours)):
+    if any(file.is_relative_to(place) for place in (*ELSEWHERE, OURS, cache_dir().resolve())):
         return False
     hidden = any(part.startswith(".") for part in file.parts)
     return not hidden or bool(DOWNLOADED & set(file.parts))
+
+
+def _is_module_of_user(file: Path) -> bool:
+    """Whether a program text is neither the standard library's, nor an installed package's, nor ours."""
+    if INSTALLED & set(file.parts):
+        return False
+    return not any(file.is_relative_to(place) for place in (*ELSEWHERE, OURS))

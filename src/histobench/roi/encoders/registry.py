@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
@@ -84,6 +85,51 @@ def create_encoder(
 
     spec = get_spec(name).with_size(resize_size)
     return construct(spec, weights=weights, allow_random=allow_random, allow_revision=allow_revision)
+
+
+def why_unresolved(
+    name: str,
+    *,
+    resize_size: int | None = None,
+    weights: str | None = None,
+    allow_revision: bool = False,
+    download: bool = True,
+) -> str:
+    """Why an encoder cannot be made, empty if nothing is known against it; its code is not run.
+
+    Names, files, packages and weights are looked for. Without `download` nothing is fetched.
+    """
+    from histobench.roi.encoders.own_name import check_file
+    from histobench.roi.encoders.weights import check_packages, find_weights, is_offline, resolve_weights
+
+    try:
+        if names_a_file(name):
+            check_file(name)
+        elif name not in _REGISTERED and name not in _plug_ins():
+            spec = get_spec(name).with_size(resize_size)
+            place = str(Path(weights).expanduser()) if weights else None
+            check_packages(spec)
+            if spec.source.kind in ("seed", "project"):
+                return ""
+            if download or is_offline():
+                resolve_weights(spec, place, allow_revision=allow_revision)
+            else:
+                find_weights(spec, place)
+    except HistobenchError as error:
+        return str(error)
+    return ""
+
+
+def require_encoders(reasons: Mapping[str, str], *, keep_going: bool = False) -> None:
+    """Raise when encoders cannot be made, with all of them together; `keep_going` lets the others run."""
+    missing = {name: why for name, why in reasons.items() if why}
+    if not missing or (keep_going and len(missing) < len(reasons)):
+        return
+    if len(reasons) == 1:
+        raise HistobenchError(next(iter(missing.values())))
+    lines = "".join(f"\n  {name}: {why}" for name, why in missing.items())
+    advice = "" if len(missing) == len(reasons) else "\nNothing was computed; `keep_going` runs the others."
+    raise HistobenchError(f"{len(missing)} of {len(reasons)} encoders cannot be used:{lines}{advice}")
 
 
 def check_distinct_weights(names: Iterable[str], weights: str | None = None) -> None:

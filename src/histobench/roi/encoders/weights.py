@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from histobench.core.plain_data import read_json
 from histobench.core.plain_file import HAND_WRITTEN, is_no_folder, read_plain_text
 from histobench.roi.encoders.checkpoint_files import INDEX, checkpoint_sha256
 from histobench.roi.encoders.download import fetch_from_hub, fetch_from_url, find_in_cache
+from histobench.roi.encoders.download import is_offline as is_offline
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
@@ -35,6 +37,29 @@ STAND_INS = {
 #: Names of a folder's content that an error lists.
 SHOWN = 8
 TABLE = Path("model_utils") / "model_weights.json"
+#: Packages that a family needs beyond those that are always installed.
+FAMILY_PACKAGES = {"transformers": ("transformers",), "open_clip": ("open_clip", "transformers")}
+ARCH_PACKAGES = {"keep": ("transformers",), "musk": ("sentencepiece",)}
+TEXT_PACKAGES = {"transformers": ("open_clip",), "own": ("tokenizers",)}
+
+
+def missing_packages(spec: EncoderSpec) -> list[str]:
+    """Packages that an encoder needs and that are not installed."""
+    needed = {*FAMILY_PACKAGES.get(spec.family, ()), *ARCH_PACKAGES.get(spec.arch, ())}
+    if spec.text is not None:
+        needed.update(TEXT_PACKAGES.get(spec.family, ()))
+    return sorted(package for package in needed if importlib.util.find_spec(package) is None)
+
+
+def check_packages(spec: EncoderSpec) -> None:
+    """Raise when the network of an encoder needs packages that are not installed."""
+    needed = {*FAMILY_PACKAGES.get(spec.family, ()), *ARCH_PACKAGES.get(spec.arch, ())}
+    missing = sorted(needed.intersection(missing_packages(spec)))
+    if missing:
+        raise HistobenchError(
+            f"{spec.full_name} needs packages that are not installed: {', '.join(missing)}; run: "
+            "pip install 'histobench[text]'"
+        )
 
 
 def resolve_weights(

@@ -48,11 +48,9 @@ def describe_encoder(encoder: BasePatchEncoder, *, precision: str, numerics: str
     """What the features of an image depend on besides the image, as plain values."""
     identity = dict(encoder.identity)
     if "weights" not in identity:
-        from histobench.roi.encoders.own_encoder import state_sha256
+        from histobench.roi.encoders.own_encoder import identity_of_object
 
-        identity["class"] = f"{type(encoder).__module__}.{type(encoder).__qualname__}"
-        identity["weights"] = f"sha256:{state_sha256(encoder)}"
-        identity["source"] = _class_text(type(encoder))
+        identity |= identity_of_object(encoder)
     return {
         "encoder": short_name(encoder.name or type(encoder).__name__),
         "identity": json.loads(json.dumps(identity, default=str)),
@@ -71,16 +69,6 @@ def short_name(name: str) -> str:
     """
     target = split_alias(name)[1]
     return target.rpartition("/")[2] if names_a_file(target) else name
-
-
-def _class_text(kind: type) -> str:
-    """A hash of the text of a class and of those it is derived from, as far as it can be found."""
-    digest = hashlib.sha256()
-    for part in kind.__mro__:
-        if part.__module__.partition(".")[0] not in ("torch", "histobench", "builtins"):
-            with contextlib.suppress(OSError, TypeError):  # defined at a prompt
-                digest.update(inspect.getsource(part).encode())
-    return digest.hexdigest()
 
 
 def describe_transform(transform: Any) -> Any:

@@ -23,8 +23,8 @@ class Settings:
     precision: str = "auto"
     compile: str = "auto"
     on_bad_image: str = "stop"
-    #: Cached images that are computed again and compared before the others are used.
-    recheck: int = 8
+    #: Cached images that are computed again and compared before the others are used; `auto`: enough of them.
+    recheck: int | str = "auto"
     #: Neither use cached features nor keep any.
     no_cache: bool = False
     #: Copy images to this machine's own disk before they are decoded: `local`, or a folder by its full path.
@@ -39,17 +39,16 @@ class Settings:
             one_of(getattr(self, name), f"`{name}`", known)
         if self.device is not None:
             text(self.device, "`device`")
-        checked = {
-            name: whole_number(getattr(self, name), f"`{name}`", least=0)
-            for name in ("num_workers", "recheck")
-        }
-        if not isinstance(self.batch_size, str) or self.batch_size != "auto":
-            try:
-                checked["batch_size"] = whole_number(self.batch_size, "`batch_size`", least=1)
-            except InvalidParameterError:
-                raise InvalidParameterError(
-                    f"`batch_size` must be 'auto' or a whole number from 1 up, not {self.batch_size!r}"
-                ) from None
+        checked = {"num_workers": whole_number(self.num_workers, "`num_workers`", least=0)}
+        for name, least in (("batch_size", 1), ("recheck", 0)):
+            value = getattr(self, name)
+            if value != "auto":
+                try:
+                    checked[name] = whole_number(value, f"`{name}`", least=least)
+                except InvalidParameterError:
+                    raise InvalidParameterError(
+                        f"`{name}` must be 'auto' or a whole number from {least} up, not {value!r}"
+                    ) from None
         flag(self.no_cache, "`no_cache`")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -80,6 +79,18 @@ class EncoderRecipe:
     weights: str | None = None
     #: Take what the hub's cache has, where that is another revision than the pinned one.
     allow_revision: bool = False
+
+    def unresolved(self, *, download: bool = True) -> str:
+        """Why the encoder cannot be made: its name, file, packages, weights; empty if nothing is missing."""
+        from histobench.roi.encoders.registry import why_unresolved
+
+        return why_unresolved(
+            self.name,
+            resize_size=self.resize_size,
+            weights=self.weights,
+            allow_revision=self.allow_revision,
+            download=download,
+        )
 
     def build(self) -> BasePatchEncoder:
         """The encoder itself."""

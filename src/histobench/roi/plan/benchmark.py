@@ -42,14 +42,16 @@ def run_benchmark(
     display: Display | None = None,
     engine: Engine | None = None,
     retry_failed: bool = False,
+    keep_going: bool = False,
     heading: str = "Summary",
 ) -> BenchmarkOutcome:
     """Run the plan; then intervals of all runs in its folder, their table, comparisons, and `summary.md`.
 
-    `display` is told what is being done; `engine` does it (this process, unless another is given).
+    `display` is told what is being done; `engine` does it (this process, unless another is given). With
+    `keep_going` encoders that cannot be made are left out; else nothing is begun.
     """
     display = display or Display()
-    outcome = run_plan(plan, engine=engine, display=display, retry_failed=retry_failed)
+    outcome = run_plan(plan, engine=engine, display=display, retry_failed=retry_failed, keep_going=keep_going)
     if not outcome.finished:
         return BenchmarkOutcome(outcome)
     return collect(

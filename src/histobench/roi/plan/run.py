@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,16 @@ from pathlib import Path
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.prompts import read_prompts
 from histobench.roi.data.split import check_learnt
 from histobench.roi.encoders.own_name import check_labels, label_of
-from histobench.roi.encoders.registry import check_distinct_weights, get_spec
-from histobench.roi.encoders.weights import resolve_weights
+from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
+from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.planner import plan_values, units_of
 from histobench.roi.plan.schema import DatasetEntry, Plan
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
+from histobench.roi.task_catalogue import ZERO_SHOT, canonical_task
 from histobench.roi.work.conflict import DRIVER, check_free, differences
 from histobench.roi.work.engines.engine import Display, Engine
 from histobench.roi.work.engines.local import LocalEngine
@@ -72,25 +74,32 @@ def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
 
 
 def run_plan(
-    plan: Plan, *, engine: Engine | None = None, display: Display | None = None, retry_failed: bool = False
+    plan: Plan,
+    *,
+    engine: Engine | None = None,
+    display: Display | None = None,
+    retry_failed: bool = False,
+    keep_going: bool = False,
 ) -> PlanOutcome:
     """Extract what is missing, then evaluate what is missing; failures are collected.
 
     With `retry_failed` the run that was begun last goes on: what failed in it, and what it has not done.
+    An encoder that cannot be made is an error before any work; with `keep_going` the others are run.
     """
     engine = engine or LocalEngine()
     # Found out now for all encoders together; one at a time each would look right.
     check_labels(plan.encoders)
     check_distinct_weights(plan.encoders, plan.weights)
     engine.check()
-    if not engine.whole:
-        _fetch_weights(plan)
+    # The weights are on disk before work is sent to nodes, which may have no way to the internet.
+    require_encoders(unresolved_encoders(plan), keep_going=keep_going)
     values = plan_values(plan, engine.name)
     check_free(plan.results, values)
     if retry_failed:
         folder = _last_run(plan, values)
     else:
         datasets = load_datasets(plan)
+        check_prompts(plan, datasets)
         write_dataset_notes(plan)
         on_list = partial(write_list, plan.results)
         units = units_of(plan, datasets, whole=engine.whole, on_list=on_list)
@@ -103,12 +112,20 @@ def run_plan(
     return outcome_of(folder, plan.results)
 
 
-def _fetch_weights(plan: Plan) -> None:
-    """Have the weights on disk before work is sent to nodes, which may have no way to the internet."""
-    for encoder in plan.encoders:
-        # The user's own, or weights that cannot be had: preparing the dataset says so, and others go on.
-        with contextlib.suppress(HistobenchError):
-            resolve_weights(get_spec(encoder), plan.weights, allow_revision=plan.allow_revision)
+def unresolved_encoders(plan: Plan, *, download: bool = True) -> dict[str, str]:
+    """Why each encoder of a plan cannot be made; empty texts for those that can."""
+    return {
+        name: EncoderRecipe(name, plan.size, plan.weights, plan.allow_revision).unresolved(download=download)
+        for name in plan.encoders
+    }
+
+
+def check_prompts(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
+    """Read the prompt files that the plan needs: an error in one is found before any work."""
+    if ZERO_SHOT in map(canonical_task, plan.tasks):
+        for entry in plan.datasets:
+            if entry.prompts is not None:
+                read_prompts(entry.prompts, datasets[entry.name].classes)
 
 
 def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:

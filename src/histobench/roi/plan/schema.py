@@ -33,7 +33,6 @@ _LEAST = {
     "seed": 0,
     "size": 1,
     "num_workers": 0,
-    "recheck": 0,
     "n_shot": 1,
     "n_way": 2,
     "n_iter": 1,
@@ -164,7 +163,7 @@ def _given(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in ("n_shot", "n_way"):
         if name in values:
             given[name] = tuple(_number(item, name, where) for item in _sequence(values, name, where))
-    numbers = ("seed", "size", "num_workers", "recheck", "n_iter", "n_neighbors", "n_bootstrap")
+    numbers = ("seed", "size", "num_workers", "n_iter", "n_neighbors", "n_bootstrap")
     for name in (*numbers, "folds", "repeats"):
         if values.get(name) is not None:
             given[name] = _number(values[name], name, where)
@@ -174,9 +173,10 @@ def _given(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in ("slurm", "slurm_cpu"):
         if values.get(name) is not None:
             given[name] = _job_options(values[name], f"{where}: {name}")
-    if values.get("batch_size") is not None:
-        images = str(values["batch_size"])
-        given["batch_size"] = int(images) if images.isdecimal() else images
+    for name in ("batch_size", "recheck"):
+        if values.get(name) is not None:
+            images = str(values[name])
+            given[name] = int(images) if images.isdecimal() else images
     for name in ("allow_revision", "no_cache"):
         if values.get(name) is not None:
             given[name] = _flag(values[name], name, where)

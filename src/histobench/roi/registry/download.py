@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import shutil
 import threading
+import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -140,7 +143,17 @@ def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
         beginning = handle.read(256)
     wanted = _BEGINNINGS.get(Path(file.name).suffix.lower(), b"")
     if beginning and beginning.startswith(wanted) and (expects_page(file) or not is_page(beginning)):
-        return
+        damage = _damage(path, Path(file.name).suffix.lower())
+        if not damage:
+            return
+        if keep:  # of no use to anybody: the next attempt fetches it again
+            aside = path.with_name(f"{path.name}.damaged")
+            os.replace(path, aside)
+            raise HistobenchError(
+                f"{file.name} is damaged ({damage}); it is now {aside}; run again to fetch it"
+            )
+        discard(path)
+        raise HistobenchError(f"{file.name}: what came is damaged ({damage}){_fate(path, keep=keep)}")
     what = (
         "empty"
         if not beginning
@@ -150,6 +163,28 @@ def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
     )
     _discard(path, keep=keep)
     raise HistobenchError(f"{file.name}: what came is {what}{_fate(path, keep=keep)}")
+
+
+def _damage(path: Path, suffix: str) -> str:
+    """What is wrong with an archive, by its own checksums; empty where nothing is known to be."""
+    try:
+        with open_plain(path) as handle:
+            if suffix in (".zip", ".npz"):
+                with zipfile.ZipFile(handle) as archive:
+                    bad = archive.testzip()
+                return f"wrong checksum of {bad}" if bad else ""
+            if suffix in (".gz", ".tgz"):
+                with gzip.open(handle) as unpacked:
+                    while unpacked.read(_CHUNK):
+                        pass
+            if suffix == ".parquet":
+                handle.seek(-4, os.SEEK_END)
+                return "" if handle.read(4) == b"PAR1" else "it is cut short"
+    except (zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error, NotImplementedError) as error:
+        return str(error)
+    except (RuntimeError, ValueError):  # encrypted, or of a kind that only another program reads
+        return ""
+    return ""
 
 
 def _fate(path: Path, *, keep: bool) -> str:

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,8 @@ MOST_GROWTH = 50
 GROWTH_FREE = 256 << 20
 MOST_MEMBERS = 20_000_000
 _CHUNK = 1 << 20
+#: Seconds by which the clocks of a disk's machine and of this one may differ.
+CLOCKS_APART = 300.0
 #: What the readers of damaged archives raise.
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, UnicodeError)
 
@@ -85,7 +88,11 @@ def unpack(archives: Sequence[Path], target: Path) -> None:
 
 def is_current(made: Path, *sources: Path) -> bool:
     """Whether `made` is there and was made after its sources came: another download is unpacked again."""
-    return made.exists() and made.stat().st_mtime >= max(path.stat().st_ctime for path in sources)
+    if not made.exists():
+        return False
+    # What seems to be of the future was made before the clock was set back: nothing follows from its time.
+    when = made.stat().st_mtime
+    return max(path.stat().st_ctime for path in sources) <= when <= time.time() + CLOCKS_APART
 
 
 def gunzip(source: Path, target: Path) -> Path:

@@ -60,7 +60,7 @@ def _occupant(folder: Path) -> Identity | None:
 
 def _age(path: Path) -> float:
     try:
-        return time.time() - path.stat().st_mtime
+        return abs(time.time() - path.stat().st_mtime)  # the clock may have been set back
     except FileNotFoundError:
         return float("inf")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from histobench.core.cache_folder import cache_dir
 from histobench.core.device import device_name, resolve_device
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.progress import Progress
 from histobench.roi.data.dataset import SPLITS, RoiDataset
 from histobench.roi.data.problem import listing
@@ -330,6 +330,8 @@ def _extracted(
             progress=progress,
             hashed=hashed,
         )
+    except DiskFullError:
+        raise
     except HistobenchError as error:
         if failures is not None:
             failures[recipes[0].name] = str(error)

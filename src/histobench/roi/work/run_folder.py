@@ -6,10 +6,11 @@ workers may read and write here at the same time, on any machine, and each may b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from histobench.roi.work.unit import REPORT, Unit
 RUNS = "work/runs"
 UNITS = "units.jsonl"
 PLAN = "plan.json"
+#: How the name of a run begins.
+STAMP = "%Y%m%d-%H%M%S-%f"
 #: States of a unit with an output; one without is still to be done.
 DONE, FAILED, BLOCKED = "done", "failed", "blocked"
 #: Files of one folder that are looked for one by one before the folder is listed.
@@ -42,8 +45,15 @@ class RunFolder:
     @classmethod
     def create(cls, results: Path, plan: Mapping[str, Any], units: Sequence[Unit]) -> RunFolder:
         """A new run; `plan` is plain values, `units` all that is known before images are hashed."""
-        # To the microsecond, so that names of two runs of one second are in the order of their beginning.
-        name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{uuid.uuid4().hex[:6]}"
+        # To the microsecond, so that names of two runs of one second are in the order of their beginning; and
+        # after the one before, whatever the clock says.
+        began = datetime.now(UTC)
+        before = cls.latest(results)
+        if before is not None:
+            with contextlib.suppress(ValueError):
+                last = datetime.strptime(before.path.name.rpartition("-")[0], STAMP).replace(tzinfo=UTC)
+                began = max(began, last + timedelta(microseconds=1))
+        name = f"{began:{STAMP}}-{uuid.uuid4().hex[:6]}"
         folder = cls(results / RUNS / name)
         write_json(folder.path / PLAN, dict(plan))
         write_lines(folder.path / UNITS, units)

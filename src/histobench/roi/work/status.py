@@ -118,4 +118,5 @@ def _left(folder: RunFolder, units: list[Unit], states: Counter[str]) -> float |
     if not left or not finished:
         return None
     began = (folder.path / "plan.json").stat().st_mtime
-    return (time.time() - began) / finished * left
+    passed = time.time() - began
+    return passed / finished * left if passed > 0 else None  # the clock may have been set back

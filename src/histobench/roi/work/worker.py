@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import DiskFullError, HistobenchError
 from histobench.core.reading import patiently
 from histobench.roi.work.run_folder import BLOCKED, DONE, RunFolder
 from histobench.roi.work.unit import HELPING, Unit, kind_of, same_batch
@@ -51,6 +51,8 @@ class Worker:
         """An error of the disk may pass, and what a unit has done so far is not done again."""
         try:
             patiently(work)
+        except DiskFullError:  # not even this could be written down
+            raise
         except HistobenchError as error:
             self._fail(units, str(error))
         except OSError as error:

@@ -96,7 +96,7 @@ class ContentHashes:
             if began - max(stamp[1], stamp[2]) > SETTLED_NS
         ]
         self._finish()
-        self._writing = threading.Thread(target=_insert, args=(self._base, rows))
+        self._writing = threading.Thread(target=_insert, name="histobench-hashes", args=(self._base, rows))
         self._writing.start()
 
     def close(self) -> None:

@@ -335,16 +335,17 @@ class ShardWriter:
         self, cache: RowCache, keys: Sequence[bytes], rows: NDArray[np.float32], bad: Mapping[bytes, str]
     ) -> None:
         """Have a shard written."""
-        self._check()
+        self.check()
         self._queue.put((cache, keys, rows, bad))
 
     def close(self) -> None:
         """Wait until everything is on disk."""
         self._queue.put(None)
         self._thread.join()
-        self._check()
+        self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise what went wrong with an earlier shard."""
         if self._error is not None:
             raise self._error
 

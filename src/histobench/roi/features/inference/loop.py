@@ -97,11 +97,14 @@ def compute(
     """
     bad: dict[bytes, str] = {}
     writer = ShardWriter()
+    begun: dict[int, _Work] = {}
     flying: deque[tuple[_Work, Batch, list[Pending]]] = deque()
     batches = loader.batches(_requests(units, refs, loader.layout.batch))
     try:
         for batch in batches:
+            writer.check()  # a full disk is known at once, and not after another shard
             work: _Work = batch.request.tag
+            begun[id(work)] = work
             if work.decode_only is None:
                 work.decode_only = stop_at_bad and (known_bad or bool(bad))
             pending = [] if work.decode_only else _start(work, batch, lanes)
@@ -112,6 +115,13 @@ def compute(
                 _land(*flying.popleft(), lanes, loader, writer, progress)
         while flying:
             _land(*flying.popleft(), lanes, loader, writer, progress)
+    except BaseException:
+        # The rows of shards that are not complete are whole batches from the first on, so that the run is
+        # cut in the same places when it goes on.
+        for work in begun.values():
+            if 0 < work.left < len(work.unit.keys) and not work.decode_only:
+                _write(work, work.unit.keys[: len(work.unit.keys) - work.left], lanes, writer)
+        raise
     finally:
         batches.close()
         writer.close()
@@ -159,10 +169,16 @@ def _land(
     work.left -= batch.count
     progress.advance(batch.count)
     if work.left == 0 and not work.decode_only:
-        done = [key for key in work.unit.keys if key not in work.failures]
-        lasting = {key: item.reason for key, item in work.failures.items() if item.lasting}
-        for encoder, rows in zip(work.unit.encoders, work.rows, strict=True):
-            writer.put(lanes[encoder].cache, done, np.concatenate(rows), lasting)
+        _write(work, work.unit.keys, lanes, writer)
+        work.rows = []
+
+
+def _write(work: _Work, keys: Sequence[bytes], lanes: Sequence[Lane], writer: ShardWriter) -> None:
+    """Have the rows of `keys`, the first images of a unit, written."""
+    done = [key for key in keys if key not in work.failures]
+    lasting = {key: item.reason for key, item in work.failures.items() if item.lasting}
+    for encoder, rows in zip(work.unit.encoders, work.rows, strict=True):
+        writer.put(lanes[encoder].cache, done, np.concatenate(rows)[: len(done)], lasting)
 
 
 def _check_finite(rows: np.ndarray, refs: Sequence[ImageRef], forward: Forward) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from histobench.core.device import resolve_device
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
+from histobench.roi.encoders.own_encoder import check_same
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.inference.device_runner import Stage, Track
@@ -36,10 +37,12 @@ class ShareStage:
 
         torch.set_num_threads(threads)
         self._settings = settings
-        self.tracks = [
-            Track(recipe.build(), description["precision"], RowCache(root, description), record)
-            for recipe, description, record in zip(recipes, descriptions, records, strict=True)
-        ]
+        self.tracks = []
+        for recipe, description, record in zip(recipes, descriptions, records, strict=True):
+            encoder = recipe.build()
+            check_same(encoder, description["identity"])
+            cache = RowCache(root, description)
+            self.tracks.append(Track(encoder, description["precision"], cache, record))
         self.device = resolve_device(settings.device)
         self._stage = Stage(self.tracks, settings, self.device, [0] * len(self.tracks))
         plain = all(isinstance(transform, TransformSpec) for transform in self._stage.transforms)

@@ -91,7 +91,7 @@ def _decoded(
     except MemoryError:
         return Failure("not enough memory to decode it", lasting=False)
     for row, transform in zip(rows, transforms, strict=True):
-        row[...] = _apply(transform, image)
+        row[...] = apply_transform(transform, image)
     return None
 
 
@@ -114,7 +114,7 @@ def transformed(ref: ImageRef, transform: Transform) -> NDArray[Any] | None:
         image = open_rgb(ref.read(), name=ref.name)
     except (OSError, HistobenchError, MemoryError):
         return None
-    return _apply(transform, image)
+    return apply_transform(transform, image)
 
 
 def keeps_pixels(transform: Transform) -> bool:
@@ -122,7 +122,7 @@ def keeps_pixels(transform: Transform) -> bool:
     return isinstance(transform, TransformSpec) and transform.resize == transform.crop
 
 
-def _apply(transform: Transform, image: Any) -> NDArray[Any]:
+def apply_transform(transform: Transform, image: Any) -> NDArray[Any]:
     if isinstance(transform, TransformSpec):
         return transform.crop_pixels(image)
     return np.asarray(transform(image))
