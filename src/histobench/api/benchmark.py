@@ -193,7 +193,8 @@ class Benchmark:
     def table(self) -> pd.DataFrame:
         """One row per number: dataset, encoder, preset, task, setting, metric, value, low, high, n.
 
-        `low` and `high` are the stored 95 % interval, missing where none was computed.
+        `low` and `high` are the 95 % interval that `compare` and the report show; they are missing where the
+        test set allows none (`compare` says why).
         """
         import pandas as pd
 

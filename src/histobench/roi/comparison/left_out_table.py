@@ -15,7 +15,7 @@ from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
 from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
-from histobench.roi.comparison.metric_intervals import confusion_of, metric_intervals
+from histobench.roi.comparison.metric_intervals import confusion_of, metric_intervals, recall_bounds
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.catalogue import LABEL_METRICS
@@ -52,7 +52,10 @@ def intervals_of_table(
 ) -> dict[str, Interval]:
     """The default interval of every run's metric."""
     confusions = np.stack([confusion_of(run, units.n_columns) for run in runs.values()])
-    bounds = metric_intervals(metric, units, found.values, found.left_out, confusions=confusions, level=level)
+    recalls = recall_bounds(list(runs.values()), units, level=level) if metric in LABEL_METRICS else None
+    bounds = metric_intervals(
+        metric, units, found.values, found.left_out, confusions=confusions, recalls=recalls, level=level
+    )
     return dict(zip(found.names, bounds, strict=True))
 
 
