@@ -87,9 +87,9 @@ def winner_value(
 ) -> WinnerValue:
     """The winner's value and interval, on the scale of `found` (a logarithm of the odds suits shares).
 
-    `picked` is the winner, where values next to the end of a scale do not tell it. `ordinary` is its
-    without having been picked: the one returned reaches at least as far, and on the side of the others as much
-    further as having been picked asks for.
+    `picked` is the winner, where values next to the end of a scale do not tell it. `ordinary` is the interval
+    that it has without having been picked. The one returned reaches at least as far, and on the side of the
+    others as much further as having been picked asks for.
     """
     sign = -1.0 if lower_is_better else 1.0
     values = sign * found.values

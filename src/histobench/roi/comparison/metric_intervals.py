@@ -4,26 +4,44 @@ Over groups (patients, slides) every metric goes by the jackknife on its own sca
 Over single images accuracy and recalls are proportions: Wilson's interval, and MOVER over the classes for
 their mean. What remains goes by the jackknife over images.
 
-A class without a mistake shows no spread, and yet its recall is only known within its own interval. So every
-metric of the confusion matrix reaches at least as far as it moves when the recall of each class moves to the
-end of its own interval, the moves added up in squares (MOVER). Differences of encoders have the same floor
-(`pair_floor`), from the images of each class on which exactly one of the two is right.
+A class with hardly a mistake shows no spread, and yet its recall is only known within its own interval. So
+every metric of the confusion matrix reaches at least as far as it moves when the recall of one class moves to
+the end of its own interval, and the moves of classes that show no spread are added in squares (MOVER).
+Differences of encoders have the same floor (`pair_floor`), from the images of each class on which exactly one
+of the two is right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.intervals import Interval
+from histobench.core.statistics.intervals import Interval, most_unseen
 from histobench.core.statistics.jackknife import LeaveOneOut, pair_errors, t_quantile
-from histobench.core.statistics.logit_t import FISHER, HALVED_LOGIT, LOG, LOGIT, Scale, jackknife_bounds
+from histobench.core.statistics.logit_t import (
+    FISHER,
+    HALVED_LOGIT,
+    LEAST_FREEDOM,
+    LOG,
+    LOGIT,
+    Scale,
+    effective_influences,
+    jackknife_bounds,
+    student_reach,
+)
 from histobench.core.statistics.proportion import mean_of_proportions, wilson_bounds
 from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
 from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
-from histobench.roi.comparison.sampling_units import FEWEST_MISTAKES, FEWEST_POSITIVES, SamplingUnits, scored
+from histobench.roi.comparison.sampling_units import (
+    FEWEST_GROUPS_OF_CLASS,
+    FEWEST_MISTAKES,
+    FEWEST_POSITIVES,
+    SamplingUnits,
+    scored,
+)
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.catalogue import metric_of
 from histobench.roi.metrics.tally import SMALLEST_PROBABILITY
@@ -40,6 +58,15 @@ NO_CALIBRATION_INTERVAL = (
     "no interval: a calibration error is too high by an amount that depends on the number of images, and no "
     "method known to us holds its level for it"
 )
+
+
+@dataclass(frozen=True)
+class RecallBounds:
+    """The interval of the recall of each class [m, c], and which classes show no spread of it."""
+
+    low: Floats
+    high: Floats
+    few: NDArray[np.bool_]  # mistakes, or right predictions, in fewer than `FEWEST_GROUPS_OF_CLASS` units
 
 
 def run_metric_intervals(
@@ -88,7 +115,7 @@ def metric_intervals(
     left_out: Floats,
     *,
     confusions: NDArray[np.int64],
-    recalls: tuple[Floats, Floats] | None = None,
+    recalls: RecallBounds | None = None,
     level: float = 0.95,
 ) -> list[Interval]:
     """Intervals of one metric of m runs: values [m], with each unit left out [u, m], confusions [m, c, c].
@@ -126,10 +153,10 @@ def metric_intervals(
         adapt=adapt,
         long_tailed=grouped and facts.kind == "loss",
         biased=grouped and facts.kind == "auprc",
+        few_carry=grouped and facts.kind in _AREAS,
     )
     if recalls is not None and facts.kind == "labels" and label is None and facts.proportion != "share":
-        least_low, least_high = _moved_by_recalls(name, values, confusions, recalls)
-        low, high = np.fmin(low, least_low), np.fmax(high, least_high)
+        low, high = _moved_by_recalls(name, values, confusions, recalls, low, high)
     if name == "log_loss":
         high = np.minimum(high, -np.log(SMALLEST_PROBABILITY))
     found = [
@@ -212,12 +239,11 @@ def why_no_interval(metric: str, units: SamplingUnits) -> str | None:
     return None
 
 
-def recall_bounds(
-    runs: Sequence[Predictions], units: SamplingUnits, *, level: float = 0.95
-) -> tuple[Floats, Floats]:
-    """The bounds of the recall of each class [m, c] of runs on the same images; NaN for absent classes."""
+def recall_bounds(runs: Sequence[Predictions], units: SamplingUnits, *, level: float = 0.95) -> RecallBounds:
+    """The bounds of the recall of each class of runs on the same images; NaN for absent classes."""
     c, m = units.n_columns, len(runs)
     low, high = np.full((2, m, c), np.nan)
+    few = np.zeros((m, c), dtype=bool)
     n_units = units.n_units
     cells = units.unit_of * c + units.labels
     sizes = np.bincount(cells, minlength=n_units * c).reshape(n_units, c)
@@ -226,6 +252,8 @@ def recall_bounds(
     hits = hits.reshape(n_units, c, m)
     for k in np.flatnonzero(units.class_sizes):
         own, total = hits[:, k], float(units.class_sizes[k])
+        seen = np.minimum((own > 0).sum(axis=0), (own < sizes[:, [k]]).sum(axis=0))
+        few[:, k] = seen < FEWEST_GROUPS_OF_CLASS
         if units.group_of is None:
             low[:, k], high[:, k] = wilson_bounds(own.sum(axis=0), total, level=level)
             continue
@@ -242,21 +270,32 @@ def recall_bounds(
         low[:, k], high[:, k] = jackknife_bounds(
             table, LOGIT, total, effective=units.worth(total, label=int(k)), level=level
         )
-    return low, high
+    return RecallBounds(low, high, few)
 
 
 def _moved_by_recalls(
-    name: str, values: Floats, confusions: NDArray[np.int64], recalls: tuple[Floats, Floats]
+    name: str,
+    values: Floats,
+    confusions: NDArray[np.int64],
+    recalls: RecallBounds,
+    low: Floats,
+    high: Floats,
 ) -> tuple[Floats, Floats]:
-    """How low and how high the metric [m] goes when recalls go to their bounds, in squares (MOVER)."""
-    down, up = np.zeros((2, len(values)))
+    """The bounds [m], widened by what the recalls of the classes allow."""
+    down, up = (values - low) ** 2, (high - values) ** 2
+    lowest, highest = low, high
     for k in range(confusions.shape[1]):
-        for bound in (recalls[0][:, k], recalls[1][:, k]):
-            moved = np.nan_to_num(_with_recall(name, confusions, k, bound) - values)
-            down += np.minimum(moved, 0.0) ** 2
-            up += np.maximum(moved, 0.0) ** 2
+        ends = [_with_recall(name, confusions, k, bound[:, k]) for bound in (recalls.low, recalls.high)]
+        lowest, highest = np.fmin(lowest, np.fmin(*ends)), np.fmax(highest, np.fmax(*ends))
+        for end in ends:
+            moved = np.where(recalls.few[:, k], np.nan_to_num(end - values), 0.0)
+            down, up = down + np.minimum(moved, 0.0) ** 2, up + np.maximum(moved, 0.0) ** 2
     least = -1.0 if metric_of(name).scale == "fisher" else 0.0
-    return np.maximum(values - np.sqrt(down), least), np.minimum(values + np.sqrt(up), 1.0)
+    wide = np.maximum(values - np.sqrt(down), least), np.minimum(values + np.sqrt(up), 1.0)
+    # Where there is no interval, there is none: NaN stays.
+    return np.where(np.isfinite(low), np.fmin(wide[0], lowest), low), np.where(
+        np.isfinite(high), np.fmax(wide[1], highest), high
+    )
 
 
 def _with_recall(name: str, confusions: NDArray[np.int64], k: int, recall: Floats) -> Floats:
@@ -286,9 +325,12 @@ def pair_floor(
     """The least standard errors [m, m] of the lower bounds of differences (see `jackknife.pair_errors`).
 
     Metrics of the confusion matrix (with `runs`): what may be unseen of each class is added to what the units
-    show. A class with no image on which exactly one encoder is right may have as many of them as Wilson's
-    bound allows, and each such image that was seen leaves less unseen. Areas: the encoders' own intervals,
-    combined by the correlation of their values (MOVER; Zou 2007). NaN where one of the two has no interval.
+    show. A class with no image on which exactly one encoder is right may have as many of them as Clopper and
+    Pearson's bound allows, and each such image that was seen leaves less unseen.
+
+    Areas: degrees of freedom and skewness follow the units' influences on the difference, as for single values.
+    Where fewer than three units carry it, the encoders' own intervals are combined by the correlation of their
+    values (MOVER; Zou 2007). NaN where one of the two has no interval.
     """
     facts = metric_of(_parts(metric, units)[0])
     m, reach = len(found.names), t_quantile(found.freedom, level)
@@ -301,15 +343,30 @@ def pair_floor(
         unseen = _unseen(metric, found, units, [runs[name] for name in found.names], level)
         floor = np.sqrt(pair_errors(found)[1] ** 2 * (variance > 0) + unseen / reach**2)
     elif facts.kind in _AREAS:
-        ends = [(intervals[name].low, intervals[name].high) for name in found.names]
-        low, high = np.array(ends, dtype=np.float64).T
-        down, up = found.values - low, high - found.values
-        with np.errstate(divide="ignore", invalid="ignore"):
-            correlation = np.nan_to_num(covariance / np.sqrt(spread[:, None] * spread[None, :]))
-        correlation = np.clip(correlation, 0.0, HIGHEST_CORRELATION)
-        squares = down[:, None] ** 2 + up[None, :] ** 2 - 2 * correlation * down[:, None] * up[None, :]
-        floor = np.sqrt(np.maximum(squares, 0.0)) / reach
+        floor = _area_floor(found, intervals, reach, level)
     return np.where(known[:, None] & known[None, :], floor, np.nan)
+
+
+def _area_floor(found: LeaveOneOut, intervals: Mapping[str, Interval], reach: float, level: float) -> Floats:
+    m = len(found.names)
+    influences, covariance = found.influences(), found.covariance()
+    spread = np.diag(covariance)
+    ends = [(intervals[name].low, intervals[name].high) for name in found.names]
+    low, high = np.array(ends, dtype=np.float64).T
+    below, above = found.values - low, high - found.values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = np.nan_to_num(covariance / np.sqrt(spread[:, None] * spread[None, :]))
+    correlation = np.clip(correlation, 0.0, HIGHEST_CORRELATION)
+    squares = below[:, None] ** 2 + above[None, :] ** 2 - 2 * correlation * below[:, None] * above[None, :]
+    combined = np.sqrt(np.maximum(squares, 0.0)) / reach
+    floor = np.zeros((m, m))
+    for i in range(m):
+        apart = influences[:, [i]] - influences
+        error = np.sqrt((apart**2).sum(axis=0))
+        down, _ = student_reach(apart, error**2, found.freedom, level)
+        carried = effective_influences(apart) < LEAST_FREEDOM
+        floor[i] = np.where(carried, np.fmax(combined[i], error), error * down / reach)
+    return floor
 
 
 def _unseen(
@@ -318,12 +375,15 @@ def _unseen(
     """How far differences [m, m] may move by what the classes did not show, squared."""
     confusions = np.stack([confusion_of(run, units.n_columns) for run in runs])
     right = np.stack([run.predicted == run.labels for run in runs]).astype(np.float64)
+    if metric_of(metric).proportion == "share":  # all images are alike
+        bound = most_unseen(units.worth(float(len(units.labels))), level=level)
+        only_first = right @ (1 - right).T
+        return np.asarray((bound / (1 + only_first + only_first.T) ** 2) ** 2)
     total = np.zeros((len(runs), len(runs)))
     for k in np.flatnonzero(units.class_sizes):
         own = right[:, units.labels == k]
         only_first = own @ (1 - own).T
-        size = float(units.class_sizes[k])
-        bound = float(wilson_bounds(0.0, units.worth(size, label=int(k)), level=level)[1])
+        bound = most_unseen(units.worth(float(units.class_sizes[k]), label=int(k)), level=level)
         recall = np.maximum(own.mean(axis=1) - bound, 0.0)
         moved = np.abs(np.nan_to_num(_with_recall(metric, confusions, int(k), recall) - found.values))
         fewer = 1 / (1 + only_first + only_first.T) ** 2

@@ -90,11 +90,12 @@ class SamplingUnits:
 
         `by_class` for metrics of classes, of which the rarest decides.
         """
-        return min(self.freedom, self._by_size[1 if by_class else 0])
+        return self._by_size[1 if by_class else 0]
 
     @cached_property
     def _by_size(self) -> tuple[float, float]:
-        return effective_freedom(self.design), effective_freedom(self.design, self.labels)
+        overall = effective_number(np.bincount(self.unit_of)) - 1
+        return overall, min(self.freedom, effective_freedom(self.design, self.labels))
 
     def worth(self, size: float, *, label: int | None = None) -> float:
         """How many independent images `size` images (of one class) are worth where nothing varies."""
