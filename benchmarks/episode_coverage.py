@@ -20,6 +20,7 @@ from histobench.core.statistics.jackknife import t_quantile
 from histobench.core.statistics.resampling import sampling_design
 from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_uncertainty import crossed_metrics
+from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.results.episode_predictions import EpisodePredictions
 
 Floats = NDArray[np.float64]

@@ -4,27 +4,43 @@
     python benchmarks/statistics_study.py --workers 16 --draws 1000 --out study   # study.json and study.md
 
 An image is classified correctly if its latent margin is positive. The margin is the encoder's skill plus an
-effect of the image's group (patient) plus noise; encoders share half of the effect and of the noise. Every draw
-is one test set and a table of four encoders: three equally good ones, and one with 1.5 times their error rate.
-It goes through `left_out_table` and `metric_statistics`, which `compare`, the Python tables and the report also
-call. A cell is one combination of class shares, groups, group sizes, classes per group, intraclass correlation
-and accuracy. Results are seeded cell by cell: the number of workers does not change them.
+effect of the image's group (patient) plus noise; encoders share half of the effect and of the noise. Every
+draw is one test set and a table of four encoders: three equally good ones, and one with 1.5 times their error
+rate. It goes through `left_out_table` and `metric_statistics`, which `compare`, the Python tables and the
+report also call. A cell is one combination of class shares, groups, group sizes, classes per group,
+intraclass correlation and accuracy. Cells are seeded one by one: the number of workers changes nothing.
+`--percentile` also measures the older percentile bootstrap (300 resamples).
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
+import time
 import zlib
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from histobench.core.statistics.intervals import Interval, percentile_interval
+from histobench.core.statistics.resampling import replicates_of_all
 from histobench.roi.comparison.left_out_table import left_out_table
-from histobench.roi.comparison.metric_function import label_metrics_of_confusions
+from histobench.roi.comparison.metric_function import (
+    label_metrics_of_confusions,
+    one_metric,
+    over_all_classes,
+)
 from histobench.roi.comparison.sampling_units import SamplingUnits
-from histobench.roi.comparison.table_statistics import metric_statistics
+from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.predictions import Predictions
 
@@ -156,7 +172,7 @@ def truths(shares: tuple[float, ...], skills: tuple[float, ...]) -> dict[str, Fl
     return {metric: np.array(values) for metric, values in found.items()}
 
 
-def measure(cell: Cell, draws: int, seed: int) -> dict[str, object]:
+def measure(cell: Cell, draws: int, seed: int, *, percentile: bool = False) -> dict[str, Any]:
     """Shares of draws in which each statement of the table is false, and of draws with an interval."""
     generator = np.random.default_rng([seed, zlib.crc32(repr(cell).encode())])
     true = truths(tuple(cell.shares), tuple(cell.skills()))
@@ -169,7 +185,14 @@ def measure(cell: Cell, draws: int, seed: int) -> dict[str, object]:
         for metric, found in tables.items():
             statistics = metric_statistics(metric, found, runs, units)
             tallies[metric].add(statistics, dict(zip(NAMES, true[metric], strict=True)))
+            if percentile:
+                tallies[metric].add_older(_percentile(metric, runs["a"], units), true[metric][0])
     return {"cell": asdict(cell), "draws": draws, "metrics": {m: t.shares(draws) for m, t in tallies.items()}}
+
+
+def _percentile(metric: str, run: Predictions, units: SamplingUnits) -> Interval:
+    evaluate = over_all_classes(one_metric({"a": run}, metric), run.labels, metric=metric)
+    return percentile_interval(replicates_of_all(evaluate, units.design, n_resamples=300, seed=0)["a"])
 
 
 class _Tally:
@@ -179,10 +202,11 @@ class _Tally:
         self.single = self.single_missed = 0
         self.pairs = self.pair_missed = self.family_missed = self.false_claims = 0
         self.claims = self.best_missed = self.winner_missed = self.winners = 0
+        self.older = self.older_missed = 0
         self.width: list[float] = []
         self.pair_width: list[float] = []
 
-    def add(self, statistics, true: dict[str, float]) -> None:
+    def add(self, statistics: MetricStatistics, true: dict[str, float]) -> None:
         interval = statistics.intervals["a"]
         if interval.low is not None:
             self.single += 1
@@ -210,6 +234,10 @@ class _Tally:
             self.winners += 1
             self.winner_missed += not winner.interval.contains(true[winner.name])
 
+    def add_older(self, interval: Interval, true: float) -> None:
+        self.older += interval.low is not None
+        self.older_missed += not interval.contains(true)
+
     def shares(self, draws: int) -> dict[str, float | None]:
         """In percent of the draws that have the statement."""
 
@@ -225,6 +253,7 @@ class _Tally:
             "winner": percent(self.winners - self.winner_missed, self.winners),
             "false claim": percent(self.false_claims, self.pairs),
             "best missed": percent(self.best_missed, self.pairs),
+            "percentile": percent(self.older - self.older_missed, self.older) if self.older else None,
             "power": percent(self.claims, self.pairs),
             "width": round(float(np.median(self.width)), 4) if self.width else None,
             "width of difference": round(float(np.median(self.pair_width)), 4) if self.pair_width else None,
@@ -276,11 +305,12 @@ def shortfall(shares: dict[str, float | None]) -> float:
     return max(missed, default=-100.0)
 
 
-def markdown(results: list[dict], *, rows: int = 30) -> str:
+def markdown(results: list[dict[str, Any]], *, rows: int = 30) -> str:
     """The cells of 12 groups and more, worst first, and what the smaller ones come to."""
     flat = [(r["cell"], metric, shares) for r in results for metric, shares in r["metrics"].items()]
     shown = sorted((x for x in flat if x[0]["groups"] >= 12), key=lambda x: -shortfall(x[2]))
-    names = [*WANTED, "have an interval", "power"]
+    older = any(x[2]["percentile"] is not None for x in flat)
+    names = [*WANTED, "have an interval", "power", *(["percentile"] if older else [])]
     draws = results[0]["draws"]
     lines = [
         f"{len(results)} cells, {draws} test sets each (one standard error near 95: "
@@ -310,8 +340,9 @@ def markdown(results: list[dict], *, rows: int = 30) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measured(job: tuple[Cell, int, int]) -> dict[str, object]:
-    return measure(*job)
+def _measured(job: tuple[Cell, int, int, bool]) -> dict[str, Any]:
+    cell, draws, seed, percentile = job
+    return measure(cell, draws, seed, percentile=percentile)
 
 
 def main() -> int:
@@ -323,14 +354,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=27)
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--quick", action="store_true", help="a twelfth of the cells")
+    parser.add_argument("--percentile", action="store_true", help="also the older percentile bootstrap")
     parser.add_argument("--seconds", type=float, help="start no new cell after this many seconds")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
     args = parser.parse_args()
     draws = args.draws or (100 if args.quick else 1000)
-    results: list[dict] = []
+    results: list[dict[str, Any]] = []
     started = time.monotonic()
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
-        waiting = [pool.submit(_measured, (cell, draws, args.seed)) for cell in grid(quick=args.quick)]
+        waiting = [
+            pool.submit(
+                _measured,
+                (cell, draws if cell.groups in (12, 20) else draws // 2, args.seed, args.percentile),
+            )
+            for cell in grid(quick=args.quick)
+        ]
         for future in waiting:
             if args.seconds and time.monotonic() - started > args.seconds and future.cancel():
                 continue

@@ -288,7 +288,8 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
     tested = f"; p: {TEST_NAMES[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
     if table.test == "jackknife":
         unit = "image" if table.n_groups is None else "group"
-        tested = f"; differences: leaving out one {unit} at a time, Student's t for the largest of {pairs}"
+        largest = "" if len(table.pairs) == 1 else f" for the largest of {pairs}"
+        tested = f"; differences: leaving out one {unit} at a time, Student's t{largest}"
         tested = "" if table.standings is None else tested
     methods = sorted({entry.interval.method for entry in table.entries if entry.interval.low is not None})
     named = f" ({', '.join(methods)})" if methods else ""

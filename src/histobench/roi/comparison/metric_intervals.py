@@ -24,7 +24,6 @@ from histobench.core.statistics.jackknife import LeaveOneOut, pair_errors, t_qua
 from histobench.core.statistics.logit_t import (
     FISHER,
     HALVED_LOGIT,
-    LEAST_FREEDOM,
     LOG,
     LOGIT,
     Scale,
@@ -36,6 +35,7 @@ from histobench.core.statistics.proportion import mean_of_proportions, wilson_bo
 from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
 from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
 from histobench.roi.comparison.sampling_units import (
+    FEWEST_GROUPS,
     FEWEST_GROUPS_OF_CLASS,
     FEWEST_MISTAKES,
     FEWEST_POSITIVES,
@@ -328,9 +328,9 @@ def pair_floor(
     show. A class with no image on which exactly one encoder is right may have as many of them as Clopper and
     Pearson's bound allows, and each such image that was seen leaves less unseen.
 
-    Areas: degrees of freedom and skewness follow the units' influences on the difference, as for single values.
-    Where fewer than three units carry it, the encoders' own intervals are combined by the correlation of their
-    values (MOVER; Zou 2007). NaN where one of the two has no interval.
+    Areas: degrees of freedom and skewness follow the units' influences on the difference, as for single
+    values. Where fewer than five units carry it, the encoders' own intervals are combined by the correlation
+    of their values (MOVER; Zou 2007). NaN where one of the two has no interval.
     """
     facts = metric_of(_parts(metric, units)[0])
     m, reach = len(found.names), t_quantile(found.freedom, level)
@@ -364,7 +364,7 @@ def _area_floor(found: LeaveOneOut, intervals: Mapping[str, Interval], reach: fl
         apart = influences[:, [i]] - influences
         error = np.sqrt((apart**2).sum(axis=0))
         down, _ = student_reach(apart, error**2, found.freedom, level)
-        carried = effective_influences(apart) < LEAST_FREEDOM
+        carried = effective_influences(apart) < FEWEST_GROUPS
         floor[i] = np.where(carried, np.fmax(combined[i], error), error * down / reach)
     return floor
 
