@@ -198,7 +198,7 @@ class Benchmark:
         """
         import pandas as pd
 
-        from histobench.roi.results.tidy_rows import TABLE_COLUMNS, result_rows
+        from histobench.roi.comparison.tidy_rows import TABLE_COLUMNS, result_rows
 
         rows = [row for run in self.runs for row in result_rows(run)]
         frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))

@@ -115,8 +115,8 @@ def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) ->
     ]
     if winner.interval.low is not None and len(standings.ranks) > 2:
         words.append(
-            "who comes first was probably lucky, too: corrected for having been picked, "
-            f"{winner.name} is worth {shown(winner.value, winner.interval, digits=digits)}"
+            f"selection-corrected estimate for {winner.name}: "
+            f"{shown(winner.value, winner.interval, digits=digits)} (the observed maximum is biased upward)"
         )
     return words
 

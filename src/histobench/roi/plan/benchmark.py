@@ -10,11 +10,11 @@ from histobench.roi.comparison.comparison import Comparison
 from histobench.roi.comparison.robustness import RobustnessTable, summarise
 from histobench.roi.comparison.split_comparison import SplitTable
 from histobench.roi.comparison.stored_intervals import write_all_intervals
+from histobench.roi.comparison.tidy_rows import TIDY_FILE, write_whole_table
 from histobench.roi.plan.run import PlanOutcome, run_plan
 from histobench.roi.plan.schema import Plan
 from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
 from histobench.roi.results.reader import load_runs, results_files
-from histobench.roi.results.tidy_rows import TIDY_FILE, write_whole_table
 from histobench.roi.work.comparing import tables_of
 from histobench.roi.work.engines.engine import Display, Engine
 from histobench.roi.work.loop import claim_unit
