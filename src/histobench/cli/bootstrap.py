@@ -1,10 +1,10 @@
 """Bootstrap intervals (the older method) for every metric of every stored task.
 
-Writes X_bootstrap_ci.json beside each X_complete_results.json, and bootstrap_ci_summary.json at the top of the
-results folder: percentile or BCa intervals, as HistoROIBench defines them. Images are drawn within classes, or
-whole patients/slides where the dataset has groups. They are often too narrow: with few patients a 95% interval
-holds the true value in 84 to 90% of test sets (docs/statistics.md). All other tables and the report show the
-intervals of X_intervals.json, which this command also brings up to date. Existing intervals are kept.
+Writes X_bootstrap_ci.json beside each X_complete_results.json, and bootstrap_ci_summary.json at the top of
+the results folder: percentile or BCa intervals, as HistoROIBench defines them. Images are drawn within
+classes, or whole patients/slides where the dataset has groups. They are often too narrow: with few patients
+a 95% interval holds the true value in 84 to 90% of test sets (docs/statistics.md). All other tables and the
+report show the intervals of X_intervals.json, which this command also brings up to date.
 
 Examples:
   histobench bootstrap results
@@ -103,8 +103,8 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
     if len(found) > _LONGEST:
         console.print(f"... and {len(found) - _LONGEST} more in the summary")
     console.print(
-        "Older method: these bootstrap intervals are often too narrow (84 to 90% coverage over 5 to 30 patients; "
-        "see docs/statistics.md). Tables and reports show the intervals of X_intervals.json.",
+        "Older method: bootstrap intervals are often too narrow (84 to 90% coverage over 5 to 30 patients; see "
+        "docs/statistics.md). Tables and reports show the intervals of X_intervals.json.",
         highlight=False,
         soft_wrap=True,
     )
