@@ -313,8 +313,9 @@ def markdown(results: list[dict[str, Any]], *, rows: int = 30) -> str:
     names = [*WANTED, "have an interval", "power", *(["percentile"] if older else [])]
     draws = max(result["draws"] for result in results)
     lines = [
-        f"{len(results)} cells, {draws} test sets each, half as many with 8 and 40 groups; one standard error "
-        f"near 95 is {100 * (0.05 * 0.95 / draws) ** 0.5:.1f}. Worst first; `-`: a reason is printed instead.",
+        f"{len(results)} cells, {draws} test sets each, half as many with 8 and 40 groups; one standard "
+        f"error near 95 is {100 * (0.05 * 0.95 / draws) ** 0.5:.1f}. Worst first; `-`: there is a reason "
+        "instead.",
         "",
         "| metric | classes | groups | sizes | per group | ICC | accuracy | " + " | ".join(names) + " |",
         "|---" * (7 + len(names)) + "|",

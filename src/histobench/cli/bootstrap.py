@@ -103,8 +103,8 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
     if len(found) > _LONGEST:
         console.print(f"... and {len(found) - _LONGEST} more in the summary")
     console.print(
-        "Older method: bootstrap intervals are often too narrow (84 to 90% coverage over 5 to 30 patients; see "
-        "docs/statistics.md). Tables and reports show the intervals of X_intervals.json.",
+        "Older method: bootstrap intervals are often too narrow (84 to 90% coverage over 5 to 30 patients, "
+        "see docs/statistics.md). Tables and reports show the intervals of X_intervals.json.",
         highlight=False,
         soft_wrap=True,
     )

@@ -5,8 +5,9 @@ Over single images accuracy and recalls are proportions: Wilson's interval, and 
 their mean. What remains goes by the jackknife over images.
 
 A class with hardly a mistake shows no spread, and yet its recall is only known within its own interval. So
-every metric of the confusion matrix reaches at least as far as it moves when the recall of one class moves to
-the end of its own interval, and the moves of classes that show no spread are added in squares (MOVER).
+a mean of recalls reaches at least as far as it moves when the recall of one class moves to the end of its own
+interval, and to every metric of the confusion matrix the moves of classes that show no spread are added in
+squares (MOVER).
 Differences of encoders have the same floor (`pair_floor`), from the images of each class on which exactly one
 of the two is right.
 """
@@ -286,7 +287,8 @@ def _moved_by_recalls(
     lowest, highest = low, high
     for k in range(confusions.shape[1]):
         ends = [_with_recall(name, confusions, k, bound[:, k]) for bound in (recalls.low, recalls.high)]
-        lowest, highest = np.fmin(lowest, np.fmin(*ends)), np.fmax(highest, np.fmax(*ends))
+        if metric_of(name).proportion:
+            lowest, highest = np.fmin(lowest, np.fmin(*ends)), np.fmax(highest, np.fmax(*ends))
         for end in ends:
             moved = np.where(recalls.few[:, k], np.nan_to_num(end - values), 0.0)
             down, up = down + np.minimum(moved, 0.0) ** 2, up + np.maximum(moved, 0.0) ** 2
