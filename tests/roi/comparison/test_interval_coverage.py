@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -14,13 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from histobench.api.benchmark import open_results
 from histobench.core.statistics.jackknife import LeaveOneOut, differences
 from histobench.core.statistics.simultaneous import simultaneous_pairs
+from histobench.core.tidy_store import WHOLE_COLUMNS, read_rows
+from histobench.report.site import build_site
+from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_intervals import range_of, run_metric_intervals
+from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
+from histobench.roi.comparison.tidy_rows import write_whole_table
 from histobench.roi.predictions import Predictions
+from histobench.roi.results.reader import load_runs
 
 STUDY = Path(__file__).resolve().parents[3] / "benchmarks" / "statistics_study.py"
 METRICS = ("balanced_accuracy", "accuracy", "f1_score", "mcc", "auroc", "log_loss", "ece")
@@ -186,6 +196,36 @@ def test_a_class_without_test_images_is_named() -> None:
     )
     assert "no test image" in str(SamplingUnits.of(run).caution())
     assert str(SamplingUnits.of(run).caution()).endswith(": c")
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_every_surface_shows_the_same_interval(
+    write_run: Callable[..., Path], tmp_path: Path, groups: bool
+) -> None:
+    write_run("good", 2.0, groups=groups)
+    results = write_run("poor", 0.5, groups=groups)
+    list(bootstrap_runs(load_runs(results), BootstrapSettings(n_bootstrap=20)))  # nobody is to show these
+    (table_of,) = compare_runs(load_runs(results), CompareSettings("balanced_accuracy")).tables
+    python = open_results(results).table().query("metric == 'balanced_accuracy'").set_index("encoder")
+    parquet = {
+        row["encoder"]: row
+        for row in read_rows(write_whole_table(results), columns=WHOLE_COLUMNS)
+        if row["metric"] == "balanced_accuracy"
+    }
+    site = build_site(results, tmp_path / "site")
+    payloads = [
+        json.loads(f"[{text.removeprefix('histobench.receive(').removesuffix(');' + chr(10))}]")[1]
+        for text in (path.read_text() for path in sorted((site.parent / "data" / "run").glob("*.js")))
+    ]
+    on_pages = sorted(payload["bounds"]["balanced_accuracy"] for payload in payloads)
+    for entry in table_of.entries:
+        both = (entry.interval.low, entry.interval.high)
+        assert (python.loc[entry.name, "low"], python.loc[entry.name, "high"]) == both
+        assert (parquet[entry.name]["low"], parquet[entry.name]["high"]) == both
+        (path,) = (results / f"Colon_{entry.name}").rglob("*_intervals.json")
+        stored = json.loads(path.read_text())["metrics"]["balanced_accuracy"]
+        assert (stored["ci_lower"], stored["ci_upper"]) == both
+        assert any(np.allclose(both, bounds, atol=1e-4) for bounds in on_pages)
 
 
 @pytest.fixture(scope="module")
