@@ -341,12 +341,25 @@ def pair_floor(
     spread = np.diag(covariance)
     floor = np.zeros((m, m))
     if facts.kind == "labels" and runs is not None:
-        variance = np.maximum(spread[:, None] + spread[None, :] - 2 * covariance, 0.0)
         unseen = _unseen(metric, found, units, [runs[name] for name in found.names], level)
-        floor = np.sqrt(pair_errors(found)[1] ** 2 * (variance > 0) + unseen / reach**2)
+        errors = pair_errors(found)[1] if units.group_of is None else _adapted(found, reach, level)
+        variance = np.maximum(spread[:, None] + spread[None, :] - 2 * covariance, 0.0)
+        floor = np.sqrt(errors**2 * (variance > 0) + unseen / reach**2)
     elif facts.kind in _AREAS:
         floor = _area_floor(found, intervals, reach, level)
     return np.where(known[:, None] & known[None, :], floor, np.nan)
+
+
+def _adapted(found: LeaveOneOut, reach: float, level: float) -> Floats:
+    """Standard errors of lower bounds [m, m], widened as the units' influences on each difference ask for."""
+    influences = found.influences()
+    errors = np.zeros((len(found.names), len(found.names)))
+    for i in range(len(errors)):
+        apart = influences[:, [i]] - influences
+        squares = (apart**2).sum(axis=0)
+        down, _ = student_reach(apart, squares, found.freedom, level)
+        errors[i] = np.sqrt(squares) * np.maximum(down / reach, 1.0)
+    return errors
 
 
 def _area_floor(found: LeaveOneOut, intervals: Mapping[str, Interval], reach: float, level: float) -> Floats:
@@ -361,13 +374,11 @@ def _area_floor(found: LeaveOneOut, intervals: Mapping[str, Interval], reach: fl
     correlation = np.clip(correlation, 0.0, HIGHEST_CORRELATION)
     squares = below[:, None] ** 2 + above[None, :] ** 2 - 2 * correlation * below[:, None] * above[None, :]
     combined = np.sqrt(np.maximum(squares, 0.0)) / reach
-    floor = np.zeros((m, m))
+    floor = _adapted(found, reach, level)
     for i in range(m):
         apart = influences[:, [i]] - influences
-        error = np.sqrt((apart**2).sum(axis=0))
-        down, _ = student_reach(apart, error**2, found.freedom, level)
         carried = effective_influences(apart) < FEWEST_GROUPS
-        floor[i] = np.where(carried, np.fmax(combined[i], error), error * down / reach)
+        floor[i] = np.where(carried, np.fmax(combined[i], np.sqrt((apart**2).sum(axis=0))), floor[i])
     return floor
 
 
