@@ -20,6 +20,7 @@ from histobench.core.statistics.jackknife import t_quantile
 from histobench.core.statistics.resampling import sampling_design
 from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_uncertainty import crossed_metrics
+from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.results.episode_predictions import EpisodePredictions
 
 Floats = NDArray[np.float64]
@@ -103,12 +104,14 @@ def coverage(case: Case, sets: int, seed: int, *, rounds: int = 200) -> dict[str
     for _ in range(sets):
         episodes, groups = draw(case, rng)
         found = crossed_metrics(episodes, sampling_design(case.images, clusters=groups))
+        codes = None if groups is None else np.unique(groups, return_inverse=True)[1].astype(np.int64)
+        units = SamplingUnits(episodes.labels, codes, ("a", "b", "c"), 3)
         each = dict(zip(METRICS, episode_means(episodes.votes, episodes.labels), strict=True))
         for metric in METRICS:
             reach = t_quantile(len(episodes) - 1) * each[metric].std(ddof=1) / len(episodes) ** 0.5
             alone = abs(each[metric].mean() - true[metric]) <= reach
             held["over episodes alone"][metric] += alone / sets
-            interval = crossed_intervals(found[metric], metric, case.images, 3)[metric]
+            interval = crossed_intervals(found[metric], metric, units)[metric]
             held["crossed"][metric] += interval.contains(true[metric]) / sets
     return held
 

@@ -111,7 +111,7 @@ def test_too_few_groups_and_episodes_alone_decide_nothing_anywhere(
         assert (pair.holds, pair.simultaneous.low, pair.interval.low) == (False, None, None)
         assert np.isnan(pair.p_value)
         assert table.standings is None
-        assert any("too few for comparisons" in note or "nothing is tested" in note for note in table.notes)
+        assert any("are not tested" in note or "nothing is tested" in note for note in table.notes)
 
 
 def test_who_stands_how(runs: dict[str, Predictions]) -> None:
@@ -164,7 +164,7 @@ def test_too_few_groups_mark_no_ties(runs: dict[str, Predictions]) -> None:
     assert found.n_groups == 3
     statistics = found.metrics["accuracy"]
     assert statistics.test == ""
-    assert "3 groups are too few" in statistics.note
+    assert statistics.note.startswith("too few groups: 3 (an interval needs 5)")
     assert {statistics.standing(name) for name in grouped} == {"untested"}
 
 

@@ -195,11 +195,12 @@ class Benchmark:
     def table(self) -> pd.DataFrame:
         """One row per number: dataset, encoder, preset, task, setting, metric, value, low, high, n.
 
-        `low` and `high` are the stored 95 % interval, missing where none was computed.
+        `low` and `high` are the 95 % interval that `compare` and the report show; they are missing where the
+        test set allows none (`compare` says why).
         """
         import pandas as pd
 
-        from histobench.roi.results.tidy_rows import TABLE_COLUMNS, result_rows
+        from histobench.roi.comparison.tidy_rows import TABLE_COLUMNS, result_rows
 
         rows = [row for run in self.runs for row in result_rows(run)]
         frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))

@@ -253,10 +253,10 @@ def evaluate(
     """
     from histobench.api.benchmark import Benchmark, open_results
     from histobench.api.validation import Given, checked_parts
+    from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.evaluation.request import EvaluationRequest, Options
     from histobench.roi.evaluation.run import evaluate as evaluate_features
     from histobench.roi.protocols.presets import get_preset
-    from histobench.roi.results.tidy_rows import write_whole_table
     from histobench.roi.task_catalogue import ROBUSTNESS, canonical_task
 
     for option in options:

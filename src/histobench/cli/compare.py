@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval",
         choices=("logit-t", "percentile"),
         default="logit-t",
-        help="of each value: logit-t (default), or percentile: the middle of resamples",
+        help="of each value: logit-t (default), or percentile: the older bootstrap, often too narrow",
     )
     parser.add_argument(
         "--rope",
@@ -74,12 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--splits", action="store_true", help="compare over the splits of --splits/--folds of `run`"
-    )
-    parser.add_argument(
-        "--split-test",
-        choices=("corrected-t", "5x2cv-f"),
-        default="corrected-t",
-        help="over splits: Nadeau and Bengio's corrected resampled t (default), or Alpaydin's 5x2cv F",
     )
     parser.add_argument("-o", "--output", help="folder for the files (default: RESULTS/comparison)")
 
@@ -136,7 +130,7 @@ def _over_splits(runs: list[StoredRun], args: argparse.Namespace, folder: Path, 
     from histobench.roi.comparison.split_comparison import compare_splits
     from histobench.roi.comparison.split_files import split_grid, write_split_tables
 
-    tables = compare_splits(runs, metric=args.metric, alpha=args.alpha, test=args.split_test)
+    tables = compare_splits(runs, metric=args.metric, alpha=args.alpha)
     files = write_split_tables(tables, folder)
     for table in tables:
         print_grid(split_grid(table, digits=3), console)

@@ -75,7 +75,7 @@ def _collect(folder: Any) -> int:
     outcome = outcome_of(folder, results)
     over_splits = any(unit.kind == "splits" for unit in folder.units())
     done = collect(
-        outcome, n_bootstrap=plan["n_bootstrap"], over_splits=over_splits, say=say, heading="Summary"
+        outcome, n_bootstrap=plan.get("n_bootstrap"), over_splits=over_splits, say=say, heading="Summary"
     )
     return print_outcome(done, open_terminal()) and USER_ERROR
 

@@ -11,17 +11,9 @@ import numpy as np
 
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval
-from histobench.core.statistics.resampling import sampling_design
 from histobench.report.payload import packed, rounded
 from histobench.report.probability_code import encode
-from histobench.roi.comparison.run_intervals import (
-    CROSSED,
-    BootstrapSettings,
-    intervals_of,
-    means_of,
-)
-from histobench.roi.comparison.stored_intervals import stored_default_intervals
-from histobench.roi.results.interval_files import stored_intervals
+from histobench.roi.comparison.stored_intervals import shown_intervals, stored_default_intervals
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import read_content
 from histobench.roi.results.stored_run import StoredRun
@@ -47,42 +39,15 @@ class RunIntervals:
 
 
 def run_intervals_of(run: StoredRun, quick: Mapping[str, Interval], *, how: str) -> RunIntervals:
-    """The intervals of a run, from its file, its episodes or `quick`; `how`: where the latter are from."""
+    """The intervals of a run, from its file or `quick`, which are the same; `how`: what `quick` is over."""
     default = stored_default_intervals(run)
+    if default is None and run.per_episode is not None:
+        default = shown_intervals(run)
     if default is not None:
         known = {name: entry for name, entry in default["metrics"].items() if entry["ci_lower"] is not None}
         kinds = frozenset(str(entry["method"]) for entry in known.values())
-        source = _jackknife_over(default["left_out"], kinds)
+        source = _jackknife_over(str(default.get("left_out", "")), kinds)
         return RunIntervals(_bounds_of(known), source, kinds, _reasons_of(default["metrics"]))
-    of_episodes = TaskFiles.beside(run.path).per_episode.exists() or run.episodes is not None
-    stored = stored_intervals(run) if of_episodes else None
-    # Intervals of an older file are over episodes alone: beside those of other tasks they would mislead.
-    if stored is not None and (run.episodes is None or stored.get("resampling") == CROSSED):
-        known = {
-            name: entry
-            for name, entry in stored["metrics"].items()
-            if entry.get("ci_lower") is not None
-            and not (run.episodes is not None and entry.get("over") == "episodes")
-        }
-        reasons = _reasons_of(stored["metrics"])
-        if stored.get("resampling") == CROSSED:
-            kinds = frozenset(str(entry.get("method")) for entry in known.values())
-            alone = {
-                name: str(entry.get("note") or "over episodes alone")
-                for name, entry in stored["metrics"].items()
-                if name not in known and name not in reasons and entry.get("over") == "episodes"
-            }
-            source = _jackknife_over(str(stored.get("resampled")), kinds)
-            return RunIntervals(_bounds_of(known), source, kinds, reasons | alone)
-        source = f"{stored.get('n_bootstrap')} resamples of {stored.get('resampled')}"
-        return RunIntervals(_bounds_of(known), source, frozenset({str(stored.get("method"))}), reasons)
-    if run.per_episode is not None and run.episodes is None:
-        count = len(next(iter(run.per_episode.values())))
-        settings = BootstrapSettings()
-        found = intervals_of(means_of(run.per_episode), sampling_design(count), settings)
-        known = {name: entry for name, entry in found.items() if entry["ci_lower"] is not None}
-        source = f"{settings.n_bootstrap} resamples of {count} episodes"
-        return RunIntervals(_bounds_of(known), source, frozenset({settings.method}))
     fast = {name: interval for name, interval in quick.items() if interval.low is not None}
     kinds = frozenset(interval.method for interval in fast.values())
     return RunIntervals(

@@ -71,7 +71,7 @@ def test_the_interval_excludes_0_exactly_where_the_corrected_p_value_is_below_al
 @pytest.mark.slow
 @pytest.mark.parametrize(("units", "m"), [(5, 10), (12, 10), (30, 10), (200, 20)])
 def test_equal_models_are_told_apart_in_at_most_5_percent_of_tables(units: int, m: int) -> None:
-    """Heavy tails in units that all models share, as patients have; `benchmarks/winner.py` draws more."""
+    """Heavy tails in units that all models share, as patients have."""
     generator = np.random.default_rng(units)
     false = 0
     for _ in range(200):

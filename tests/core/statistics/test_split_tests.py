@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histobench.core.statistics.split_tests import corrected_resampled_t, five_by_two_f
+from histobench.core.statistics.split_tests import corrected_resampled_t
 
 
 def test_the_corrected_t_is_nadeau_and_bengios_formula_written_out() -> None:
@@ -30,18 +30,12 @@ def test_without_overlap_it_is_the_plain_t_test() -> None:
     )
 
 
-def test_the_5x2cv_f_is_alpaydins_formula_written_out() -> None:
-    rng = np.random.default_rng(1)
-    differences = rng.normal(0.02, 0.03, size=(5, 2))
-    numerator = denominator = 0.0
-    for one, two in differences:
-        middle = (one + two) / 2
-        numerator += one**2 + two**2
-        denominator += (one - middle) ** 2 + (two - middle) ** 2
-    f = numerator / (2 * denominator)
-    assert five_by_two_f(differences) == pytest.approx(stats.f.sf(f, 10, 5))
-    with pytest.raises(ValueError, match="5 repeats of 2 folds"):
-        five_by_two_f(differences[:4])
+def test_splits_that_all_agree_prove_nothing() -> None:
+    same = corrected_resampled_t([0.1] * 5, test_to_train=0.25)
+    assert np.isnan([same.low, same.high, same.p_value]).all()
+    assert corrected_resampled_t([0.0] * 5, test_to_train=0.25).p_value == 1
+    rounding = corrected_resampled_t([0.1, 0.1, 0.1 + 1e-16, 0.3 - 0.2], test_to_train=0.25)
+    assert np.isnan(rounding.p_value)
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def test_one_group_alone_gives_no_interval(write_run: Write, simulate: Simulate)
     (run,) = load_runs(write_run("a", predictions=predictions))
     entry = run_intervals(run, BootstrapSettings(n_bootstrap=20))["metrics"]["accuracy"]
     assert entry["ci_lower"] is None
-    assert entry["reason"] == "a single unit cannot be resampled"
+    assert entry["reason"] == "a single group or image cannot be drawn again"
 
 
 @pytest.mark.slow

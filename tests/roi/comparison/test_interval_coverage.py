@@ -1,51 +1,259 @@
-"""A short seeded simulation guards what the default intervals and tests promise (docs/statistics.md)."""
+"""Properties of every table, and a short seeded simulation of what intervals and tests promise."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
-pytestmark = pytest.mark.slow
+from histobench.api.benchmark import open_results
+from histobench.core.statistics.jackknife import LeaveOneOut, differences
+from histobench.core.statistics.simultaneous import simultaneous_pairs
+from histobench.core.tidy_store import WHOLE_COLUMNS, read_rows
+from histobench.report.site import build_site
+from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+from histobench.roi.comparison.left_out_table import left_out_table
+from histobench.roi.comparison.metric_intervals import range_of, run_metric_intervals
+from histobench.roi.comparison.run_intervals import BootstrapSettings
+from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.comparison.stored_intervals import bootstrap_runs
+from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
+from histobench.roi.comparison.tidy_rows import write_whole_table
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.reader import load_runs
 
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+STUDY = Path(__file__).resolve().parents[3] / "benchmarks" / "statistics_study.py"
+METRICS = ("balanced_accuracy", "accuracy", "f1_score", "mcc", "auroc", "log_loss", "ece")
+
+
+def table(
+    predicted: np.ndarray, labels: np.ndarray, group: np.ndarray | None, *, sure: float = 0.9
+) -> tuple[dict[str, Predictions], SamplingUnits]:
+    """Runs of predicted classes [m, n]."""
+    c = int(max(labels.max(), predicted.max())) + 1
+    runs = {
+        f"encoder {k}": Predictions(
+            np.where(np.eye(c)[row] == 1, sure, (1 - sure) / max(c - 1, 1)),
+            labels,
+            row,
+            tuple(f"class {j}" for j in range(c)),
+            tuple(map(str, range(len(labels)))),
+            None if group is None else tuple(map(str, group)),
+        )
+        for k, row in enumerate(predicted)
+    }
+    return runs, SamplingUnits.of(runs["encoder 0"])
+
+
+def statistics_of(runs: dict[str, Predictions], units: SamplingUnits, metric: str) -> MetricStatistics:
+    return metric_statistics(metric, left_out_table(runs, [metric], units)[metric], runs, units)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[dict[str, Predictions], SamplingUnits]:
+    """Random test sets: perfect, identical and poor encoders, rare and missing classes, uneven groups."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    c, m = draw(st.integers(2, 4)), draw(st.integers(2, 4))
+    groups = draw(st.sampled_from([0, 3, 6, 12, 25]))
+    if groups:
+        uneven = draw(st.booleans())
+        sizes = rng.geometric(0.15, groups) if uneven else np.full(groups, 6)
+        group = np.repeat(np.arange(groups), sizes)
+    else:
+        group = np.arange(draw(st.integers(8, 80)))
+    n = len(group)
+    labels = rng.choice(c, n, p=rng.dirichlet(np.full(c, 2.0)))
+    accuracy = draw(st.sampled_from([0.3, 0.8, 0.98, 1.0]))
+    predicted = np.stack(
+        [np.where(rng.random(n) < accuracy, labels, rng.integers(0, c, n)) for _ in range(m)]
+    )
+    if draw(st.booleans()):
+        predicted[-1] = predicted[0]
+    return table(predicted, labels, group if groups else None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables(), st.sampled_from(METRICS))
+def test_what_holds_for_every_table(made: tuple[dict[str, Predictions], SamplingUnits], metric: str) -> None:
+    runs, units = made
+    found = statistics_of(runs, units, metric)
+    least, most = range_of(metric, units.n_columns)
+    for interval in found.intervals.values():
+        if interval.low is None or interval.high is None:
+            assert interval.reason
+            continue
+        assert least - 1e-9 <= interval.low < interval.high <= most + 1e-9
+    pairs = found.pairs
+    if not found.test:
+        assert np.isnan(pairs.low).all()
+        assert np.isnan(pairs.p_value).all()
+        assert found.standings is None
+        return
+    known = np.isfinite(pairs.p_adjusted)
+    assert (known == np.isfinite(pairs.low)).all()
+    excludes = (pairs.low > 0) | (pairs.high < 0)
+    assert (excludes[known] == (pairs.p_adjusted[known] < 0.05)).all()
+    own = (pairs.own_low > 0) | (pairs.own_high < 0)
+    assert (own[known] == (pairs.p_value[known] < 0.05)).all()
+    for low, high in ((pairs.low, pairs.high), (pairs.own_low, pairs.own_high)):
+        assert (low[known] >= least - most - 1e-9).all()
+        assert (high[known] <= most - least + 1e-9).all()
+        assert (low[known] < high[known]).all()
+    assert found.standings is not None
+    together = found.standings.pairs
+    values = {name: together.difference[k].sum() for k, name in enumerate(together.names)}
+    leader = (min if together.lower_is_better else max)(together.names, key=lambda name: values[name])
+    row = together.names.index(leader)
+    tied = {
+        name
+        for k, name in enumerate(together.names)
+        if name == leader or not (together.low[row, k] > 0 or together.high[row, k] < 0)
+    }
+    assert set(found.standings.best.listed()) == tied
+    winner = found.standings.winner.interval
+    if winner.low is not None and winner.high is not None:
+        assert least - 1e-9 <= winner.low < winner.high <= most + 1e-9
+        single = found.intervals[found.standings.winner.name]
+        assert single.low is not None
+        assert winner.low <= single.low + 1e-9
+
+
+def test_a_rare_class_without_a_mistake_keeps_its_own_doubt() -> None:
+    """More groups must not make a balanced accuracy surer than the recall of a class allows."""
+    y = np.tile([0] * 22 + [1] * 3, 12)
+    h = y.copy()
+    h[[0, 130, 255]] = 1
+    for group in (np.repeat(np.arange(12), 25), None):
+        runs, _ = table(h[None], y, group)
+        values, found = run_metric_intervals(runs["encoder 0"])
+        for metric in ("balanced_accuracy", "macro_recall"):
+            low, rare = found[metric].low, found["recall@1"].low
+            assert low is not None
+            assert rare is not None
+            assert low <= values[metric] - (values["recall@1"] - rare) / 2 + 1e-9
+        f1 = found["f1_score"].low
+        assert f1 is not None
+        assert f1 < 0.92
+
+
+def test_rounding_is_not_taken_for_spread() -> None:
+    """Six patients, `a` always right, `b` wrong on two of ten of each: an exact sign test gives 0.031."""
+    exact = stats.binomtest(6, 6).pvalue
+    y, group = np.tile([0, 1], 30), np.repeat(np.arange(6), 10)
+    wrong = y.copy()
+    wrong[np.arange(60) % 10 < 2] ^= 1
+    runs, units = table(np.stack([y, wrong]), y, group)
+    for metric in ("accuracy", "balanced_accuracy", "auroc"):
+        pairs = statistics_of(runs, units, metric).pairs
+        assert pairs.p_value[0] >= exact - 1e-9
+        assert pairs.high[0] - pairs.low[0] > 0.01
+    rows = np.array([[1, 0.8]] * 3 + [[1, 0.8 + 1e-16]] * 3)
+    found = LeaveOneOut(("a", "b"), np.array([1, 0.8]), rows, np.zeros(6, dtype=np.int64), 5.0)
+    assert differences(found).p_value[0] == pytest.approx(exact)
+    assert simultaneous_pairs(found).p_adjusted[0, 1] == pytest.approx(exact)
+    assert differences(found).low[0] < 0.2 < differences(found).high[0]
+
+
+def test_one_group_with_nearly_all_images_gives_no_interval_and_the_reason() -> None:
+    group = np.r_[np.zeros(115, dtype=int), np.arange(1, 6)]
+    y = np.arange(120) % 2
+    other = y.copy()
+    other[::20] ^= 1
+    runs, units = table(np.stack([y, other]), y, group)
+    for metric in ("accuracy", "balanced_accuracy"):
+        found = statistics_of(runs, units, metric)
+        assert not found.test
+        assert "96% of the images" in found.note
+        assert all(interval.low is None for interval in found.intervals.values())
+
+
+def test_a_metric_without_intervals_is_not_tested_either() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 100)
+    runs, units = table(np.stack([y, rng.integers(0, 2, 100)]), y, None)
+    found = statistics_of(runs, units, "ece")
+    assert (found.test, found.standings) == ("", None)
+    assert "calibration error" in found.note
+
+
+def test_a_class_without_test_images_is_named() -> None:
+    y = np.arange(60) % 2
+    runs, _ = table(y[None], y, None)
+    run = replace(
+        runs["encoder 0"],
+        classes=("a", "b", "c"),
+        probabilities=np.pad(runs["encoder 0"].probabilities, ((0, 0), (0, 1))),
+    )
+    assert "no test image" in str(SamplingUnits.of(run).caution())
+    assert str(SamplingUnits.of(run).caution()).endswith(": c")
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_every_surface_shows_the_same_interval(
+    write_run: Callable[..., Path], tmp_path: Path, groups: bool
+) -> None:
+    write_run("good", 2.0, groups=groups)
+    results = write_run("poor", 0.5, groups=groups)
+    list(bootstrap_runs(load_runs(results), BootstrapSettings(n_bootstrap=20)))  # nobody is to show these
+    (table_of,) = compare_runs(load_runs(results), CompareSettings("balanced_accuracy")).tables
+    python = open_results(results).table().query("metric == 'balanced_accuracy'").set_index("encoder")
+    parquet = {
+        row["encoder"]: row
+        for row in read_rows(write_whole_table(results), columns=WHOLE_COLUMNS)
+        if row["metric"] == "balanced_accuracy"
+    }
+    site = build_site(results, tmp_path / "site")
+    payloads = [
+        json.loads(f"[{text.removeprefix('histobench.receive(').removesuffix(');' + chr(10))}]")[1]
+        for text in (path.read_text() for path in sorted((site.parent / "data" / "run").glob("*.js")))
+    ]
+    on_pages = sorted(payload["bounds"]["balanced_accuracy"] for payload in payloads)
+    for entry in table_of.entries:
+        both = (entry.interval.low, entry.interval.high)
+        assert (python.loc[entry.name, "low"], python.loc[entry.name, "high"]) == both
+        assert (parquet[entry.name]["low"], parquet[entry.name]["high"]) == both
+        (path,) = (results / f"Colon_{entry.name}").rglob("*_intervals.json")
+        stored = json.loads(path.read_text())["metrics"]["balanced_accuracy"]
+        assert (stored["ci_lower"], stored["ci_upper"]) == both
+        assert any(np.allclose(both, bounds, atol=1e-4) for bounds in on_pages)
 
 
 @pytest.fixture(scope="module")
-def simulation() -> ModuleType:
-    """`benchmarks/coverage.py`."""
-    sys.path.insert(0, str(BENCHMARKS))
-    spec = importlib.util.spec_from_file_location("coverage_of_intervals", BENCHMARKS / "coverage.py")
+def study() -> ModuleType:
+    """`benchmarks/statistics_study.py`."""
+    spec = importlib.util.spec_from_file_location("statistics_study", STUDY)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    sys.path.remove(str(BENCHMARKS))
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("situation", "least"),
+    "cell",
     [
-        ("12 patients, 2 classes 10:1", 0.89),
-        ("5 patients, 2 classes", 0.85),
-        ("50 images, 2 classes 10:1", 0.88),
+        ("9:1", 12, "equal", "mixed", 0.3, 0.98),
+        ("1:1", 12, "lognormal", "one class", 0.6, 0.9),
+        ("1:1", 12, "one half", "mixed", 0.6, 0.9),
     ],
 )
-def test_intervals_hold_the_truth_as_often_as_they_say(
-    simulation: ModuleType, situation: str, least: float
+def test_intervals_and_comparisons_hold_as_often_as_they_say(
+    study: ModuleType, cell: tuple[object, ...]
 ) -> None:
-    found = simulation.coverage(simulation.SITUATIONS[situation], 120, seed=3)
-    for metric in simulation.SHOWN:
-        share, made = found[metric]
-        assert share >= least or made < 30, metric
-
-
-def test_equal_encoders_over_few_patients_are_rarely_called_different(simulation: ModuleType) -> None:
-    claims = simulation.false_claims(simulation.EQUAL[1], 300, seed=3)
-    for metric in simulation.TESTED:
-        assert claims[metric] < 0.09, metric
-    assert claims["McNemar, images"] > 0.08  # what it would be to take images as independent
+    found = study.measure(study.Cell(*cell), 60, 3)["metrics"]
+    for metric, shares in found.items():
+        for name in ("single", "difference", "all differences", "winner"):
+            assert shares[name] is None or shares[name] >= 86, (metric, name)
+        assert shares["false claim"] is None or shares["false claim"] <= 12, metric

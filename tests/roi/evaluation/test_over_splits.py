@@ -113,8 +113,6 @@ def test_the_comparison_is_that_of_the_values_of_the_splits(results: Path) -> No
     (pair,) = table.pairs
     assert pair.p_value == pytest.approx(2 * stats.t.sf(difference.mean() / error, 9))
     assert pair.wins == (difference > 0).mean()
-    (by_f,) = compare_splits(runs, metric="accuracy", test="5x2cv-f")[0].pairs
-    assert by_f.p_value != pair.p_value
     assert "5x2" in split_grid(table).title
     json.dumps(as_plain(table), allow_nan=False)
 
@@ -140,8 +138,8 @@ def test_a_split_that_is_missing_is_left_out_for_all_and_said(results: Path) -> 
     (table,) = compare_splits(gone, metric="accuracy")
     assert table.n_splits == 9
     assert "9 of 10 splits" in table.notes[0]
-    with pytest.raises(HistobenchError, match="needs all splits"):
-        compare_splits(gone, metric="accuracy", test="5x2cv-f")
+    assert any("9 splits show their own spread only roughly" in note for note in table.notes)
+    assert any("1.0 times the size of training sets" in note for note in table.notes)
 
 
 @pytest.mark.slow

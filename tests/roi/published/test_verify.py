@@ -138,9 +138,8 @@ def test_reasons_name_what_is_in_their_table() -> None:
 
 
 def test_a_results_folder_is_verified_from_its_files(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
     labels = np.repeat([0, 1], 100)
-    predicted = np.where(draw.random(200) < 0.95, labels, 1 - labels)
+    predicted = np.where(np.arange(200) % 20 == 0, 1 - labels, labels)  # 95 % of each class are right
     predictions = Predictions(
         np.eye(2)[predicted], labels, predicted, ("a", "b"), tuple(f"{k}.png" for k in range(200))
     )

@@ -1,11 +1,11 @@
 """The winner: which models may be the best, and what the winner is worth after having been picked.
 
-    best_set(found).members                    [m], holds the truly best model with probability `level`
+    best_set(pairs).members                    [m], holds the truly best model with probability `level`
     winner_value(found)                        its value and interval, corrected for having been picked
 
-**The set of the best** (multiple comparisons with the best, Hsu 1984): a model stays in as long as none of
-the others is significantly better than it, by one-sided tests over the m - 1 others. Whichever model is
-truly best is in the set with probability `level` (of several equally best ones: each of them).
+**The set of the best** is the leader and every model that the leader's simultaneous interval (max-t) does not
+separate from it: whoever sees the intervals can check the set by eye. All intervals hold together with
+probability `level`, so the set holds every truly best model with at least that probability.
 
 **The winner's value.** The highest of m measured values is too high on average, as it had the luck to win.
 How much depends on how close the others truly are, and that is known only within the error of measurement.
@@ -23,8 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.statistics.intervals import Interval
-from histobench.core.statistics.jackknife import LeaveOneOut, t_p_value, t_quantile
-from histobench.core.statistics.simultaneous import normal_draws, pair_errors, towards_equal_correlation
+from histobench.core.statistics.jackknife import FEWEST_DEGREES, LeaveOneOut, pair_errors, t_quantile
+from histobench.core.statistics.simultaneous import (
+    SimultaneousPairs,
+    normal_draws,
+    towards_equal_correlation,
+)
 
 Floats = NDArray[np.float64]
 #: Repetitions of the contest.
@@ -37,7 +41,7 @@ AS_A_RULE, AT_WORST = 1.0, 2.0
 
 @dataclass(frozen=True)
 class BestSet:
-    """Which models may be the best: `p_adjusted` is the chance of so large a deficit if it were the best."""
+    """Which models may be the best; `p_adjusted` [m] is that of the difference from the leader (max-t)."""
 
     names: tuple[str, ...]
     members: NDArray[np.bool_]
@@ -58,34 +62,44 @@ class WinnerValue:
     interval: Interval
 
 
-def best_set(found: LeaveOneOut, *, level: float = 0.95, lower_is_better: bool = False) -> BestSet:
-    """The models that may be the best; without a statement about spread everyone may be."""
-    difference, error = pair_errors(found)
-    m = len(found.values)
-    if not found.freedom > 0 or m < 2:
-        return BestSet(found.names, np.ones(m, dtype=bool), np.full(m, np.nan))
-    ahead = difference if lower_is_better else -difference  # [i, j]: how far j is ahead of i
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(error > 0, ahead / error, 0.0)
-    known = np.isfinite(t)
-    t = np.where(known & ~np.eye(m, dtype=bool), t, -np.inf).max(axis=1)
-    one_sided = np.where(t > 0, t_p_value(t, found.freedom) / 2, 1.0)
-    p_adjusted = -np.expm1((m - 1) * np.log1p(-np.minimum(one_sided, 1 - 1e-16)))
-    return BestSet(found.names, p_adjusted >= 1 - level, p_adjusted)
+def best_set(pairs: SimultaneousPairs) -> BestSet:
+    """The leader, and every model whose simultaneous interval against the leader includes 0.
+
+    Without a statement about spread every model may be the best.
+    """
+    m = len(pairs.names)
+    if m < 2 or not np.isfinite(pairs.critical):
+        return BestSet(pairs.names, np.ones(m, dtype=bool), np.full(m, np.nan))
+    # The leader is nowhere behind; of equals the first.
+    behind = pairs.difference > 0 if pairs.lower_is_better else pairs.difference < 0
+    leader = int(behind.sum(axis=1).argmin())
+    return BestSet(pairs.names, ~pairs.better[leader], pairs.p_adjusted[leader])
 
 
 def winner_value(
-    found: LeaveOneOut, *, level: float = 0.95, lower_is_better: bool = False, seed: int = 0
+    found: LeaveOneOut,
+    *,
+    level: float = 0.95,
+    lower_is_better: bool = False,
+    seed: int = 0,
+    picked: str | None = None,
+    ordinary: tuple[float, float] | None = None,
 ) -> WinnerValue:
-    """The winner's value and interval, on the scale of `found` (a logarithm of the odds suits shares)."""
+    """The winner's value and interval, on the scale of `found` (a logarithm of the odds suits shares).
+
+    `picked` is the winner, where values next to the end of a scale do not tell it. `ordinary` is the interval
+    that it has without having been picked. The one returned reaches at least as far, and on the side of the
+    others as much further as having been picked asks for.
+    """
     sign = -1.0 if lower_is_better else 1.0
     values = sign * found.values
-    winner = int(np.nanargmax(values))
+    winner = int(np.nanargmax(values)) if picked is None else found.names.index(picked)
     name, measured = found.names[winner], float(found.values[winner])
     covariance = found.covariance()
     own = float(covariance[winner, winner]) ** 0.5
-    if not found.freedom > 0 or not np.isfinite(covariance).all() or own == 0:
-        nothing = Interval(None, None, level, "corrected winner", reason="the units show no spread")
+    if not found.freedom >= FEWEST_DEGREES or not np.isfinite(covariance).all():
+        reason = "the units do not show how far the values vary"
+        nothing = Interval(None, None, level, "corrected winner", reason=reason)
         return WinnerValue(name, measured, measured, nothing)
     m = len(values)
     blended, _ = towards_equal_correlation(covariance, m / (m + found.freedom)) if m > 1 else (covariance, 0)
@@ -95,6 +109,11 @@ def winner_value(
     # Who wins by luck often also shows too little spread; those close to it know better.
     close = values[winner] - values <= AT_WORST * error[winner]
     own = max(own, float(np.diag(covariance)[close].mean()) ** 0.5)
+    if own == 0:
+        low, high = (None, None) if ordinary is None else ordinary
+        why = "the units show no spread" if ordinary is None else None
+        return WinnerValue(name, measured, measured, Interval(low, high, level, "corrected winner", 0, why))
+    spread = np.where(spread > 0, spread, own)
 
     def excess(closer: float) -> Floats:
         """What winners of the repeated contest have too much, in standard errors."""
@@ -108,9 +127,16 @@ def winner_value(
 
     tails = np.random.default_rng([seed, 1]).chisquare(found.freedom, REPETITIONS)
     inflated = excess(AT_WORST) * np.sqrt(found.freedom / tails)
-    half = t_quantile(found.freedom, level) * own
-    lower = values[winner] - max(float(np.quantile(inflated, (1 + level) / 2)) * own, half)
-    ends = sorted((sign * lower, sign * (values[winner] + half)))
+    reach = t_quantile(found.freedom, level)
+    half = reach * own
+    # How much further than an ordinary interval of the same level.
+    further = max(float(np.quantile(inflated, (1 + level) / 2)) / reach, 1.0)
+    if ordinary is None:
+        down = up = half
+    else:
+        down, up = np.abs(np.array(ordinary)[:: 1 if sign > 0 else -1] - measured).tolist()
+    lower = values[winner] - further * max(down, half)
+    ends = sorted((sign * lower, sign * (values[winner] + max(up, half))))
     return WinnerValue(
         name=name,
         measured=measured,

@@ -38,7 +38,7 @@ class Interval:
         return replace(self, low=None if high is None else -high, high=None if low is None else -low)
 
 
-def most_unseen(n: int, *, level: float = 0.95) -> float:
+def most_unseen(n: float, *, level: float = 0.95) -> float:
     """The largest share of a kind of which none was seen among n (Clopper and Pearson's upper bound).
 
     >>> round(most_unseen(100), 4)

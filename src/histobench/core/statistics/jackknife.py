@@ -15,7 +15,8 @@ A `LeaveOneOut` holds m columns (metrics of one model, or one metric of m models
     .freedom                                  degrees of freedom of the variances
     .mapped(function)                         the same on another scale (logit, log, Fisher's z)
     t_quantile(freedom, level), t_p_value(t, freedom)          Student's t; normal for infinite freedom
-    differences(found, level)                 every pair of columns: difference, error, interval and p-value
+    differences(found, level=...)             every pair of columns: difference, error, interval and p-value
+    pair_errors(found)                        the differences and standard errors [m, m] that these use
 
 Interval and p-value of a difference come from one quantity: the interval at `level` excludes 0 exactly when
 the p-value is below 1 - level. Leaving out a unit without which a column is undefined (the only patient of
@@ -42,8 +43,10 @@ from histobench.core.statistics.resampling import (
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-#: Variances below this share of the squared scale are rounding.
-_ROUNDING = 1e-24
+#: Deviations below this share of the values are rounding errors, not spread.
+ROUNDING = 1e-12
+#: With fewer effective degrees of freedom a spread says nothing: no interval and no p-value.
+FEWEST_DEGREES = 2.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ class LeaveOneOut:
                 continue  # a stratum of one unit shows no spread, as in a stratified bootstrap
             members = self.stratum_of == stratum
             rows = self.left_out[members]
-            scaled[members] = ((size - 1) / size) ** 0.5 * (rows.mean(axis=0) - rows)
+            apart = rows.mean(axis=0) - rows
+            rounding = np.abs(apart) <= ROUNDING * np.abs(rows).max(axis=0)
+            scaled[members] = ((size - 1) / size) ** 0.5 * np.where(rounding, 0.0, apart)
         return scaled
 
     def influences(self) -> Floats:
@@ -170,31 +175,58 @@ def t_p_value(t: ArrayLike, freedom: float) -> Floats:
     return np.asarray(2 * (special.ndtr(tail) if np.isinf(freedom) else special.stdtr(freedom, tail)))
 
 
-def differences(found: LeaveOneOut, *, level: float = 0.95) -> PairedDifferences:
-    """Every pair of columns by the untransformed jackknife-t.
+def pair_errors(
+    found: LeaveOneOut, *, level: float = 0.95, floor: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Differences row - column [m, m], and the standard error of each lower bound [m, m].
 
-    Columns that never differ have the difference 0 and the p-value 1; what the units did not show may still
-    be as much as `most_unseen` allows, so their interval has that width. A difference that is the same
-    without any of the units has the p-value of a sign test, 2 / 2^units.
+    The standard error of the upper bound of row - column is that of the lower bound of column - row. `floor`
+    [m, m] is the least standard error of each, NaN where there shall be none. Units without spread do not
+    prove a difference either:
+
+    * Columns that never differ may differ on as large a share of unseen units as `most_unseen` allows.
+    * A difference that every unit shows alike has the p-value of the sign test, 2 / 2^units.
     """
-    first, second = np.triu_indices(len(found.values), 1)
-    difference = found.values[first] - found.values[second]
+    difference = found.values[:, None] - found.values[None, :]
     covariance = found.covariance()
     spread = np.diag(covariance)
-    variance = np.maximum(spread[first] + spread[second] - 2 * covariance[first, second], 0.0)
-    scale = np.maximum(spread[first] + spread[second], _ROUNDING)
-    variance = np.where(variance <= 1e-12 * scale, 0.0, variance)
-    error = np.sqrt(variance)
-    if found.freedom <= 0:
+    together = spread[:, None] + spread[None, :]
+    variance = np.maximum(together - 2 * covariance, 0.0)
+    size = found.values**2
+    rounding = np.maximum(ROUNDING * together, ROUNDING**2 * (size[:, None] + size[None, :]))
+    still = variance <= rounding
+    same = np.abs(difference) <= ROUNDING * (1 + np.abs(found.values))
+    difference = np.where(same, 0.0, difference)
+    freedom = max(found.freedom, 1e-9)
+    by_sign = max(-float(special.stdtrit(freedom, max(0.5**freedom, 1e-15) / 2)), 1e-9)
+    unseen = most_unseen(max(len(found.left_out), 1), level=level) / t_quantile(freedom, level)
+    error = np.where(still, np.abs(difference) / by_sign, np.sqrt(variance))
+    unknown = still & same if floor is None else still & same & ~(floor > 0)
+    error = np.where(unknown, unseen, error)
+    if floor is not None:
+        error = np.maximum(error, floor)
+    np.fill_diagonal(error, 0.0)
+    return difference, error
+
+
+def differences(
+    found: LeaveOneOut, *, level: float = 0.95, floor: Floats | None = None, span: float = np.inf
+) -> PairedDifferences:
+    """Every pair of columns by the untransformed jackknife-t; `pair_errors` says what holds without spread.
+
+    `floor` [m, m] is the least standard error of each pair; bounds lie within -span and span.
+    """
+    first, second = np.triu_indices(len(found.values), 1)
+    difference, error = pair_errors(found, level=level, floor=floor)
+    difference, down, up = difference[first, second], error[first, second], error[second, first]
+    if not found.freedom >= FEWEST_DEGREES:
         nothing = np.full_like(difference, np.nan)
         return PairedDifferences(first, second, difference, nothing, nothing, nothing, nothing)
-    units = len(found.left_out)
-    still = error == 0
-    by_sign = 2.0 ** (1 - units)
-    same = np.abs(difference) * (0.5 if by_sign < 1 - level else 2.0)
-    unseen = np.where(np.abs(difference) < 1e-12, most_unseen(units, level=level), same)
-    half = np.where(still, unseen, t_quantile(found.freedom, level) * error)
+    reach = t_quantile(found.freedom, level)
+    towards = np.where(difference > 0, down, up)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p_value = t_p_value(difference / error, found.freedom)
-    p_value = np.where(still, np.where(np.abs(difference) < 1e-12, 1.0, by_sign), p_value)
-    return PairedDifferences(first, second, difference, error, difference - half, difference + half, p_value)
+        p_value = np.where(difference == 0, 1.0, t_p_value(difference / towards, found.freedom))
+    p_value = np.where(np.isfinite(towards), p_value, np.nan)
+    low = np.maximum(difference - reach * down, -span)
+    high = np.minimum(difference + reach * up, span)
+    return PairedDifferences(first, second, difference, towards, low, high, p_value)

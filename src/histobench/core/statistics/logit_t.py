@@ -75,6 +75,7 @@ def jackknife_bounds(
     adapt: bool = True,
     long_tailed: bool = False,
     biased: bool = False,
+    few_carry: bool = False,
 ) -> tuple[Floats, Floats]:
     """Bounds of every column of `found`; NaN where a left-out value is undefined.
 
@@ -84,6 +85,8 @@ def jackknife_bounds(
     the design. `long_tailed` is for losses, of which a few units carry most: one degree of freedom less, and
     half as much again for the skewness. `biased` is for metrics that small test sets flatter (average
     precision): the interval also reaches as far as the jackknife's estimate of the bias, never less.
+    `few_carry` is for areas: where fewer than three units carry the spread, the interval also reaches as far
+    as it would without any.
 
     >>> parts = np.array([[9, 10], [7, 10], [10, 10], [8, 10], [6, 10]], dtype=float)
     >>> from histobench.core.statistics.jackknife import leave_one_out_of_totals
@@ -104,7 +107,7 @@ def jackknife_bounds(
     squares = np.einsum("um,um->m", influences, influences)
     error = np.sqrt(squares)
     if adapt:
-        down, up = _reach(influences, squares, found.freedom, level, long_tailed=long_tailed)
+        down, up = student_reach(influences, squares, found.freedom, level, long_tailed=long_tailed)
     else:
         down = up = np.full(len(error), t_quantile(found.freedom, level))
     below, above = down * error, up * error
@@ -113,6 +116,13 @@ def jackknife_bounds(
         below, above = below + np.maximum(bias, 0.0), above + np.maximum(-bias, 0.0)
     low, high = scale.backward(scaled.values - below), scale.backward(scaled.values + above)
     still = squares <= 1e-18 * np.maximum(1.0, scaled.values**2)
+    if few_carry:
+        carried = effective_influences(influences) < LEAST_FREEDOM
+        edge_low, edge_high = _without_spread(found.values, effective or size, scale, level)
+        low, high = (
+            np.where(carried, np.fmin(low, edge_low), low),
+            np.where(carried, np.fmax(high, edge_high), high),
+        )
     if still.any():
         edge_low, edge_high = _without_spread(found.values, effective or size, scale, level)
         low, high = np.where(still, edge_low, low), np.where(still, edge_high, high)
@@ -128,8 +138,19 @@ def effective_size(n: float, group_sizes: NDArray[np.int64] | None) -> float:
     return n / (1 + ASSUMED_CORRELATION * (typical - 1))
 
 
-def _reach(
-    influences: Floats, squares: Floats, freedom: float, level: float, *, long_tailed: bool
+def effective_influences(influences: Floats) -> Floats:
+    """How many units of equal influence each column's [u, m] spread is worth; 0 without spread.
+
+    >>> effective_influences(np.array([[1.0, 1.0], [-1.0, 0.0], [1.0, 0.0]])).round(6).tolist()
+    [3.0, 1.0]
+    """
+    squares = (influences**2).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.nan_to_num(squares**2 / (influences**4).sum(axis=0)))
+
+
+def student_reach(
+    influences: Floats, squares: Floats, freedom: float, level: float, *, long_tailed: bool = False
 ) -> tuple[Floats, Floats]:
     """How many standard errors each interval reaches down and up."""
     n = len(influences)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+Floats = NDArray[np.float64]
 #: Up to this many units all reversals are tried; beyond, as many are drawn.
 _EXACT_UNITS = 13
 FLIPS = 9999
+_NUMBERS_AT_ONCE = 2**24
 
 
 def sign_flip_p_value(contributions: ArrayLike, *, seed: int = 0) -> float:
@@ -19,18 +21,25 @@ def sign_flip_p_value(contributions: ArrayLike, *, seed: int = 0) -> float:
     >>> sign_flip_p_value([1.0, 2.0, 3.0, 4.0])
     0.125
     """
-    parts = np.asarray(contributions, dtype=np.float64)
-    if not np.isfinite(parts).all():
-        return float("nan")
-    observed = abs(parts.sum())
-    margin = 1e-12 * max(1.0, float(np.abs(parts).sum()))
-    if len(parts) <= _EXACT_UNITS:
-        bits = np.arange(2 ** len(parts))[:, None] >> np.arange(len(parts)) & 1
-        sums = np.abs((1 - 2 * bits) @ parts)
-        return float((sums >= observed - margin).mean())
+    return float(sign_flip_p_values(np.asarray(contributions, dtype=np.float64)[:, None], seed=seed)[0])
+
+
+def sign_flip_p_values(contributions: Floats, *, seed: int = 0) -> Floats:
+    """`sign_flip_p_value` of every column [units, tests], all with the same reversals."""
+    units, tests = contributions.shape
+    observed = np.abs(contributions.sum(axis=0))
+    least = observed - 1e-12 * np.maximum(1.0, np.abs(contributions).sum(axis=0))
+    exact = units <= _EXACT_UNITS
+    flips = 2**units if exact else FLIPS
     generator = np.random.default_rng(seed)
-    at_least = 1
-    for start in range(0, FLIPS, 1000):
-        signs = 1 - 2 * generator.integers(0, 2, (min(1000, FLIPS - start), len(parts)))
-        at_least += int((np.abs(signs @ parts) >= observed - margin).sum())
-    return at_least / (FLIPS + 1)
+    at_least = np.zeros(tests) if exact else np.ones(tests)
+    step = max(1, min(1000 if not exact else flips, _NUMBERS_AT_ONCE // max(tests, units, 1)))
+    for start in range(0, flips, step):
+        rows = min(step, flips - start)
+        if exact:
+            bits = np.arange(start, start + rows)[:, None] >> np.arange(units) & 1
+        else:
+            bits = generator.integers(0, 2, (rows, units))
+        at_least += (np.abs((1.0 - 2.0 * bits) @ contributions) >= least).sum(axis=0)
+    p_values = at_least / (flips if exact else FLIPS + 1)
+    return np.asarray(np.where(np.isfinite(observed), p_values, np.nan))

@@ -27,7 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from histobench.core.statistics.jackknife import LeaveOneOut, t_p_value, t_quantile
+from histobench.core.statistics.jackknife import (
+    FEWEST_DEGREES,
+    LeaveOneOut,
+    pair_errors,
+    t_p_value,
+    t_quantile,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -37,25 +43,42 @@ DRAWS = 4000
 
 @dataclass(frozen=True)
 class SimultaneousPairs:
-    """Every model against every other, [m, m]: row minus column, NaN where there is no number."""
+    """Every model against every other, [m, m]: row minus column, NaN where there is no number.
+
+    `error` [i, j] is the standard error of the lower bound of i - j, and so of the upper bound of j - i.
+    """
 
     names: tuple[str, ...]
     difference: Floats
-    error: Floats  # standard error of the difference
+    error: Floats
     critical: float  # standard errors to either side
     comparisons: float  # how many independent comparisons the pairs are worth
     p_adjusted: Floats  # below 1 - level exactly where the interval excludes 0
     lower_is_better: bool
+    level: float = 0.95
+    span: float = np.inf  # differences lie within -span and span
+    freedom: float = np.nan  # degrees of freedom of the standard errors
 
     @property
     def low(self) -> Floats:
         """Lower ends of the simultaneous intervals."""
-        return self.difference - self.critical * self.error
+        return np.maximum(self.difference - self.critical * self.error, -self.span)
 
     @property
     def high(self) -> Floats:
         """Upper ends of the simultaneous intervals."""
-        return self.difference + self.critical * self.error
+        return np.minimum(self.difference + self.critical * self.error.T, self.span)
+
+    def alone(self) -> tuple[Floats, Floats, Floats]:
+        """Lower ends, upper ends and p-values of each pair as if it were the only one."""
+        if not np.isfinite(self.critical):
+            return self.error, self.error, self.error
+        reach = t_quantile(self.freedom, self.level)
+        return (
+            np.maximum(self.difference - reach * self.error, -self.span),
+            np.minimum(self.difference + reach * self.error.T, self.span),
+            t_p_value(_t(self.difference, self.error), self.freedom),
+        )
 
     @property
     def better(self) -> NDArray[np.bool_]:
@@ -64,24 +87,28 @@ class SimultaneousPairs:
 
 
 def simultaneous_pairs(
-    found: LeaveOneOut, *, level: float = 0.95, lower_is_better: bool = False
+    found: LeaveOneOut,
+    *,
+    level: float = 0.95,
+    lower_is_better: bool = False,
+    floor: Floats | None = None,
+    span: float = np.inf,
 ) -> SimultaneousPairs:
-    """Intervals of all pairwise differences that hold together with probability `level`."""
+    """Intervals of all pairwise differences that hold together with probability `level`.
+
+    `floor` and `span` as for `jackknife.differences`.
+    """
     m, freedom = len(found.values), found.freedom
-    difference, error = pair_errors(found)
-    if not freedom > 0 or m < 2:
+    difference, error = pair_errors(found, level=level, floor=floor)
+    if not freedom >= FEWEST_DEGREES or m < 2:
         nothing = np.full((m, m), np.nan)
         return SimultaneousPairs(
-            found.names, difference, nothing, np.nan, m * (m - 1) / 2, nothing, lower_is_better
+            found.names, difference, nothing, np.nan, m * (m - 1) / 2, nothing, lower_is_better, level, span
         )
     comparisons = independent_comparisons(found.covariance(), freedom, level=level)
     alpha = 1 - level ** (1 / comparisons)
-    above = np.triu_indices(m, 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(error == 0, 0.0, difference / error)[above]
-    p_adjusted = np.zeros((m, m))
-    p_adjusted[above] = -np.expm1(comparisons * np.log1p(-np.minimum(t_p_value(t, freedom), 1 - 1e-16)))
-    p_adjusted += p_adjusted.T
+    p_value = t_p_value(_t(difference, error), freedom)
+    p_adjusted = -np.expm1(comparisons * np.log1p(-np.minimum(p_value, 1 - 1e-16)))
     np.fill_diagonal(p_adjusted, 1.0)
     return SimultaneousPairs(
         names=found.names,
@@ -91,25 +118,18 @@ def simultaneous_pairs(
         comparisons=comparisons,
         p_adjusted=p_adjusted,
         lower_is_better=lower_is_better,
+        level=level,
+        span=span,
+        freedom=freedom,
     )
 
 
-def pair_errors(found: LeaveOneOut) -> tuple[Floats, Floats]:
-    """Differences row - column [m, m] and their standard errors.
-
-    A difference that every unit shows alike has no spread, and yet is not certain: its standard error is
-    such that its p-value is that of the sign test, the chance of as many coins falling alike.
-    """
-    difference = found.values[:, None] - found.values[None, :]
-    covariance = found.covariance()
-    spread = np.diag(covariance)
-    together = spread[:, None] + spread[None, :]
-    variance = np.maximum(together - 2 * covariance, 0.0)
-    variance = np.where(variance <= 1e-12 * np.maximum(together, 1e-24), 0.0, variance)
-    difference = np.where(np.abs(difference) < 1e-12, 0.0, difference)
-    alike = 0.5 ** max(found.freedom, 0.0)
-    unseen = np.abs(difference) / max(-float(special.stdtrit(found.freedom, max(alike, 1e-15) / 2)), 1e-9)
-    return difference, np.where(variance == 0, unseen, np.sqrt(variance))
+def _t(difference: Floats, error: Floats) -> Floats:
+    """Differences in standard errors of the bound on the side of 0; NaN without one."""
+    towards = np.where(difference > 0, error, error.T)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(difference == 0, 0.0, difference / towards)
+    return np.asarray(np.where(np.isnan(towards), np.nan, t))
 
 
 def independent_comparisons(covariance: Floats, freedom: float, *, level: float = 0.95) -> float:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
-from histobench.core.statistics.jackknife import t_p_value, t_quantile
+from histobench.core.statistics.jackknife import ROUNDING, t_p_value, t_quantile
 
 Floats = NDArray[np.float64]
 
@@ -28,7 +27,8 @@ def corrected_resampled_t(values: ArrayLike, *, test_to_train: float, level: flo
 
     Training sets overlap, so the variance of the mean is (1/J + test size / training size) times that of the
     values, not 1/J times; J - 1 degrees of freedom. It is about new data of the same kind: other training
-    and other test images.
+    and other test images. Where the splits do not differ there is no interval, and a p-value only for a mean
+    of 0.
 
     >>> found = corrected_resampled_t([0.02, 0.04, 0.03, 0.05], test_to_train=0.25)
     >>> round(found.mean, 3), round(found.p_value, 3)
@@ -41,23 +41,7 @@ def corrected_resampled_t(values: ArrayLike, *, test_to_train: float, level: flo
         return MeanOverSplits(mean, float("nan"), float("nan"), float("nan"))
     mean, freedom = float(each.mean()), len(each) - 1.0
     error = float(np.sqrt((1 / len(each) + test_to_train) * each.var(ddof=1)))
+    if error <= ROUNDING * float(np.abs(each).max()):  # splits that all agree do not show any spread
+        return MeanOverSplits(mean, float("nan"), float("nan"), 1.0 if mean == 0 else float("nan"))
     reach = t_quantile(freedom, level) * error
-    nothing_varies = 1.0 if mean == 0 else 0.0
-    p_value = nothing_varies if error == 0 else float(t_p_value(mean / error, freedom))
-    return MeanOverSplits(mean, mean - reach, mean + reach, p_value)
-
-
-def five_by_two_f(differences: ArrayLike) -> float:
-    """The p-value of Alpaydin's (1999) combined 5x2cv F test; `differences` [5, 2] are repeats x folds.
-
-    >>> round(five_by_two_f([[0.1, 0.12], [0.08, 0.1], [0.11, 0.09], [0.1, 0.1], [0.12, 0.09]]), 5)
-    0.00023
-    """
-    each = np.asarray(differences, dtype=np.float64)
-    if each.shape != (5, 2):
-        raise ValueError(f"the 5x2cv F test needs 5 repeats of 2 folds, not {each.shape}")
-    spread = float(((each - each.mean(axis=1, keepdims=True)) ** 2).sum())
-    squares = float((each**2).sum())
-    if spread == 0:
-        return 1.0 if squares == 0 else 0.0
-    return float(stats.f.sf(squares / (2 * spread), 10, 5))
+    return MeanOverSplits(mean, mean - reach, mean + reach, float(t_p_value(mean / error, freedom)))

@@ -19,7 +19,6 @@ from histobench.core.statistics.paired import paired_difference, smallest_p_valu
 from histobench.core.statistics.resampling import SamplingDesign, replicates_of_all
 from histobench.core.statistics.sign_flip import sign_flip_p_value
 from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_datasets
-from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_function import check_metric, one_metric, over_all_classes
@@ -248,10 +247,6 @@ def _table_of_means(
         )
     units = SamplingUnits.of(reference)
     statistics = statistics_of_means(settings.metric, means, units, alpha=settings.alpha)
-    if not statistics.intervals:
-        n, c = len(reference), units.n_columns
-        own = crossed_intervals(means.found, settings.metric, n, c, level=1 - settings.alpha)
-        statistics = replace(statistics, intervals=own)
     entries = _entries(named, means.found, statistics, settings)
     drawn = _Drawn(units.design, {})
     pairs = _pairs(statistics.pairs, None, means.found, drawn, test, settings)

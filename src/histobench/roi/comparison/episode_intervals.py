@@ -10,9 +10,15 @@ import numpy as np
 from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.logit_t import jackknife_bounds
-from histobench.core.statistics.resampling import SamplingDesign
+from histobench.core.statistics.resampling import sampling_design
 from histobench.roi.comparison.episode_uncertainty import crossed_metrics
-from histobench.roi.comparison.metric_intervals import METHOD, NO_CALIBRATION_INTERVAL, scale_of
+from histobench.roi.comparison.metric_intervals import (
+    METHOD,
+    NO_CALIBRATION_INTERVAL,
+    scale_of,
+    why_no_interval,
+)
+from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.catalogue import CALIBRATION_METRICS
 from histobench.roi.results.episode_predictions import EpisodePredictions
 
@@ -28,13 +34,25 @@ NO_FILE = (
 
 
 def crossed_intervals(
-    found: LeaveOneOut, metric: str, n_images: int, n_classes: int, *, level: float = 0.95
+    found: LeaveOneOut,
+    metric: str,
+    units: SamplingUnits,
+    *,
+    level: float = 0.95,
+    n_classes: int | None = None,
 ) -> dict[str, Interval]:
-    """Of every column of a crossed `LeaveOneOut` its interval: the jackknife on the metric's own scale."""
-    if metric in CALIBRATION_METRICS:
-        return dict.fromkeys(found.names, Interval(None, None, level, METHOD, reason=NO_CALIBRATION_INTERVAL))
+    """Of every column of a crossed `LeaveOneOut` its interval: the jackknife on the metric's own scale.
+
+    What the test units do not allow of one evaluation they do not allow of a mean over episodes either.
+    """
+    reason = why_no_interval(metric, units)
+    if reason is not None:
+        return dict.fromkeys(found.names, Interval(None, None, level, METHOD, reason=reason))
     undefined = Interval(None, None, level, METHOD, reason="undefined when a unit or an episode is left out")
-    low, high = jackknife_bounds(found, scale_of(metric, n_classes), n_images, level=level)
+    size = float(len(units.labels))
+    low, high = jackknife_bounds(
+        found, scale_of(metric, n_classes or units.n_columns), size, effective=units.worth(size), level=level
+    )
     return {
         name: Interval(float(a), float(b), level, METHOD, len(found.left_out))
         if np.isfinite(a + b)
@@ -45,15 +63,14 @@ def crossed_intervals(
 
 def crossed_entries(
     episodes: EpisodePredictions,
-    design: SamplingDesign,
+    units: SamplingUnits,
     reported: Mapping[str, float | None],
-    *,
-    freedom: float | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Value, interval and standard error of every metric that follows from what was kept of the episodes."""
     entries: dict[str, dict[str, Any]] = {}
     way = episodes.classes.shape[1]
-    for metric, found in crossed_metrics(episodes, design, freedom=freedom).items():
+    design = sampling_design(len(units.labels), clusters=units.group_of)
+    for metric, found in crossed_metrics(episodes, design, freedom=units.freedom).items():
         value = reported.get(metric)
         if value is None:
             continue
@@ -65,7 +82,7 @@ def crossed_entries(
             found.stratum_of,
             found.freedom,
         )
-        interval = crossed_intervals(centred, metric, len(episodes.labels), way)[metric]
+        interval = crossed_intervals(centred, metric, units, n_classes=way)[metric]
         entries[metric] = {
             "value": value,
             "ci_lower": interval.low,

@@ -60,7 +60,7 @@ def episode_tables(
         if metric in crossed_over:
             columns = [left_out[name][metric] for name in named]
             found = crossed_columns(tuple(named), columns, design, freedom=units.freedom)
-            words = resampled_with(next(iter(named.values())), _fewest(kept), design)
+            words = resampled_with(next(iter(named.values())), _fewest(kept), design.is_clustered)
             tables[metric] = EpisodeTable(replace(found, values=values), words)
         else:
             table = _over_episodes(named, metric, values)

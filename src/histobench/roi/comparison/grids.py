@@ -115,8 +115,8 @@ def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) ->
     ]
     if winner.interval.low is not None and len(standings.ranks) > 2:
         words.append(
-            "who comes first was probably lucky, too: corrected for having been picked, "
-            f"{winner.name} is worth {shown(winner.value, winner.interval, digits=digits)}"
+            f"selection-corrected estimate for {winner.name}: "
+            f"{shown(winner.value, winner.interval, digits=digits)} (the observed maximum is biased upward)"
         )
     return words
 
@@ -288,7 +288,8 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
     tested = f"; p: {TEST_NAMES[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
     if table.test == "jackknife":
         unit = "image" if table.n_groups is None else "group"
-        tested = f"; differences: leaving out one {unit} at a time, Student's t for the largest of {pairs}"
+        largest = "" if len(table.pairs) == 1 else f" for the largest of {pairs}"
+        tested = f"; differences: leaving out one {unit} at a time, Student's t{largest}"
         tested = "" if table.standings is None else tested
     methods = sorted({entry.interval.method for entry in table.entries if entry.interval.low is not None})
     named = f" ({', '.join(methods)})" if methods else ""

@@ -15,10 +15,10 @@ from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut
 from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
 from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
-from histobench.roi.comparison.metric_intervals import confusion_of, metric_intervals
+from histobench.roi.comparison.metric_intervals import confusion_of, metric_intervals, recall_bounds
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.batched import evaluate_left_out
-from histobench.roi.metrics.catalogue import LABEL_METRICS
+from histobench.roi.metrics.catalogue import LABEL_METRICS, metric_of
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.predictions import Predictions
 
@@ -39,7 +39,7 @@ def left_out_table(
     columns |= {metric: areas for metric in MACRO_AUROC if metric in metrics}
     rest = [_any_metrics(run, others, units) for run in runs.values()] if others else []
     columns |= {metric: [found[metric] for found in rest] for metric in others}
-    return {metric: _joined(tuple(runs), columns[metric], units) for metric in metrics}
+    return {metric: _joined(tuple(runs), metric, columns[metric], units) for metric in metrics}
 
 
 def intervals_of_table(
@@ -52,18 +52,24 @@ def intervals_of_table(
 ) -> dict[str, Interval]:
     """The default interval of every run's metric."""
     confusions = np.stack([confusion_of(run, units.n_columns) for run in runs.values()])
-    bounds = metric_intervals(metric, units, found.values, found.left_out, confusions=confusions, level=level)
+    recalls = recall_bounds(list(runs.values()), units, level=level) if metric in LABEL_METRICS else None
+    bounds = metric_intervals(
+        metric, units, found.values, found.left_out, confusions=confusions, recalls=recalls, level=level
+    )
     return dict(zip(found.names, bounds, strict=True))
 
 
-def _joined(names: tuple[str, ...], found: list[tuple[float, Floats]], units: SamplingUnits) -> LeaveOneOut:
+def _joined(
+    names: tuple[str, ...], metric: str, found: list[tuple[float, Floats]], units: SamplingUnits
+) -> LeaveOneOut:
     left_out = np.stack([values for _, values in found], axis=1)
+    by_class = metric_of(metric).rare_class_limits
     return LeaveOneOut(
         names=names,
         values=np.array([value for value, _ in found]),
         left_out=left_out,
         stratum_of=np.zeros(len(left_out), dtype=np.int64),
-        freedom=units.freedom,
+        freedom=units.freedom if by_class else units.n_units - 1.0,
     )
 
 

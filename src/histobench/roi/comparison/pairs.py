@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.jackknife import LeaveOneOut, differences
 from histobench.core.statistics.simultaneous import SimultaneousPairs
 
 Floats = NDArray[np.float64]
@@ -36,20 +35,21 @@ class Pairs:
     alpha: float = ALPHA
 
     @classmethod
-    def of(cls, found: LeaveOneOut, together: SimultaneousPairs, *, alpha: float = ALPHA) -> Pairs:
-        """Of the columns of `found`, which stand best first, with what holds for all of them at once."""
-        paired = differences(found, level=1 - alpha)
-        place = np.array([together.names.index(name) for name in found.names])
-        cells = place[paired.first], place[paired.second]
+    def of(cls, names: tuple[str, ...], together: SimultaneousPairs, *, alpha: float = ALPHA) -> Pairs:
+        """Of these runs, best first, from what holds for all of them at once."""
+        place = np.array([together.names.index(name) for name in names])
+        first, second = places_of_pairs(len(names))
+        cells = place[first], place[second]
+        own_low, own_high, p_value = together.alone()
         return cls(
-            names=found.names,
-            difference=paired.difference,
+            names=names,
+            difference=together.difference[cells],
             low=together.low[cells],
             high=together.high[cells],
-            p_value=paired.p_value,
+            p_value=p_value[cells],
             p_adjusted=together.p_adjusted[cells],
-            own_low=paired.low,
-            own_high=paired.high,
+            own_low=own_low[cells],
+            own_high=own_high[cells],
             alpha=alpha,
         )
 

@@ -103,9 +103,9 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
         content |= {"resampling": "plain", "resampled": "episodes"}
     else:
         units = SamplingUnits.of(predictions)
-        whole = sampling_design(len(predictions), clusters=units.group_of)
-        content |= {"resampling": CROSSED, "resampled": resampled_with(run, n_episodes, whole)}
-        over_episodes |= crossed_entries(run.episodes, whole, run.metrics, freedom=units.freedom)
+        over = resampled_with(run, n_episodes, units.group_of is not None)
+        content |= {"resampling": CROSSED, "resampled": over}
+        over_episodes |= crossed_entries(run.episodes, units, run.metrics)
     content["num_episodes"] = n_episodes
     content["metrics"] = _for_reported(over_episodes, run.metrics, reasons)
     content["averaged_predictions"] = {
@@ -117,10 +117,11 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
     return content
 
 
-def resampled_with(run: StoredRun, n_episodes: int, design: SamplingDesign) -> str:
+def resampled_with(run: StoredRun, n_episodes: int, grouped: bool) -> str:
     """What intervals of means over episodes (of few-shot) or training runs (of the others) are over."""
     episodes = "episodes" if run.task == FEW_SHOT else "training runs"
-    return RESAMPLED[design.kind] if n_episodes < 2 else f"{episodes} and {RESAMPLED[design.kind]}"
+    units = RESAMPLED["cluster" if grouped else "plain"]
+    return units if n_episodes < 2 else f"{episodes} and {units}"
 
 
 def intervals_of(
@@ -139,7 +140,7 @@ def intervals_of(
         if not np.isfinite(value):
             found[name] = _missing(None, "undefined on the test set")
         elif design.n_units < 2:
-            found[name] = _missing(value, "a single unit cannot be resampled")
+            found[name] = _missing(value, "a single group or image cannot be drawn again")
         elif settings.method == "bca":
             found[name] = _entry(value, values, bca_interval(values, value, left_out[name], strata=strata))
         else:

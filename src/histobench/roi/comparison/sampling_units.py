@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.effective_units import class_freedom, effective_freedom
+from histobench.core.statistics.effective_units import class_freedom, effective_freedom, effective_number
+from histobench.core.statistics.jackknife import FEWEST_DEGREES
 from histobench.core.statistics.logit_t import effective_size
 from histobench.core.statistics.resampling import SamplingDesign, design_for_labels
 from histobench.roi.comparison.image_groups import image_groups
@@ -23,7 +24,7 @@ FEWEST_GROUPS_OF_CLASS = 3
 #: An average precision over fewer positive images than this has no interval.
 FEWEST_POSITIVES = 5
 #: The interval of a loss over groups needs as many mistakes: a loss is made of them, and where there is none,
-#: nothing shows what one costs (`benchmarks/coverage.py`).
+#: nothing shows what one costs (`benchmarks/statistics_study.py`).
 FEWEST_MISTAKES = 2
 #: From this many groups on (and half as many of every class) intervals hold what they promise.
 ENOUGH_GROUPS = 12
@@ -89,11 +90,12 @@ class SamplingUnits:
 
         `by_class` for metrics of classes, of which the rarest decides.
         """
-        return min(self.freedom, self._by_size[1 if by_class else 0])
+        return self._by_size[1 if by_class else 0]
 
     @cached_property
     def _by_size(self) -> tuple[float, float]:
-        return effective_freedom(self.design), effective_freedom(self.design, self.labels)
+        overall = effective_number(np.bincount(self.unit_of)) - 1
+        return overall, min(self.freedom, effective_freedom(self.design, self.labels))
 
     def worth(self, size: float, *, label: int | None = None) -> float:
         """How many independent images `size` images (of one class) are worth where nothing varies."""
@@ -111,17 +113,44 @@ class SamplingUnits:
             return f"too few groups: {self.n_units} (an interval needs {FEWEST_GROUPS})"
         present = np.flatnonzero(self.class_sizes > 0) if label is None else np.array([label])
         if not by_class or len(present) == 0:
-            return None
+            return self._one_holds_most(by_class=False)
         rarest = int(present[self.units_of_class[present].argmin()])
         count = int(self.units_of_class[rarest])
         if count >= FEWEST_GROUPS_OF_CLASS:
-            return None
+            return self._one_holds_most(by_class=True, label=label)
         needed = FEWEST_GROUPS_OF_CLASS
         return f"too few groups of class {self.name(rarest)}: {count} (an interval needs {needed})"
 
+    def _one_holds_most(self, *, by_class: bool, label: int | None = None) -> str | None:
+        """Why groups of unequal size show no spread: fewer than two effective degrees of freedom."""
+        if label is None:
+            degrees = self.freedom_of_all(by_class=by_class)
+            members = self.unit_of
+        else:
+            members = self.unit_of[self.labels == label]
+            degrees = effective_number(np.bincount(members)) - 1
+        if degrees >= FEWEST_DEGREES or len(members) == 0:
+            return None
+        share = float(np.bincount(members).max() / len(members))
+        return (
+            f"one group holds {share:.0%} of the images{'' if label is None else f' of {self.name(label)}'}: "
+            f"{degrees:.1f} effective degrees of freedom (an interval needs {FEWEST_DEGREES:g})"
+        )
+
+    def absent(self) -> str | None:
+        """Which classes have no test image; None where every class has some."""
+        names = [name for name, size in zip(self.classes, self.class_sizes, strict=False) if size == 0]
+        if not names:
+            return None
+        words = "class has" if len(names) == 1 else "classes have"
+        return f"{len(names)} {words} no test image and do not enter any mean: {', '.join(names)}"
+
     def caution(self) -> str | None:
         """What to keep in mind about intervals of these units; None where they hold what they promise."""
-        if self.group_of is None:
+        return "; ".join(filter(None, [self.absent(), self._few_groups()])) or None
+
+    def _few_groups(self) -> str | None:
+        if self.group_of is None or len(self.labels) == 0:
             return None
         present = self.units_of_class[self.class_sizes > 0]
         rarest = int(np.where(self.class_sizes > 0, self.units_of_class, self.n_units + 1).argmin())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -13,15 +13,20 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.multiplicity import holm
 from histobench.core.statistics.ranking import ranks
-from histobench.core.statistics.split_tests import MeanOverSplits, corrected_resampled_t, five_by_two_f
+from histobench.core.statistics.split_tests import MeanOverSplits, corrected_resampled_t
 from histobench.roi.comparison.metric_function import check_metric
+from histobench.roi.comparison.metric_intervals import range_of
 from histobench.roi.comparison.selection import by_dataset
 from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 from histobench.roi.results.stored_run import StoredRun
 
 Floats = NDArray[np.float64]
 Key = tuple[int, int]  # repeat and fold
-SPLIT_TESTS = ("corrected-t", "5x2cv-f")
+TEST = "corrected-t"  # Nadeau and Bengio's corrected resampled t
+#: What the corrected t test needs to hold its level, as far as known; a table says what it lacks.
+FEWEST_SPLITS = 10
+LARGEST_TEST_TO_TRAIN = 0.5
+FEWEST_GROUPS = 12
 
 
 @dataclass(frozen=True)
@@ -75,26 +80,21 @@ def compare_splits(
     *,
     metric: str = "balanced_accuracy",
     alpha: float = 0.05,
-    test: str = "corrected-t",
 ) -> list[SplitTable]:
     """A table for every dataset and scheme among the runs of one task and setting (see `split_runs`)."""
     check_metric(metric)
     if not 0 < alpha < 1:
         raise HistobenchError(f"`alpha` must lie between 0 and 1, not {alpha:g}")
-    if test not in SPLIT_TESTS:
-        raise HistobenchError(f"unknown test over splits {test!r}; known: {', '.join(SPLIT_TESTS)}")
     tables = []
     for dataset, members in by_dataset(runs).items():
         schemes = dict.fromkeys(str(run.info["split"]["scheme"]) for run in members)
         for scheme in schemes:
             chosen = [run for run in members if run.info["split"]["scheme"] == scheme]
-            tables.append(_table(dataset, scheme, chosen, metric, alpha, test))
+            tables.append(_table(dataset, scheme, chosen, metric, alpha))
     return tables
 
 
-def _table(
-    dataset: str, scheme: str, runs: Sequence[StoredRun], metric: str, alpha: float, test: str
-) -> SplitTable:
+def _table(dataset: str, scheme: str, runs: Sequence[StoredRun], metric: str, alpha: float) -> SplitTable:
     named = _by_encoder(runs)
     keys = _shared(dataset, named)
     values = np.array(
@@ -112,15 +112,12 @@ def _table(
     place = ranks(values.T, higher_is_better=not lower).T  # [m, J]
     means = values.mean(axis=1)
     order = sorted(range(len(names)), key=lambda k: (means[k] if lower else -means[k], names[k]))
-    entries = tuple(_entry(names[k], values[k], place[k], place, ratio, alpha) for k in order)
-    pairs = _pairs([(names[k], values[k]) for k in order], keys, ratio, alpha, test, lower)
-    if ratio > 0.5:
-        notes.append(
-            f"test sets are {ratio:.1f} times the size of training sets: the corrected t test is cautious "
-            "here; more folds make it sharper"
-        )
+    ends = range_of(metric, max(len(run.classes) for run in runs))
+    entries = tuple(_entry(names[k], values[k], place[k], place, ratio, alpha, ends) for k in order)
+    pairs = _pairs([(names[k], values[k]) for k in order], ratio, alpha, lower, ends[1] - ends[0])
+    notes += _doubts(len(keys), ratio, runs, pairs)
     return SplitTable(
-        dataset, runs[0].task, runs[0].setting, metric, scheme, len(keys), ratio, test, alpha, entries, pairs,
+        dataset, runs[0].task, runs[0].setting, metric, scheme, len(keys), ratio, TEST, alpha, entries, pairs,
         tuple(notes),
     )  # fmt: skip
 
@@ -165,13 +162,47 @@ def _notes(
     return notes
 
 
+def _doubts(n_splits: int, ratio: float, runs: Sequence[StoredRun], pairs: Sequence[SplitPair]) -> list[str]:
+    """Which assumptions of the corrected t test do not hold here."""
+    notes = []
+    if n_splits < FEWEST_SPLITS:
+        notes.append(
+            f"caution: {n_splits} splits show their own spread only roughly; use at least {FEWEST_SPLITS}"
+        )
+    if ratio > LARGEST_TEST_TO_TRAIN:
+        notes.append(
+            f"caution: test sets are {ratio:.1f} times the size of training sets: the correction for "
+            "overlapping training sets assumes larger training sets; use more folds"
+        )
+    groups = {group for run in runs for group in run.predictions.groups or () if group}
+    if groups and len(groups) < FEWEST_GROUPS:
+        notes.append(
+            f"caution: all splits divide the same {len(groups)} groups: p-values may be too small; "
+            f"{FEWEST_GROUPS} groups or more are needed, or leave-one-group-out"
+        )
+    if any(math.isnan(pair.p_value) or math.isnan(pair.difference.low) for pair in pairs):
+        notes.append("no interval where a difference is the same on every split: nothing shows its spread")
+    return notes
+
+
+def _within(mean: MeanOverSplits, low: float, high: float) -> MeanOverSplits:
+    """The same with bounds inside the range of the metric."""
+    return replace(mean, low=max(mean.low, low), high=min(mean.high, high)) if mean.low == mean.low else mean
+
+
 def _entry(
-    name: str, values: Floats, place: Floats, everyone: Floats, ratio: float, alpha: float
+    name: str,
+    values: Floats,
+    place: Floats,
+    everyone: Floats,
+    ratio: float,
+    alpha: float,
+    ends: tuple[float, float],
 ) -> SplitEntry:
     low, high = np.quantile(place, [alpha / 2, 1 - alpha / 2])
     return SplitEntry(
         name=name,
-        mean=corrected_resampled_t(values, test_to_train=ratio, level=1 - alpha),
+        mean=_within(corrected_resampled_t(values, test_to_train=ratio, level=1 - alpha), *ends),
         spread=float(values.std(ddof=1)),
         least=float(values.min()),
         greatest=float(values.max()),
@@ -183,28 +214,19 @@ def _entry(
 
 
 def _pairs(
-    ordered: list[tuple[str, Floats]], keys: Sequence[Key], ratio: float, alpha: float, test: str, lower: bool
+    ordered: list[tuple[str, Floats]], ratio: float, alpha: float, lower: bool, span: float
 ) -> tuple[SplitPair, ...]:
     found = []
     for (first, a), (second, b) in combinations(ordered, 2):
         difference = a - b
         mean = corrected_resampled_t(difference, test_to_train=ratio, level=1 - alpha)
-        p_value = mean.p_value if test == "corrected-t" else _five_by_two(difference, keys)
         better = difference < 0 if lower else difference > 0
-        found.append((first, second, mean, p_value, float(better.mean())))
+        found.append((first, second, _within(mean, -span, span), mean.p_value, float(better.mean())))
     adjusted = holm([p_value for *_, p_value, _ in found])
     return tuple(
         SplitPair(first, second, mean, p_value, float(corrected), bool(corrected <= alpha), wins)
         for (first, second, mean, p_value, wins), corrected in zip(found, adjusted, strict=True)
     )
-
-
-def _five_by_two(difference: Floats, keys: Sequence[Key]) -> float:
-    if sorted(keys) != [(repeat, fold) for repeat in range(1, 6) for fold in (1, 2)]:
-        raise HistobenchError(
-            "the 5x2cv F test needs all splits of `splits` 5x2 with a defined metric; use corrected-t"
-        )
-    return five_by_two_f(difference.reshape(5, 2))
 
 
 def _number(value: float | None) -> float:

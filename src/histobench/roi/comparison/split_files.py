@@ -16,10 +16,7 @@ from histobench.roi.comparison.comparison_files import grid_markdown
 from histobench.roi.comparison.grids import Grid, shown, shown_p
 from histobench.roi.comparison.split_comparison import SplitTable
 
-_TESTS = {
-    "corrected-t": "corrected resampled t test (Nadeau and Bengio)",
-    "5x2cv-f": "5x2cv F test (Alpaydin)",
-}
+_TEST = "corrected resampled t test (Nadeau and Bengio)"
 
 
 def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
@@ -45,7 +42,7 @@ def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
             )
         )
     setting = f" {table.setting}" if table.setting else ""
-    p = (f"p: {_TESTS[table.test]}, Holm-corrected over {len(table.pairs)} pairs",) if table.pairs else ()
+    p = (f"p: {_TEST}, Holm-corrected over {len(table.pairs)} pairs",) if table.pairs else ()
     how = (
         f"{table.n_splits} splits; intervals: corrected resampled t, test sets of {table.test_to_train:.2f} "
         "times the training images; ranks: mean, and where the middle 95 % lie"

@@ -1,26 +1,46 @@
-"""Intervals for a whole results folder: one file beside each task, a summary at the top."""
+"""Intervals of stored runs: `X_intervals.json`, which every table and page shows, and the older bootstrap.
+
+write_default_intervals(run)     writes `X_intervals.json` unless it is current
+shown_intervals(run)             what every surface shows: the file's content, or the same computed now
+bootstrap_runs(runs, settings)   `X_bootstrap_ci.json`, for `histobench bootstrap` and script 02
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.default_interval_files import default_intervals, write_default_intervals
-from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
-from histobench.roi.results.interval_files import existing_intervals, predictions_digest
+from histobench.core.plain_data import parse_json
+from histobench.core.plain_file import read_plain_text
+from histobench.core.reading import read_bytes, unreadable
+from histobench.core.statistics.intervals import Interval
+from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT, crossed_entries
+from histobench.roi.comparison.metric_intervals import METHOD, run_metric_intervals
+from histobench.roi.comparison.run_intervals import (
+    RESAMPLED,
+    BootstrapSettings,
+    by_class_of,
+    resampled_with,
+    run_intervals,
+)
+from histobench.roi.comparison.sampling_units import SamplingUnits, scored
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 
 SUMMARY = "bootstrap_ci_summary.json"
+#: Goes up when the same predictions get other intervals than before; files of other rules are made anew.
+RULES = 3
 
 
 @dataclass(frozen=True)
 class StoredIntervals:
-    """The intervals of one run and how they came about."""
+    """The bootstrap intervals of one run and how they came about."""
 
     run: StoredRun
     path: Path
@@ -29,12 +49,148 @@ class StoredIntervals:
     failure: str | None = None
 
 
+def write_default_intervals(run: StoredRun, *, force: bool = False) -> dict[str, Any]:
+    """Write a run's `X_intervals.json` and return its content; a current file is kept."""
+    files = TaskFiles.beside(run.path)
+    digest = predictions_digest(files)
+    existing = None if force else _current(files, digest)
+    if existing is not None:
+        return existing
+    content = interval_content(run) | {"predictions_sha256": digest}
+    write_json(files.intervals, content)
+    return content
+
+
+def stored_default_intervals(run: StoredRun) -> dict[str, Any] | None:
+    """The content of a run's `X_intervals.json`; None unless it is of these predictions and rules."""
+    files = TaskFiles.beside(run.path)
+    return _current(files, predictions_digest(files)) if files.intervals.exists() else None
+
+
+def shown_intervals(run: StoredRun) -> dict[str, Any]:
+    """The interval of every metric of a run, from its file or, where that is not current, computed now."""
+    stored = stored_default_intervals(run)
+    if stored is not None:
+        return stored
+    try:
+        return interval_content(run)
+    except HistobenchError as error:
+        none = Interval(None, None, 0.95, METHOD, reason=str(error))
+        return {"metrics": {name: _entry(value, none) for name, value in run.metrics.items()}}
+
+
+def _current(files: TaskFiles, digest: str) -> dict[str, Any] | None:
+    try:
+        content = parse_json(read_plain_text(files.intervals))
+        current = content["predictions_sha256"] == digest and content.get("rules") == RULES
+        return content if current and content["metrics"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def interval_content(run: StoredRun) -> dict[str, Any]:
+    """The interval of every metric of a run, as plain JSON values.
+
+    Means over episodes or training runs have intervals over both these and the test units; where what each of
+    them predicted was not kept, they have none, and the reason.
+    """
+    predictions = scored(run.predictions)
+    if len(predictions) == 0:
+        raise HistobenchError(f"{TaskFiles.beside(run.path).detailed} holds no predictions")
+    units = SamplingUnits.of(predictions)
+    content: dict[str, Any] = {
+        "task_name": run.task,
+        "setting": run.setting,
+        "dataset": run.identity.dataset,
+        "encoder": run.identity.encoder,
+        "preset": run.identity.preset,
+        "method": METHOD,
+        "rules": RULES,
+        "confidence_level": 0.95,
+        "num_samples": len(predictions),
+        "num_groups": None if units.group_of is None else units.n_units,
+        "left_out": RESAMPLED["plain" if units.group_of is None else "cluster"],
+        "caution": units.caution(),
+    }
+    columns = run.per_episode
+    if columns is not None:
+        n_episodes = len(next(iter(columns.values())))
+        found = {} if run.episodes is None else crossed_entries(run.episodes, units, run.metrics)
+        if found:
+            content["left_out"] = resampled_with(run, n_episodes, units.group_of is not None)
+        why = Interval(None, None, 0.95, METHOD, reason=NO_FILE if run.episodes is None else NOT_KEPT)
+        metrics = {name: found.get(name) or _entry(value, why) for name, value in run.metrics.items()}
+        return content | {"num_episodes": n_episodes, "metrics": metrics, "per_class": {}}
+    values, intervals = run_metric_intervals(predictions)
+    entries = {
+        name: _entry(None if value != value else value, intervals[name]) for name, value in values.items()
+    }
+    metrics = {name: entry for name, entry in entries.items() if "@" not in name}
+    for name, value in run.metrics.items():
+        computed = metrics.get(name, {}).get("value")
+        if computed is None or value is None or abs(computed - value) > 1e-6:
+            reason = run.undefined_metrics.get(name) if value is None else metrics.get(name, {}).get("reason")
+            other = reason or "not a metric of the stored predictions"
+            metrics[name] = _entry(value, Interval(None, None, 0.95, METHOD, reason=other))
+    return content | {"metrics": metrics, "per_class": by_class_of(entries, predictions.classes)}
+
+
+def _entry(value: float | None, interval: Interval) -> dict[str, Any]:
+    return {
+        "value": value,
+        "ci_lower": interval.low,
+        "ci_upper": interval.high,
+        "method": interval.method,
+        "reason": interval.reason,
+    }
+
+
+def predictions_digest(files: TaskFiles) -> str:
+    """Of the predictions and the episodes: what the intervals depend on."""
+    digest = hashlib.sha256()
+    for path in (files.detailed, files.per_episode):
+        if path.exists():
+            try:
+                digest.update(read_bytes(path))
+            except OSError as error:
+                raise unreadable(path, error) from error
+    if files.per_episode.exists() and files.episode_predictions.exists():
+        digest.update(b"predictions of every episode")
+    return digest.hexdigest()
+
+
+def existing_bootstrap(files: TaskFiles, digest: str) -> dict[str, Any] | None:
+    """The stored bootstrap intervals, unless they are broken or of other predictions than the digest."""
+    try:
+        content = parse_json(read_plain_text(files.bootstrap))
+        return content if content["predictions_sha256"] == digest and content["metrics"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_all_intervals(
+    runs: list[StoredRun], n_bootstrap: int | None, *, summary_in: Path | None = None
+) -> None:
+    """Write the intervals of runs that were just evaluated, and bootstrap intervals where asked for.
+
+    A run without usable predictions gets none: what shows it says why.
+    """
+    if n_bootstrap is not None:
+        found = list(bootstrap_runs(runs, BootstrapSettings(n_bootstrap)))
+        if summary_in is not None:
+            write_summary(summary_in, found)
+        return
+    for run in runs:
+        with suppress(HistobenchError):
+            write_default_intervals(run)
+
+
 def bootstrap_runs(
     runs: list[StoredRun], settings: BootstrapSettings, *, force: bool = False
 ) -> Iterator[StoredIntervals]:
     """Write and yield the bootstrap intervals of each run; those of the same predictions are kept.
 
-    Beside them the default intervals are written (`default_interval_files`).
+    Beside them the intervals that tables show are written (`write_default_intervals`).
 
     A run that cannot be read or resampled says so in `failure` and does not stop the others.
     """
@@ -42,11 +198,11 @@ def bootstrap_runs(
         files = TaskFiles.beside(run.path)
         digest = predictions_digest(files)
         try:
-            write_default_intervals(run, digest, force=force)
+            write_default_intervals(run, force=force)
         except HistobenchError as error:
             yield StoredIntervals(run, files.bootstrap, None, failure=_at(run, error))
             continue
-        existing = None if force else existing_intervals(files, digest)
+        existing = None if force else existing_bootstrap(files, digest)
         if existing is not None:
             yield StoredIntervals(run, files.bootstrap, existing, _why_skipped(existing, settings))
             continue
@@ -63,12 +219,6 @@ def bootstrap_runs(
 def _at(run: StoredRun, error: HistobenchError) -> str:
     where = "" if str(run.path.parent) in str(error) else f"{run.path}: "
     return f"{where}{error}"
-
-
-def stored_default_intervals(run: StoredRun) -> dict[str, Any] | None:
-    """The content of a run's `*_intervals.json`; None where it is not there or of other predictions."""
-    files = TaskFiles.beside(run.path)
-    return default_intervals(run, predictions_digest(files)) if files.intervals.exists() else None
 
 
 def write_summary(results_dir: Path, intervals: list[StoredIntervals]) -> Path:

@@ -22,6 +22,7 @@ from histobench.core.statistics.mcnemar import clustered_mcnemar_p_values, mcnem
 from histobench.roi.comparison.episode_intervals import crossed_intervals
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.left_out_table import intervals_of_table, left_out_table
+from histobench.roi.comparison.metric_intervals import METHOD, why_no_interval
 from histobench.roi.comparison.pairs import ALPHA, NO_PAIRS, Pairs
 from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.same_images import aligned
@@ -150,7 +151,7 @@ def metric_statistics(
 ) -> MetricStatistics:
     """One metric of all runs, from its values with each unit left out."""
     intervals = intervals_of_table(metric, found, predictions, units, level=1 - alpha)
-    return _tested(metric, found, units, intervals, alpha)
+    return _tested(metric, found, units, intervals, alpha, predictions)
 
 
 def statistics_of_means(
@@ -159,25 +160,31 @@ def statistics_of_means(
     """A metric that every run reports as a mean over episodes."""
     if table.note:  # over episodes alone: that is about these test images only, and no others
         order, untested = _untested(metric, table.found)
-        return MetricStatistics(order, {}, untested, note=f"{table.note}: nothing is tested")
-    n = len(units.labels)
-    intervals = crossed_intervals(table.found, metric, n, units.n_columns, level=1 - alpha)
+        none = Interval(None, None, 1 - alpha, METHOD, reason=table.note)
+        intervals = dict.fromkeys(table.found.names, none)
+        return MetricStatistics(order, intervals, untested, note=f"{table.note}: nothing is tested")
+    intervals = crossed_intervals(table.found, metric, units, level=1 - alpha)
     return _tested(metric, table.found, units, intervals, alpha)
 
 
 def _tested(
-    metric: str, found: LeaveOneOut, units: SamplingUnits, intervals: dict[str, Interval], alpha: float
+    metric: str,
+    found: LeaveOneOut,
+    units: SamplingUnits,
+    intervals: dict[str, Interval],
+    alpha: float,
+    predictions: Mapping[str, Predictions] | None = None,
 ) -> MetricStatistics:
     order, untested = _untested(metric, found)
     statistics = MetricStatistics(order, intervals, untested, note=units.caution() or "")
-    if units.group_of is not None and units.too_few(by_class=False) is not None:
-        return replace(
-            statistics, note=f"{units.n_units} groups are too few for comparisons: no ties are marked"
-        )
-    together = standings_of(found, metric, units, alpha=alpha)
+    reason = why_no_interval(metric, units)
+    if reason is not None:  # what allows no interval of a value allows none of a difference, and no rank
+        note = f"{reason.removeprefix('no interval: ')}: differences are not tested, and no ties are marked"
+        return replace(statistics, note=note)
+    together = standings_of(found, metric, units, intervals, runs=predictions, alpha=alpha)
     if together is None:
         return statistics
-    pairs = Pairs.of(found.columns(untested.names), together.pairs, alpha=alpha)
+    pairs = Pairs.of(untested.names, together.pairs, alpha=alpha)
     if not np.isfinite(pairs.p_adjusted).any():  # one image, or one of a class: nothing shows how it varies
         return replace(statistics, pairs=pairs)
     return replace(statistics, pairs=pairs, test="max-t", standings=together)

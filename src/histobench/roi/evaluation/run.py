@@ -11,6 +11,7 @@ from pathlib import Path
 from histobench.core.claim import exclusive
 from histobench.core.device import resolve_device
 from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.tidy_rows import write_tidy_rows
 from histobench.roi.evaluation.context import Context, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -24,7 +25,6 @@ from histobench.roi.results.layout import episode_predictions_of
 from histobench.roi.results.placement import claim_place, place_of
 from histobench.roi.results.robustness_files import write_robustness
 from histobench.roi.results.run_identity import RunIdentity
-from histobench.roi.results.tidy_rows import write_tidy_rows
 from histobench.roi.results.writer import write_episodes, write_task
 from histobench.roi.task_catalogue import canonical_task
 

@@ -8,15 +8,13 @@ from pathlib import Path
 
 from histobench.roi.comparison.comparison import Comparison
 from histobench.roi.comparison.robustness import RobustnessTable, summarise
-from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.split_comparison import SplitTable
-from histobench.roi.comparison.stored_intervals import bootstrap_runs
-from histobench.roi.comparison.stored_intervals import write_summary as write_intervals
+from histobench.roi.comparison.stored_intervals import write_all_intervals
+from histobench.roi.comparison.tidy_rows import TIDY_FILE, write_whole_table
 from histobench.roi.plan.run import PlanOutcome, run_plan
 from histobench.roi.plan.schema import Plan
 from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
 from histobench.roi.results.reader import load_runs, results_files
-from histobench.roi.results.tidy_rows import TIDY_FILE, write_whole_table
 from histobench.roi.work.comparing import tables_of
 from histobench.roi.work.engines.engine import Display, Engine
 from histobench.roi.work.loop import claim_unit
@@ -64,7 +62,12 @@ def run_benchmark(
 
 
 def collect(
-    outcome: PlanOutcome, *, n_bootstrap: int, over_splits: bool, say: Callable[[str], None], heading: str
+    outcome: PlanOutcome,
+    *,
+    n_bootstrap: int | None,
+    over_splits: bool,
+    say: Callable[[str], None],
+    heading: str,
 ) -> BenchmarkOutcome:
     """The last unit: intervals, comparisons, the summary; all of it views of stored results."""
     folder = outcome.folder
@@ -85,7 +88,7 @@ def collect(
 
 
 def _report(
-    outcome: PlanOutcome, n_bootstrap: int, over_splits: bool, say: Callable[[str], None], heading: str
+    outcome: PlanOutcome, n_bootstrap: int | None, over_splits: bool, say: Callable[[str], None], heading: str
 ) -> BenchmarkOutcome:
     if not outcome.has_results:
         return BenchmarkOutcome(outcome)
@@ -94,8 +97,7 @@ def _report(
     if not results_files(results):
         return BenchmarkOutcome(outcome, robustness=robustness)
     say("confidence intervals")
-    intervals = list(bootstrap_runs(load_runs(results), BootstrapSettings(n_bootstrap)))
-    write_intervals(results, intervals)
+    write_all_intervals(load_runs(results), n_bootstrap, summary_in=results)
     write_whole_table(results)
     comparisons, problems = compare_tasks(results, table_of=tables_of(outcome.folder))
     tables: list[SplitTable] = []

@@ -88,7 +88,7 @@ class Plan:
     #: How features are computed, and the knobs of the tasks: keys of the plan file like all others.
     settings: Settings = DEFAULT_SETTINGS
     options: Options = DEFAULT_OPTIONS
-    n_bootstrap: int = 1000
+    n_bootstrap: int | None = None  # write older bootstrap intervals, too, from this many resamples
     splits: str | None = None  # "5x2", or "leave-one-group-out": many splits beside the given one
     folds: int | None = None
     repeats: int | None = None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.stored_intervals import shown_intervals
 from histobench.roi.published.table import PublishedValue, published_values
-from histobench.roi.results.interval_files import stored_intervals
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.task_catalogue import ROBUSTNESS
@@ -32,6 +32,7 @@ class OurValue:
     size: str
     caveats: tuple[str, ...]
     path: Path
+    no_interval: str = ""  # why there is none
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
         raise HistobenchError(f"no results folder at {results_dir}")
     wanted = {published.metric for published in published_values()}
     for run in load_runs(results_dir) if results_files(results_dir) else ():
-        bounds = (stored_intervals(run) or {}).get("metrics", {})
+        bounds = shown_intervals(run)["metrics"]
         for metric in wanted & set(run.metrics):
             value, found = run.metrics[metric], bounds.get(metric) or {}
             if value is not None:
@@ -84,6 +85,7 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                     value=value,
                     low=found.get("ci_lower"),
                     high=found.get("ci_upper"),
+                    no_interval=str(found.get("reason") or ""),
                     size=run.identity.size,
                     caveats=run.caveats,
                     path=run.path,
@@ -115,8 +117,7 @@ def judge(published: PublishedValue, ours: OurValue) -> Verdict:
     if apart:
         return Verdict(published, ours, NOT_COMPARABLE, "; ".join(apart))
     if ours.low is None or ours.high is None:
-        told = "no interval is stored; run: histobench bootstrap"
-        return Verdict(published, ours, NOT_COMPARABLE, told)
+        return Verdict(published, ours, NOT_COMPARABLE, ours.no_interval or "our value has no interval")
     inside = ours.low - published.rounding <= published.value <= ours.high + published.rounding
     return Verdict(published, ours, REPRODUCED if inside else DIFFERS)
 

@@ -22,7 +22,7 @@ _DRAWS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95 % interval over groups; the bounds are None with fewer than two groups."""
+    """A value with its 95 % interval over groups; the bounds are None where groups show no spread."""
 
     value: float
     low: float | None
@@ -97,6 +97,8 @@ def interval(value: float, redrawn: Redrawn, times: NDArray[np.int64], *, level:
     if groups < 2:
         return Interval(value, None, None, groups)
     low, high = _bounds(redrawn(times), level)
+    if low == high:  # no draw differs from another: that shows no spread, and does not make a value certain
+        return Interval(value, None, None, groups)
     return Interval(value, low, high, groups)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.run_intervals import BootstrapSettings
-from histobench.roi.comparison.stored_intervals import bootstrap_runs
+from histobench.roi.comparison.stored_intervals import write_all_intervals
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.evaluation.few_shot import play
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
@@ -46,9 +45,7 @@ def evaluate_units(
 def _write_intervals(unit: Unit, place: Path) -> None:
     """Intervals of what is stored at a place, where the unit is to compute them; who collects finds them."""
     if "n_bootstrap" in unit.spec and results_files(place):
-        settings = BootstrapSettings(unit.spec["n_bootstrap"])
-        for _ in bootstrap_runs(load_runs(place), settings):  # what fails is told where they are collected
-            pass
+        write_all_intervals(load_runs(place), unit.spec["n_bootstrap"])
 
 
 def play_episodes(folder: RunFolder, unit: Unit, features: Mapping[str, Any]) -> None:

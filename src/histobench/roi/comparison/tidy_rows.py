@@ -16,7 +16,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.natural_order import natural_order
 from histobench.core.reading import files_below
 from histobench.core.tidy_store import WHOLE_COLUMNS, has_columns, write_rows
-from histobench.roi.results.interval_files import stored_intervals
+from histobench.roi.comparison.stored_intervals import shown_intervals
 from histobench.roi.results.layout import COMPLETE, TaskFiles
 from histobench.roi.results.reader import read_run, results_files
 from histobench.roi.results.stored_run import StoredRun
@@ -46,11 +46,11 @@ def write_tidy_rows(results_dir: Path) -> None:
 
 
 def write_whole_table(results_dir: Path) -> Path:
-    """Write `results.parquet` from all runs below a folder, with their stored intervals, and say where."""
+    """Write `results.parquet` from all runs below a folder, with their intervals, and say where."""
 
     def sources() -> list[Path]:
         found = results_files(results_dir)
-        intervals = (TaskFiles.beside(path).bootstrap for path in found)
+        intervals = (TaskFiles.beside(path).intervals for path in found)
         return [*found, *(path for path in intervals if path.exists())]
 
     def write(paths: Sequence[Path]) -> None:
@@ -64,9 +64,9 @@ def write_whole_table(results_dir: Path) -> Path:
 
 
 def result_rows(run: StoredRun) -> list[dict[str, Any]]:
-    """One row per number of a run: the columns of `TABLE_COLUMNS`, with the stored 95 % interval if any."""
-    intervals = stored_intervals(run) or {}
-    stored = intervals.get("metrics", {})
+    """One row per number of a run: the columns of `TABLE_COLUMNS`, with its 95 % interval."""
+    intervals = shown_intervals(run)
+    stored = intervals["metrics"]
     count = intervals.get("num_samples") or run.num_samples or len(run.predictions)
     return [
         {
