@@ -41,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slow", action="store_true", help="clusters and the label-site schedule (APD, nIPD), too"
     )
-    parser.add_argument("--n_bootstrap", type=positive, default=2000, help="draws of groups (default: 2000)")
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the draws (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of random changes (default: 0)")
     parser.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     images = parser.add_argument_group("from images again")
     images.add_argument(
@@ -87,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
     console = open_terminal()
     options = RobustnessOptions(
-        k=args.k, slow=args.slow, draws=args.n_bootstrap, seed=args.seed, device=resolve_device(args.device)
+        k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device)
     )
     output, measured = Path(args.output), 0
     for (dataset, encoder, size), features in _encoders(args.features).items():
@@ -115,9 +114,7 @@ def run(args: argparse.Namespace) -> int:
                 fingerprint=fingerprint_of(features),
                 size=size,
             )
-            write_robustness(
-                output / _plain(dataset) / _plain(encoder), result, identity=identity, draws=options.draws
-            )
+            write_robustness(output / _plain(dataset) / _plain(encoder), result, identity=identity)
             measured += 1
         for column, reason in skipped.items():
             what = f"{encoder} on {dataset}" + (f", {column}" if column else "")
@@ -143,7 +140,6 @@ def _stress(args: argparse.Namespace) -> int:
         models,
         Path(args.output),
         images=args.stress_images,
-        draws=args.n_bootstrap,
         seed=args.seed,
         device=args.device,
         weights=args.weights,
