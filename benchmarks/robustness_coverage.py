@@ -25,7 +25,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402  (after the number of threads is set)
 
-DIMENSIONS, SCALE = 64, 8.0
+DIMENSIONS, SCALE, NEIGHBOURS = 64, 8.0, 10
 MEASURES = (
     "robustness_index",
     "robustness_index_k11",
@@ -111,7 +111,61 @@ def study(cell: Cell, seed: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarr
     return features, label, site, patient
 
 
-def measured(cell: Cell, seed: int, *, intervals: bool) -> dict[str, Any]:
+def values_of(x: np.ndarray, label: np.ndarray, site: np.ndarray, patient: np.ndarray) -> dict[str, Any]:
+    """The measures of one encoder, without intervals."""
+    from histobench.core.errors import HistobenchError
+    from histobench.roi.robustness import indices
+    from histobench.roi.robustness.neighbours import find_neighbours
+    from histobench.roi.robustness.probes import leave_one_site_out, site_probe
+
+    sizes = indices.candidates_for(len(x))
+    near = find_neighbours(x, label, site, patient, k=max(sizes), m=5, sizes=sizes)
+    k, _ = indices.choose_k(near, label, sizes)
+    margins = indices.cross_site_margin(near)
+    found = {
+        "robustness_index": indices.robustness_index(near, label, site, k=k).value,
+        "robustness_index_k11": indices.robustness_index(near, label, site, k=11).value,
+        "margin_aware_index": indices.margin_aware_index(near, x, label, site, k=k).value,
+        "croma_median": margins.median,
+        "croma_worst_tenth": margins.tail_mean,
+        "croma_share_below": margins.share_below,
+    }
+    try:
+        found["site_probe_auroc"] = site_probe(x, site, patient).auroc
+    except HistobenchError:
+        found["site_probe_auroc"] = None
+    one = np.zeros(len(x), dtype=np.int64)
+    for name, fit in _protocols().items():
+        moved = leave_one_site_out(x, label, site, patient, one, fit)
+        found[f"new_site_{name}_mean"] = moved.mean
+        found[f"new_site_{name}_worst"] = moved.worst
+    return found
+
+
+def _protocols() -> dict[str, Any]:
+    """The protocols without leaving anything out."""
+    import torch
+
+    from histobench.roi.protocols.knn import knn
+    from histobench.roi.protocols.linear_probe import linear_probe
+    from histobench.roi.protocols.prototype import prototype
+
+    def by(outcome_of: Any, **more: int) -> Any:
+        def fit(x: np.ndarray, y: np.ndarray, new: np.ndarray, units: np.ndarray, count: int) -> Any:
+            tensors = (torch.from_numpy(part) for part in (x, y, new))
+            predicted = outcome_of(*tensors, n_classes=2, **more).predicted
+            return predicted, predicted[None]
+
+        return fit
+
+    return {
+        "linear_probe": by(linear_probe),
+        "knn": by(knn, n_neighbors=NEIGHBOURS),
+        "prototype": by(prototype),
+    }
+
+
+def measured(cell: Cell, seed: int, *, intervals: bool, classifiers: bool = True) -> dict[str, Any]:
     """Values of both encoders, and with `intervals` their bounds and the bounds of the difference."""
     import torch
 
@@ -121,38 +175,45 @@ def measured(cell: Cell, seed: int, *, intervals: bool) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     features, label, site, patient = study(cell, seed)
-    names = tuple(map(str, range(cell.sites)))
-    tissue = Tissue(label, site, patient, ("a", "b"), names)
-    packs = []
-    for x in features:
-        fits = protocols(2, RobustnessOptions(n_neighbors=10), [])
-        packs.append(measure_robustness(x, tissue, fits))
+    if not intervals:
+        alone = [values_of(x, label, site, patient) for x in features]
+        return {name: {"values": [each[name] for each in alone]} for name in MEASURES}
+    tissue = Tissue(label, site, patient, ("a", "b"), tuple(map(str, range(cell.sites))))
+    fits = protocols(2, RobustnessOptions(n_neighbors=NEIGHBOURS), []) if classifiers else {}
+    packs = [measure_robustness(x, tissue, fits) for x in features]
     found: dict[str, Any] = {}
     for name in MEASURES:
+        if name not in packs[0].measures:
+            continue
         both = [pack.measures[name] for pack in packs]
-        entry: dict[str, Any] = {"values": [each.value for each in both]}
-        if intervals:
-            entry["bounds"] = [(each.low, each.high) for each in both]
-            if all(each.left_out is not None for each in both):
-                left = np.stack([each.left_out for each in both], axis=1)
-                values = np.array([each.value for each in both])
-                strata = np.zeros(len(left), dtype=np.int64)
-                gap = differences(LeaveOneOut(("a", "b"), values, left, strata, len(left) - 1.0))
-                entry["gap"] = (float(gap.low[0]), float(gap.high[0]), float(gap.p_value[0]))
+        entry: dict[str, Any] = {
+            "values": [each.value for each in both],
+            "bounds": [(each.low, each.high) for each in both],
+        }
+        if all(each.left_out is not None for each in both):
+            left = np.stack([each.left_out for each in both], axis=1)
+            values = np.array([each.value for each in both])
+            strata = np.zeros(len(left), dtype=np.int64)
+            gap = differences(LeaveOneOut(("a", "b"), values, left, strata, len(left) - 1.0))
+            entry["gap"] = (float(gap.low[0]), float(gap.high[0]), float(gap.p_value[0]))
         found[name] = entry
     return found
 
 
-def _task(job: tuple[int, int, bool]) -> tuple[int, dict[str, Any]]:
-    place, seed, intervals = job
-    return place, measured(CELLS[place], seed, intervals=intervals)
+def _task(job: tuple[int, int, bool, bool]) -> tuple[int, dict[str, Any]]:
+    place, seed, intervals, classifiers = job
+    return place, measured(CELLS[place], seed, intervals=intervals, classifiers=classifiers)
 
 
-def table(found: dict[int, list[dict[str, Any]]], truth: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def table(
+    found: dict[int, list[dict[str, Any]]], truth: dict[int, list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
     """Per cell and measure: coverage of single intervals, of differences, and false claims."""
     rows = []
     for place, studies in found.items():
         for name in MEASURES:
+            if name not in studies[0]:
+                continue
             known = [each[name]["values"] for each in truth[place] if None not in each[name]["values"]]
             if len(known) < len(truth[place]) / 2:
                 continue
@@ -197,6 +258,7 @@ def main() -> None:
     parser.add_argument("--truth", type=int, help="studies per cell that give the truth (default: 2 x studies)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--cells", help="numbers of cells, separated by commas (default: all)")
+    parser.add_argument("--without-classifiers", action="store_true", help="new sites are left out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="20 studies of the first two cells")
     parser.add_argument("--json", help="also write the rows to this file")
@@ -206,8 +268,9 @@ def main() -> None:
     if args.cells:
         cells = [int(place) for place in args.cells.split(",")]
     more = args.truth or 2 * studies
-    jobs = [(place, args.seed * 10**6 + at, True) for place in cells for at in range(studies)]
-    jobs += [(place, args.seed * 10**6 + 500_000 + at, False) for place in cells for at in range(more)]
+    first, fits = args.seed * 10**6, not args.without_classifiers
+    jobs = [(place, first + at, True, fits) for place in cells for at in range(studies)]
+    jobs += [(place, first + 500_000 + at, False, fits) for place in cells for at in range(more)]
     found: dict[int, list[dict[str, Any]]] = {place: [] for place in cells}
     truth: dict[int, list[dict[str, Any]]] = {place: [] for place in cells}
     start = time.perf_counter()

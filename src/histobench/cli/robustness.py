@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from histobench.roi.features.feature_set import FeatureSet
 
 _SPLITS = ("train", "val", "test")
+#: Exit code where some encoders or columns were measured and others were not.
+PARTLY = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,41 +90,48 @@ def run(args: argparse.Namespace) -> int:
     options = RobustnessOptions(
         k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device)
     )
-    output, measured = Path(args.output), 0
+    output, failed = Path(args.output), []
+    measured = 0
     for (dataset, encoder, size), features in _encoders(args.features).items():
         columns = args.column or measured_columns(features)
-        skipped = {} if columns else {"": NO_SITES}
+        problems = {} if columns else {"": NO_SITES}
+        classes = tuple(map(str, features.metadata.get("classes") or ()))
+        classes = classes or tuple(map(str, range(int(features.labels.max()) + 1)))
+        identity = RunIdentity(
+            dataset=dataset,
+            encoder=encoder,
+            preset="uni",
+            seed=args.seed,
+            fingerprint=fingerprint_of(features),
+            size=size,
+        )
         for column in columns:
             if column not in features.sites:
                 known = ", ".join(features.sites) or "none"
-                raise HistobenchError(
-                    f"{encoder} on {dataset} has no site column {column!r} (it has: {known})"
-                )
-            classes = tuple(map(str, features.metadata.get("classes") or ()))
-            classes = classes or tuple(map(str, range(int(features.labels.max()) + 1)))
+                problems[column] = f"there is no site column {column!r} (it has: {known})"
+                continue
             try:
                 with console.status(f"{encoder} on {dataset}: {column}"):
                     result = robustness_by(features, column, classes, options)
+                    write_robustness(output / _plain(dataset) / _plain(encoder), result, identity=identity)
+                measured += 1
             except HistobenchError as error:
-                skipped[column] = str(error)
-                continue
-            identity = RunIdentity(
-                dataset=dataset,
-                encoder=encoder,
-                preset="uni",
-                seed=args.seed,
-                fingerprint=fingerprint_of(features),
-                size=size,
-            )
-            write_robustness(output / _plain(dataset) / _plain(encoder), result, identity=identity)
-            measured += 1
-        for column, reason in skipped.items():
+                problems[column] = str(error)
+            except Exception as error:  # one encoder's failure does not cost the others
+                if args.debug:
+                    raise
+                problems[column] = f"{type(error).__name__}: {error} (--debug shows where)"
+        for column, reason in problems.items():
             what = f"{encoder} on {dataset}" + (f", {column}" if column else "")
-            console.print(labelled("skipped", "yellow", f"{what}: {reason}"), soft_wrap=True)
+            failed.append(labelled("failed", "red", f"{what}: {reason}"))
     if measured:
         print_tables(summarise(output), console)
         console.print(f"robustness: {output / FILE}", soft_wrap=True)
-    return 0 if measured else USER_ERROR
+    for line in failed:
+        console.print(line, soft_wrap=True)
+    if not measured:
+        return USER_ERROR
+    return PARTLY if failed else 0
 
 
 def _stress(args: argparse.Namespace) -> int:

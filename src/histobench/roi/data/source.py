@@ -65,7 +65,7 @@ class DatasetSource:
         source, name, classes_file = Path(self.source), self.name, self.classes_file
         there = os.path.exists(source)  # also of what no file can be called
         if not there and is_name(self.source):
-            public = require(self.source)
+            public = require(self.source, recommended=not self.split)
             source, name = public.table, name or public.name
             classes_file = classes_file or str(public.classes_file)
             there = True

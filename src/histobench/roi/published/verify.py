@@ -32,6 +32,7 @@ class OurValue:
     size: str
     caveats: tuple[str, ...]
     path: Path
+    n_images: int | None = None  # test images, or all images of a robustness index
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def verify(results_dir: str | Path) -> list[Verdict]:
     """A verdict for every published number of which a results folder has the encoder, dataset and task.
 
     A number is reproduced when it lies in our 95 % interval, up to the rounding of the source. Another split,
-    preset, setting or image size is no reproduction, and is named.
+    preset, setting, image size or number of images is no reproduction, and is named.
     """
     ours = list(stored_values(Path(results_dir)))
     verdicts = []
@@ -87,6 +88,7 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                     size=run.identity.size,
                     caveats=run.caveats,
                     path=run.path,
+                    n_images=run.num_samples,
                 )
     for pack in load_robustness(results_dir):
         info = pack.content["additional_info"]
@@ -106,6 +108,7 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                     size=str(info.get("size", "")),
                     caveats=tuple(info.get("caveats", ())),
                     path=pack.path,
+                    n_images=int(pack.content["num_samples"]),
                 )
 
 
@@ -115,7 +118,8 @@ def judge(published: PublishedValue, ours: OurValue) -> Verdict:
     if apart:
         return Verdict(published, ours, NOT_COMPARABLE, "; ".join(apart))
     if ours.low is None or ours.high is None:
-        told = "no interval is stored; run: histobench bootstrap"
+        again = "robustness" if ours.task == ROBUSTNESS else "bootstrap"
+        told = f"no interval is stored; run: histobench {again}"
         return Verdict(published, ours, NOT_COMPARABLE, told)
     inside = ours.low - published.rounding <= published.value <= ours.high + published.rounding
     return Verdict(published, ours, REPRODUCED if inside else DIFFERS)
@@ -131,13 +135,17 @@ def _is_near(published: PublishedValue, ours: OurValue) -> bool:
 
 
 def _apart(published: PublishedValue, ours: OurValue) -> list[str]:
+    found = []
+    # Names are given by people; the number of images tells whether they are the published ones.
+    if published.n_images and ours.n_images and published.n_images != ours.n_images:
+        found.append(f"another number of images (theirs {published.n_images:,}, ours {ours.n_images:,})")
     fields: Sequence[tuple[str, str, str]] = (
         ("split", published.dataset, ours.dataset),
         ("encoder variant", published.encoder, ours.encoder),
         ("preset", published.preset, ours.preset),
         ("setting", published.setting, ours.setting),
     )
-    found = [
+    found += [
         f"another {what} (theirs {theirs or 'none'}, ours {mine or 'none'})"
         for what, theirs, mine in fields
         if theirs.lower() != mine.lower() and (theirs or what != "preset")  # zero-shot has no preset
