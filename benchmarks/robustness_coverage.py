@@ -111,7 +111,9 @@ def study(cell: Cell, seed: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarr
     return features, label, site, patient
 
 
-def values_of(x: np.ndarray, label: np.ndarray, site: np.ndarray, patient: np.ndarray) -> dict[str, Any]:
+def values_of(
+    x: np.ndarray, label: np.ndarray, site: np.ndarray, patient: np.ndarray, *, classifiers: bool
+) -> dict[str, Any]:
     """The measures of one encoder, without intervals."""
     from histobench.core.errors import HistobenchError
     from histobench.roi.robustness import indices
@@ -135,7 +137,7 @@ def values_of(x: np.ndarray, label: np.ndarray, site: np.ndarray, patient: np.nd
     except HistobenchError:
         found["site_probe_auroc"] = None
     one = np.zeros(len(x), dtype=np.int64)
-    for name, fit in _protocols().items():
+    for name, fit in _protocols().items() if classifiers else ():
         moved = leave_one_site_out(x, label, site, patient, one, fit)
         found[f"new_site_{name}_mean"] = moved.mean
         found[f"new_site_{name}_worst"] = moved.worst
@@ -176,8 +178,8 @@ def measured(cell: Cell, seed: int, *, intervals: bool, classifiers: bool = True
     torch.set_num_threads(1)
     features, label, site, patient = study(cell, seed)
     if not intervals:
-        alone = [values_of(x, label, site, patient) for x in features]
-        return {name: {"values": [each[name] for each in alone]} for name in MEASURES}
+        alone = [values_of(x, label, site, patient, classifiers=classifiers) for x in features]
+        return {name: {"values": [each[name] for each in alone]} for name in MEASURES if name in alone[0]}
     tissue = Tissue(label, site, patient, ("a", "b"), tuple(map(str, range(cell.sites))))
     fits = protocols(2, RobustnessOptions(n_neighbors=NEIGHBOURS), []) if classifiers else {}
     packs = [measure_robustness(x, tissue, fits) for x in features]
@@ -255,7 +257,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--studies", type=int, default=200, help="studies per cell (default: 200)")
-    parser.add_argument("--truth", type=int, help="studies per cell that give the truth (default: 2 x studies)")
+    parser.add_argument(
+        "--truth", type=int, help="studies per cell that give the truth (default: 2 x studies)"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--cells", help="numbers of cells, separated by commas (default: all)")
     parser.add_argument("--without-classifiers", action="store_true", help="new sites are left out")

@@ -87,9 +87,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.roi.results.run_identity import RunIdentity
 
     console = open_terminal()
-    options = RobustnessOptions(
-        k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device)
-    )
+    options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))
     output, failed = Path(args.output), []
     measured = 0
     for (dataset, encoder, size), features in _encoders(args.features).items():

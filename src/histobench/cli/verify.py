@@ -81,7 +81,10 @@ def run(args: argparse.Namespace) -> int:
         for verdict in verdicts
     ]
     write_json(path, {"verdicts": rows})
-    counts = {said: sum(verdict.verdict == said for verdict in verdicts) for said in (REPRODUCED, DIFFERS, NOT_COMPARABLE)}
+    counts = {
+        said: sum(verdict.verdict == said for verdict in verdicts)
+        for said in (REPRODUCED, DIFFERS, NOT_COMPARABLE)
+    }
     console.print(", ".join(f"{count} {said}" for said, count in counts.items()), soft_wrap=True)
     console.print(f"written: {path}", soft_wrap=True)
     return CONTRADICTED if counts[DIFFERS] else 0

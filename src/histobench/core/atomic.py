@@ -119,8 +119,8 @@ def _as_json(value: Any) -> str:
 def without_nan(value: Any) -> tuple[Any, dict[str, str]]:
     """A value in which every number that is none is None, and where these were: path -> reason.
 
-    >>> without_nan({"details": {"tau": float("nan")}, "k": [1, float("inf")]})
-    ({'details': {'tau': None}, 'k': [1, None]}, {'details.tau': 'not defined (nan)', 'k.1': 'not defined (inf)'})
+    >>> without_nan({"tau": float("nan"), "k": [1, float("inf")]})
+    ({'tau': None, 'k': [1, None]}, {'tau': 'not defined (nan)', 'k.1': 'not defined (inf)'})
     """
     undefined: dict[str, str] = {}
 

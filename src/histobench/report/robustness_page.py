@@ -88,9 +88,7 @@ def board_index(tables: Sequence[RobustnessTable]) -> dict[str, Any] | None:
     encoders that were measured on different images cannot be ranked.
     """
     known = [
-        table
-        for table in tables
-        if any(pack.value("robustness_index") is not None for pack in table.packs)
+        table for table in tables if any(pack.value("robustness_index") is not None for pack in table.packs)
     ]
     if len(known) != 1:
         return None

@@ -26,7 +26,7 @@ from histobench.report.inventory import Inventory, take_inventory, without_folde
 from histobench.report.measured_speed import measured_speed
 from histobench.report.methods import methods_payload
 from histobench.report.page import write_page
-from histobench.report.payload import rounded, write_payload
+from histobench.report.payload import write_payload
 from histobench.report.robustness_page import board_index, write_robustness_page
 from histobench.report.robustness_payload import stored_tables
 from histobench.report.site_folder import site_folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +142,7 @@ def _pairs(packs: Sequence[StoredRobustness]) -> tuple[PairedMeasure, ...]:
     left_out = {pack.path: pack.left_out() for pack in ranked}
     found: list[PairedMeasure] = []
     for name in dict.fromkeys(name for left in left_out.values() for name in left):
-        known = [
-            pack for pack in ranked if pack.value(name) is not None and name in left_out[pack.path]
-        ]
+        known = [pack for pack in ranked if pack.value(name) is not None and name in left_out[pack.path]]
         if len(known) < 2:
             continue
         columns = np.stack([left_out[pack.path][name] for pack in known], axis=1)

@@ -206,11 +206,10 @@ def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Ma
             outcome = outcome_of(train, labels, test, n_classes=n_classes, device=options.device, **more)
             told.extend(outcome.info.get("warnings", ()))
             left = np.tile(outcome.predicted, (count, 1))
-            shown = np.unique(units)
-            kept = torch.from_numpy(shown)
-            left[shown] = without(
-                train, labels, test, torch.from_numpy(units), kept, n_classes, options, outcome
-            )
+            shown = np.unique(units[units >= 0])
+            if len(shown):
+                numbers = torch.from_numpy(units), torch.from_numpy(shown)
+                left[shown] = without(train, labels, test, *numbers, n_classes, options, outcome)
             return outcome.predicted, left
 
         return fit

@@ -63,7 +63,8 @@ def fetch_all(
 ) -> list[Fetched]:
     """Fetch files into `folder`, up to `workers` at a time; what is there and right is not fetched again.
 
-    `accept` are checksums (md5 or sha256) that are taken instead of the published ones. The free space of the disk is checked before the first byte. The first error stops the others.
+    `accept` are checksums (md5 or sha256) that are taken instead of the published ones. The free space of
+    the disk is checked before the first byte. The first error stops the others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _check_space(files, folder, dataset)

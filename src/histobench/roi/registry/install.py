@@ -67,7 +67,8 @@ def get(
 ) -> Installed:
     """Fetch, check and list a dataset; what is there already is only checked. `bach@eva` adds that split.
 
-    `accept` are checksums that are taken instead of the published ones; that is noted with the dataset. Files that come by form are looked for in `downloads/` and checked in the same way.
+    `accept` are checksums that are taken instead of the published ones; that is noted with the dataset.
+    Files that come by form are looked for in `downloads/` and checked in the same way.
     """
     entry, split = find(name)
     folder = _folder_of(entry, to)
@@ -101,8 +102,8 @@ def _install(
         )
     if entry.unlisted:
         raise HistobenchError(
-            f"{entry.name}: the files are in {downloads} and were checked, but their images cannot be listed: "
-            f"{entry.unlisted}. Make a CSV of them (image_path, label, split, group) and give it as --data"
+            f"{entry.name}: the files are in {downloads} and were checked, but their images cannot be listed:"
+            f" {entry.unlisted}. Make a CSV of them (image_path, label, split, group) and give it as --data"
         )
     rows = read_rows(entry, folder)
     notes = [*entry.unconfirmed, *_count_notes(entry, rows), *_checksum_notes(fetched)]
@@ -133,6 +134,13 @@ def locate(name: str) -> Installed | None:
     if record is None or not table.exists():
         return None
     return Installed(full, folder, table, folder / f"{entry.name}.txt", tuple(record.get("notes", ())))
+
+
+def accepted_files(table: Path) -> list[str]:
+    """Files of the dataset of a table that were accepted with another checksum than published."""
+    record = _read_record(table.parent) or {}
+    files = record.get("files") if table.stem.partition("@")[0] == record.get("dataset") else None
+    return [f"{file['name']} sha256 {file['sha256']}" for file in files or () if file.get("accepted")]
 
 
 def require(name: str, *, recommended: bool = False) -> Installed:

@@ -21,9 +21,7 @@ from histobench.roi.registry.rows import Row, listed_records
 _SHOTS, _SETS = ("1", "2", "4", "8", "16"), 1000
 
 
-def drawn(
-    entry: PublicDataset, split: PeerSplit, rows: Sequence[Row], folder: Path = Path()
-) -> list[Row]:
+def drawn(entry: PublicDataset, split: PeerSplit, rows: Sequence[Row], folder: Path = Path()) -> list[Row]:
     """The rows of a published split; counts and checksum are compared with the published ones.
 
     `folder` holds the dataset's files, where a split is listed in one of them.
@@ -190,9 +188,7 @@ def _column(
     for split in ("train", "val", "test"):
         for value in options.get(split, ()):
             placed += [
-                replace(row, split=split)
-                for row in rows
-                if _value(row, options["column"]) == str(value)
+                replace(row, split=split) for row in rows if _value(row, options["column"]) == str(value)
             ]
     return placed
 

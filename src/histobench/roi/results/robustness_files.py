@@ -74,9 +74,7 @@ class StoredRobustness:
             raise HistobenchError(f"{path} is damaged; measure robustness again") from error
 
 
-def write_robustness(
-    results_dir: Path, result: RobustnessResult, *, identity: RunIdentity
-) -> Path:
+def write_robustness(results_dir: Path, result: RobustnessResult, *, identity: RunIdentity) -> Path:
     """Write one pack below `results_dir`; the JSON is written last, so a pack that has one is whole."""
     name = check_plain_name(result.column, what="site column")
     path = results_dir / TASK / f"{name}{ROBUSTNESS}"

@@ -140,10 +140,8 @@ def _empty_list(count: int, width: int, m: int) -> TypedList:
     )
 
 
-def nearest_rows(
-    features: NDArray[np.floating], groups: Ints, rows: Ints, width: int
-) -> NDArray[np.int32]:
-    """The `width` nearest images of other groups of some images [rows, width] in float64; -1: there is none."""
+def nearest_rows(features: NDArray[np.floating], groups: Ints, rows: Ints, width: int) -> NDArray[np.int32]:
+    """The `width` nearest images of other groups of some images [rows, width]; -1: there is none."""
     norms = norms_of(features)
     found = np.full((len(rows), min(width, len(features))), -1, dtype=np.int32)
     step = max(1, _PRODUCTS // 4 // len(features))

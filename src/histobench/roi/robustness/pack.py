@@ -51,8 +51,10 @@ _MOST_SUBSETS = 400
 LEAST_COUNTED, LEAST_SUPPORT = 10, 0.05
 #: No index where both kinds of neighbour are possible for a smaller share of the images than this.
 LEAST_POSSIBLE = 0.5
-#: Classifiers are trained without so many groups, or blocks of groups, in turn; with many images without fewer.
+#: Classifiers are trained without so many groups, or blocks of groups, in turn; fewer with many images.
 _REFITS, _REFITS_OF_MANY, _MANY = 60, 20, 5000
+#: With more sites than this they are not trained anew: a group is then a small part of every training set.
+_MOST_REFITTED_SITES = 20
 _SLOW = "left out because it is slow; `histobench robustness --slow` computes it from the same features"
 
 
@@ -198,7 +200,7 @@ class _Work:
 
     @cached_property
     def _settled(self) -> str | None:
-        """Why an index of neighbours says little about the encoder on these images; None where it does not."""
+        """Why an index of neighbours would say little about the encoder; None where it does say something."""
         t = self.tissue
         cells = {*zip(t.labels.tolist(), t.sites.tolist(), strict=True)}
         if len({label for label, _ in cells}) == len(cells):
@@ -269,7 +271,9 @@ class _Work:
         t, units = self.tissue, self.refit_units
 
         def found_out() -> None:
-            found = leave_one_site_out(self.features, t.labels, t.sites, t.groups, units.of_image, protocol)
+            refit = len(t.site_names) <= _MOST_REFITTED_SITES
+            data = (self.features, t.labels, t.sites, t.groups, units.of_image)
+            found = leave_one_site_out(*data, protocol, refit=refit)
             without = np.array(list(found.without.values()))
             self.measures[f"new_site_{name}_mean"] = measured(found.mean, mean_of_known(without), units)
             worst = np.fmin.reduce(without)

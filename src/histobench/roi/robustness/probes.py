@@ -15,8 +15,8 @@ from histobench.roi.robustness.neighbours import Floats, Ints
 _FOLDS, _SEED, _MAX_ITER = 5, 42, 1000
 #: Predicts the labels of new features after seeing training features: (x, y, x_new) -> labels.
 FitPredict = Callable[[NDArray[np.floating], Ints, NDArray[np.floating]], Ints]
-#: The same, and once more without each unit of the training rows: (x, y, x_new, unit of each row, number of
-#: units) -> labels [n], labels [units, n].
+#: The same, and once more without each unit of the training rows: (x, y, x_new, unit of each row or -1,
+#: number of units) -> labels [n], labels [units, n].
 FitWithout = Callable[[NDArray[np.floating], Ints, NDArray[np.floating], Ints, int], tuple[Ints, Ints]]
 
 
@@ -106,12 +106,20 @@ class SiteTransfer:
 
 
 def leave_one_site_out(
-    features: NDArray[np.floating], labels: Ints, sites: Ints, groups: Ints, units: Ints, fit: FitWithout
+    features: NDArray[np.floating],
+    labels: Ints,
+    sites: Ints,
+    groups: Ints,
+    units: Ints,
+    fit: FitWithout,
+    *,
+    refit: bool = True,
 ) -> SiteTransfer:
     """Train on all sites but one, test on that one, for every site, and again without each unit [n].
 
-    Groups that also appear at the left-out site are not trained on. Balanced accuracy is over the classes
-    that the site has; sites with a class that no other site shows are left out.
+    Without `refit` a unit is no longer tested, but the classifiers stay. Groups that also appear at the
+    left-out site are not trained on. Balanced accuracy is over the classes that the site has; sites with a
+    class that no other site shows are left out.
     """
     predicted = np.full(len(labels), -1, dtype=np.int64)
     per_site: dict[int, float] = {}
@@ -123,7 +131,8 @@ def leave_one_site_out(
         present = np.unique(labels[test])
         if not np.isin(present, labels[train]).all():
             continue
-        full, left = fit(features[train], labels[train], features[test], units[train], count)
+        trained = units[train] if refit else np.full(int(train.sum()), -1)
+        full, left = fit(features[train], labels[train], features[test], trained, count)
         predicted[test] = full
         truth = labels[test]
         everyone = np.ones((1, len(truth)), dtype=bool)
@@ -136,14 +145,14 @@ def leave_one_site_out(
 
 
 def refitted(fit_predict: FitPredict) -> FitWithout:
-    """A protocol that is trained anew without each unit; a unit that leaves one class only is not left out."""
+    """A protocol that is trained anew without each unit, unless that leaves one class only."""
 
     def fit(
         x: NDArray[np.floating], y: Ints, new: NDArray[np.floating], units: Ints, count: int
     ) -> tuple[Ints, Ints]:
         full = fit_predict(x, y, new)
         left = np.tile(full, (count, 1))
-        for unit in np.unique(units):
+        for unit in np.unique(units[units >= 0]):
             kept = units != unit
             if len(np.unique(y[kept])) > 1:
                 left[unit] = fit_predict(x[kept], y[kept], new)
