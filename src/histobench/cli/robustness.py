@@ -88,9 +88,10 @@ def run(args: argparse.Namespace) -> int:
 
     console = open_terminal()
     options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))
-    output, failed = Path(args.output), []
-    measured = 0
-    for (dataset, encoder, size), features in _encoders(args.features).items():
+    output, measured = Path(args.output), 0
+    encoders, unreadable = _encoders(args.features)
+    failed = [labelled("failed", "red", reason) for reason in unreadable]
+    for (dataset, encoder, size), features in encoders.items():
         columns = args.column or measured_columns(features)
         problems = {} if columns else {"": NO_SITES}
         classes = tuple(map(str, features.metadata.get("classes") or ()))
@@ -168,14 +169,22 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console) -> None:
         print_grid(robustness_grid(table), console)
 
 
-def _encoders(given: Sequence[str]) -> dict[tuple[str, str, str], FeatureSet]:
-    """The features of each dataset, encoder and image size, splits one after the other."""
+def _encoders(given: Sequence[str]) -> tuple[dict[tuple[str, str, str], FeatureSet], list[str]]:
+    """The features of each dataset, encoder and image size, splits one after the other.
+
+    Beside them why files, or encoders whose files do not fit together, are left out.
+    """
     from histobench.roi.evaluation.context import merged
     from histobench.roi.features.feature_file import load
 
     found: dict[tuple[str, str, str], dict[str, FeatureSet]] = {}
+    unreadable: list[str] = []
     for path in _files(given):
-        features = load(path)
+        try:
+            features = load(path)
+        except HistobenchError as error:
+            unreadable.append(str(error))
+            continue
         about = features.metadata
         key = (
             str(about.get("dataset") or "dataset"),
@@ -193,10 +202,12 @@ def _encoders(given: Sequence[str]) -> dict[tuple[str, str, str], FeatureSet]:
         whole = splits[ordered[0]]
         for split in ordered[1:]:
             if splits[split].embeddings.shape[1] != whole.embeddings.shape[1]:
-                raise HistobenchError(f"the features of {key[1]} on {key[0]} differ in their dimension")
+                unreadable.append(f"the features of {key[1]} on {key[0]} differ in their dimension")
+                break
             whole = merged(whole, splits[split])
-        joined[key] = whole
-    return joined
+        else:
+            joined[key] = whole
+    return joined, unreadable
 
 
 def _files(given: Sequence[str]) -> list[Path]:

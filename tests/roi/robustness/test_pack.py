@@ -204,7 +204,7 @@ def test_an_encoder_without_typed_neighbours_is_stored_and_costs_the_others_noth
     save(broken, tmp_path / "f" / "broken_train.pt")
     assert main(["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--k", "3"]) == 1
     shown = " ".join(capsys.readouterr().out.split())
-    assert "failed broken on set, scanner: the features of 1 images hold NaN" in shown
+    assert "broken_train.pt has NaN or infinite features in 1 rows" in shown
     stored = {pack.encoder: pack for pack in load_robustness(tmp_path / "r")}
     assert set(stored) == {"sharp", "kind"}
     content = stored["sharp"].content
@@ -221,7 +221,7 @@ def test_good_encoders_end_no_evaluation(case: str, tmp_path: Path) -> None:
     if case == "class equals site":
         features = replace(features, sites={"scanner": tuple("AB"[k] for k in features.labels.tolist())})
     if case == "twelve images":
-        rows = torch.arange(0, 96, 8)
+        rows = torch.arange(0, 48, 4)
         features = FeatureSet(
             features.embeddings[rows],
             features.labels[rows],
@@ -267,7 +267,7 @@ def test_many_sites_are_no_matter_of_minutes() -> None:
     from histobench.roi.robustness.pack import _crossed_pairs
 
     draw = np.random.default_rng(0)
-    labels, sites = draw.integers(0, 4, 4000), draw.integers(0, 200, 4000)
+    labels, sites = draw.integers(0, 4, 20_000), draw.integers(0, 200, 20_000)
     start = time.process_time()
     assert len(_crossed_pairs(labels, sites)) == 6 * 199 * 100
     assert time.process_time() - start < 5

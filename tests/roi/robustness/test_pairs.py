@@ -215,7 +215,7 @@ def test_the_task_measures_pairs_beside_the_sites_and_encoders_are_compared(
     assert [pack.column for pack in load_robustness(tmp_path / "task")] == ["pair", "scanner", "stain"]
     for encoder, pull in (("steady", 0.0), ("swayed", 3.0)):
         save(registered(encoder=encoder, pull=pull), tmp_path / "f" / f"{encoder}_train.pt")
-    command = ["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--n_bootstrap", "60"]
+    command = ["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r")]
     assert main([*command, "--column", "pair"]) == 0
     assert "set: registered pairs" in capsys.readouterr().out
     (table,) = robustness_tables(load_robustness(tmp_path / "r"))

@@ -76,21 +76,42 @@ def choose_k(near: Neighbours, labels: Ints, candidates: Sequence[int]) -> tuple
 
     Of classes with equally many votes the lowest wins; images without a neighbour do not vote.
     """
+    return _best_vote(near.index, labels, labels, candidates)
+
+
+def chosen_without(near: Neighbours, labels: Ints, candidates: Sequence[int], units: Ints) -> Ints:
+    """The k that `choose_k` chooses without each unit [units]."""
+    found = np.empty(int(units.max()) + 1, dtype=np.int64)
+    for unit in range(len(found)):
+        rows = np.flatnonzero(units != unit)
+        lists = near.wide[rows]
+        row, column = np.nonzero((lists >= 0) & (units[lists] != unit))
+        rank = np.arange(len(row)) - np.searchsorted(row, np.arange(len(rows)))[row]
+        left = np.full_like(lists, -1)
+        left[row, rank] = lists[row, column]
+        found[unit] = _best_vote(left, labels[rows], labels, candidates)[0]
+    return found
+
+
+def _best_vote(
+    index: NDArray[np.int32], truth: Ints, labels: Ints, candidates: Sequence[int]
+) -> tuple[int, dict[int, float]]:
+    """`choose_k` for images of class `truth` [rows] with the neighbours `index` [rows, k]."""
     classes = int(labels.max()) + 1
-    votes = np.zeros((len(labels), classes), dtype=np.int32)
-    rows = np.arange(len(labels))
+    votes = np.zeros((len(truth), classes), dtype=np.int32)
+    rows = np.arange(len(truth))
     scores: dict[int, float] = {}
     done = 0
     for k in sorted(set(candidates)):
-        for column in range(done, min(k, near.index.shape[1])):
-            there = near.index[:, column] >= 0
-            votes[rows[there], labels[near.index[there, column]]] += 1
+        for column in range(done, min(k, index.shape[1])):
+            there = index[:, column] >= 0
+            votes[rows[there], labels[index[there, column]]] += 1
         done = k
         used = votes.sum(axis=1) > 0
         if used.any():
-            right = votes[used].argmax(axis=1) == labels[used]
-            size = np.bincount(labels[used], minlength=classes)
-            hits = np.bincount(labels[used], weights=right, minlength=classes)
+            right = votes[used].argmax(axis=1) == truth[used]
+            size = np.bincount(truth[used], minlength=classes)
+            hits = np.bincount(truth[used], weights=right, minlength=classes)
             scores[k] = float(np.mean(hits[size > 0] / size[size > 0]))
     if not scores:
         raise HistobenchError("no image has a neighbour in another group; robustness needs several groups")

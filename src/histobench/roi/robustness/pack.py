@@ -22,6 +22,7 @@ from histobench.roi.robustness.indices import (
     Evidence,
     candidates_for,
     choose_k,
+    chosen_without,
     cross_site_margin,
     index_without,
     margin_aware_index,
@@ -33,6 +34,7 @@ from histobench.roi.robustness.indices import (
 from histobench.roi.robustness.leaving_out import (
     Measure,
     Range,
+    Units,
     clustering_without,
     mean_of_known,
     measured,
@@ -116,6 +118,8 @@ class _Work:
         self.units = units_of(tissue.groups)
         most = _REFITS if len(features) <= _MANY else _REFITS_OF_MANY
         self.refit_units = units_of(tissue.groups, most=most)
+        # Choosing k again without a unit looks at every list of neighbours.
+        self.index_units = self.units if len(features) <= _MANY else self.refit_units
         self.measures: dict[str, Measure] = {}
         self.details: dict[str, Any] = {}
 
@@ -152,7 +156,9 @@ class _Work:
             best, scores = choose_k(near, t.labels, candidates)
             self.details["k"] = best
             self.details["vote_balanced_accuracy_by_k"] = {str(size): score for size, score in scores.items()}
-            self._evidence("robustness_index", near, robustness_index(near, t.labels, t.sites, k=best))
+            again = chosen_without(near, t.labels, candidates, self.index_units.of_image)
+            at = partial(robustness_index, near, t.labels, t.sites)
+            self._evidence("robustness_index", near, at(k=best), again, lambda size: at(k=size).value)
             for published in sorted(set(PUBLISHED_K.values())):
                 name = f"robustness_index_k{published}"
                 if published < len(t.labels):
@@ -160,9 +166,10 @@ class _Work:
                     self._evidence(name, near, found)
                 else:
                     self.measures[name] = Measure(None, reason=f"there are only {len(t.labels)} images")
-            found = margin_aware_index(near, self.features, t.labels, t.sites, k=best)
+            weighted = partial(margin_aware_index, near, self.features, t.labels, t.sites)
+            found = weighted(k=best)
             self.details["tau"] = found.tau
-            self._evidence("margin_aware_index", near, found)
+            self._evidence("margin_aware_index", near, found, again, lambda size: weighted(k=size).value)
 
         self.attempt(("robustness_index", "margin_aware_index"), chosen)
 
@@ -179,12 +186,31 @@ class _Work:
 
         self.attempt(("croma_median", "croma_worst_tenth", "croma_share_below"), margins)
 
-    def _evidence(self, name: str, near: Neighbours, found: Evidence) -> None:
-        t = self.tissue
-        args = (self.features, t.labels, t.sites, t.groups, self.units.of_image)
-        self._index(name, found, lambda: sums_without(near, found, *args))
+    def _evidence(
+        self,
+        name: str,
+        near: Neighbours,
+        found: Evidence,
+        chosen: Ints | None = None,
+        value_at: Callable[[int], float] = lambda k: float("nan"),
+    ) -> None:
+        """An index at its k; `chosen` [units] is the k without each unit, where k was chosen by the data.
 
-    def _index(self, name: str, found: Evidence, sums: Callable[[], tuple[Floats, Floats]]) -> None:
+        What another k changes is taken from the index of all images, `value_at` that k.
+        """
+        t, units = self.tissue, self.units if chosen is None else self.index_units
+
+        def without() -> Floats:
+            sums = sums_without(near, found, self.features, t.labels, t.sites, t.groups, units.of_image)
+            left = index_without(*sums)
+            if chosen is not None:
+                moves = {int(k): value_at(int(k)) - found.value for k in np.unique(chosen)}
+                left = np.clip(left + np.array([moves[int(k)] for k in chosen]), 0.0, 1.0)
+            return left
+
+        self._index(name, found, without, units)
+
+    def _index(self, name: str, found: Evidence, without: Callable[[], Floats], units: Units) -> None:
         """An index with its interval, where enough images have a neighbour that tells class from site."""
         self.details.setdefault("support", {})[name] = found.support
         if (settled := self._settled) is not None:
@@ -196,7 +222,7 @@ class _Work:
             )
             self.measures[name] = Measure(None, reason=reason)
         else:
-            self.add(name, found.value, index_without(*sums()))
+            self.measures[name] = measured(found.value, without(), units)
 
     @cached_property
     def _settled(self) -> str | None:
@@ -253,7 +279,7 @@ class _Work:
                 each[inside] = without
                 left[place] += each
         self.details["paired_subsets"] = len(subsets)
-        self._index(name, Evidence(so, os, k), lambda: (left[0], left[1]))
+        self._index(name, Evidence(so, os, k), lambda: index_without(left[0], left[1]), self.units)
 
     def probe(self) -> None:
         """How well the site can be read from the features."""
