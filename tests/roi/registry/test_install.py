@@ -131,7 +131,7 @@ def test_pathorobs_subsets_are_what_is_meant_without_a_split(
     dataset = load_dataset(name)
     assert dataset.name == f"{name}@pathorob"
     assert {split: len(members) for split, members in dataset.splits.items()} == {"test": images}
-    assert {column for image in dataset.splits["test"] for column in image.sites} == {"site"}
+    assert {column for image in dataset.splits["test"] for column, _ in image.sites} == {"site"}
     whole = load_dataset(name, split="0.5/0.5")  # asked for a split, all images are meant
     assert sum(map(len, whole.splits.values())) > images
 
