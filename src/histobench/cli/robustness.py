@@ -90,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))
     output, measured = Path(args.output), 0
     encoders, unreadable = _encoders(args.features)
+    if not encoders:
+        raise HistobenchError("; ".join(unreadable))
     failed = [labelled("failed", "red", reason) for reason in unreadable]
     for (dataset, encoder, size), features in encoders.items():
         columns = args.column or measured_columns(features)

@@ -89,7 +89,9 @@ def chosen_without(near: Neighbours, labels: Ints, candidates: Sequence[int], un
         rank = np.arange(len(row)) - np.searchsorted(row, np.arange(len(rows)))[row]
         left = np.full_like(lists, -1)
         left[row, rank] = lists[row, column]
-        found[unit] = _best_vote(left, labels[rows], labels, candidates)[0]
+        # Where nobody has a neighbour left there is no index either, whatever k is.
+        voted = bool((left >= 0).any())
+        found[unit] = _best_vote(left, labels[rows], labels, candidates)[0] if voted else candidates[0]
     return found
 
 
