@@ -12,8 +12,8 @@ export interface Encoder {
   params?: number | null;
   gflops?: number | null;
   speed?: number | null;
-  /** Robustness index, the mean over datasets and site columns. */
-  robustness?: number | null;
+  /** Robustness index [value, low, high], that of the robustness page. */
+  robustness?: (number | null)[] | null;
   citation?: string;
   reference?: string;
 }
@@ -58,6 +58,8 @@ export interface Site {
   agents: string[];
   /** Whether there is a robustness page. */
   robustness: boolean;
+  /** What the robustness index of the encoders was measured on; null: there are several sets, so there is none. */
+  robustnessIndex?: { dataset: string; column: string } | null;
   /** Names of the Consult studies. */
   consult: string[];
   /** Image sets with thumbnails. */

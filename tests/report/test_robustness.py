@@ -146,8 +146,23 @@ def test_the_page_has_the_accuracy_at_every_site_as_the_files_say(
     assert [each["encoder"] for each in page["stress"]] == ["steady", f"swayed {ATTACK}"]
     facts = {each["name"]: each["robustness"] for each in data_of(page_site, "site")["encoders"]}
     for content in stored:
-        name = content["additional_info"]["encoder"]
-        assert facts[name] == pytest.approx(content["measures"]["robustness_index"]["value"], rel=1e-5)
+        index = content["measures"]["robustness_index"]
+        shown = [index[key] for key in ("value", "low", "high")]
+        assert facts[content["additional_info"]["encoder"]] == pytest.approx(shown, rel=1e-5)
+    assert data_of(page_site, "site")["robustnessIndex"] == {"dataset": "tissue", "column": "scanner"}
+
+
+def test_the_leaderboard_has_an_index_of_one_set_of_images_only(results: Path) -> None:
+    from dataclasses import replace
+
+    from histobench.report.robustness_page import board_index
+
+    (table,) = stored_tables(results)
+    shown = board_index([table])
+    assert shown is not None
+    assert set(shown["values"]) == {pack.encoder for pack in table.packs}
+    assert board_index([table, replace(table, column="stain")]) is None
+    assert board_index([]) is None
 
 
 def test_the_worst_images_are_those_of_a_slow_loop(results: Path) -> None:

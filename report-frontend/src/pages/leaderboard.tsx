@@ -150,7 +150,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
   const beyond = data.value.flat().some((value) => value !== null && value > domain[1]);
   const columns = narrow ? [Math.min(column, board.datasets.length - 1)] : board.datasets.map((_, k) => k);
   const grid = useGrid();
-  const robust = rows.some((row) => row.encoder.robustness != null);
+  const robust = site.robustnessIndex && rows.some((row) => row.encoder.robustness != null) ? `by ${site.robustnessIndex.column} on ${site.robustnessIndex.dataset}` : "";
   const by = (key: SortKey) => {
     const up = key === "name" || key === "rank" || (key !== "robust" && metric.lower);
     setSort((old) => ({ key, up: old.key === key ? !old.up : up }));
@@ -168,11 +168,11 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
   const table = () => ({
     name: `leaderboard_${title}_${metric.name}`,
     caption: `${title}: ${metric.label} with 95% intervals. * the best of its column, or not shown to differ from it (intervals of differences that hold for all pairs at once, max-t, ${100 * (1 - site.alpha)}%).`,
-    header: ["encoder", ...(several ? ["mean rank", "mean"] : []), ...(robust ? ["robustness index"] : []), ...board.datasets.map((d) => site.datasets[d].name)],
+    header: ["encoder", ...(several ? ["mean rank", "mean"] : []), ...(robust ? [`robustness index ${robust}`, "low", "high"] : []), ...board.datasets.map((d) => site.datasets[d].name)],
     rows: sorted.map((row) => [
       row.name,
       ...(several ? [row.rank, row.mean === null ? null : Number(row.mean.toFixed(4))] : []),
-      ...(robust ? [row.encoder.robustness ?? null] : []),
+      ...(robust ? (row.encoder.robustness ?? [null, null, null]) : []),
       ...board.datasets.map((_, k) => cellText(data, row.index, k)),
     ]),
   });
@@ -200,7 +200,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
               {header("name", "Encoder", undefined, "sticky")}
               {several && header("rank", narrow ? "Rank" : "Mean rank", undefined, "number")}
               {several && !narrow && header("mean", "Mean", undefined, "number")}
-              {robust && !narrow && header("robust", "Robustness", "index", "number")}
+              {robust && !narrow && header("robust", "Robustness index", robust, "number")}
               {columns.map((k) => header(k, site.datasets[board.datasets[k]].name, `${count(board.numImages[k], "image")}${board.numGroups[k] ? `, ${count(board.numGroups[k]!, "group")}` : ""}`, "dataset", metric.tested && board.rows.length > 1 && !tested(data, k) ? "ties not tested" : undefined))}
             </tr>
           </thead>
@@ -213,7 +213,7 @@ function BoardTable({ site, board, metric, data, rows, title }: { site: Site; bo
                 </th>
                 {several && <td class="number">{decimals(row.rank, 2)}</td>}
                 {several && !narrow && <td class="number">{decimals(row.mean)}</td>}
-                {robust && !narrow && <td class="number"><a href={href("robustness")} title="Robustness index: share of neighbours of the same tissue from another site, among those that share either">{decimals(row.encoder.robustness)}</a></td>}
+                {robust && !narrow && <td class="number"><a href={href("robustness")} title={`Robustness index ${robust}: share of neighbours of the same tissue from another site, among those that share either`}>{decimals(row.encoder.robustness?.[0])}{row.encoder.robustness?.[1] != null && <small> [{decimals(row.encoder.robustness[1])}, {decimals(row.encoder.robustness[2])}]</small>}</a></td>}
                 {columns.map((k) => (
                   <ValueCell key={k} site={site} run={board.runs[row.index][k]} name={row.name} dataset={site.datasets[board.datasets[k]].name} value={data.value[row.index][k]} low={data.low[row.index][k]} high={data.high[row.index][k]} ranks={data.ranks[row.index][k]} standing={standingOf(data, metric, row.index, k)} domain={domain} />
                 ))}
@@ -265,7 +265,7 @@ function ValueCell({ site, run, name, dataset, value, low, high, ranks, standing
 }
 
 function sortRows(rows: Row[], data: BoardMetric, sort: { key: SortKey; up: boolean }): Row[] {
-  const of = (row: Row): string | number | null => (sort.key === "name" ? row.name.toLowerCase() : sort.key === "rank" ? row.rank : sort.key === "mean" ? row.mean : sort.key === "robust" ? (row.encoder.robustness ?? null) : data.value[row.index][sort.key]);
+  const of = (row: Row): string | number | null => (sort.key === "name" ? row.name.toLowerCase() : sort.key === "rank" ? row.rank : sort.key === "mean" ? row.mean : sort.key === "robust" ? (row.encoder.robustness?.[0] ?? null) : data.value[row.index][sort.key]);
   const sign = sort.up ? 1 : -1;
   return [...rows].sort((a, b) => {
     const [x, y] = [of(a), of(b)];

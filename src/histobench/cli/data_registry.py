@@ -26,6 +26,14 @@ def add_jobs(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[
     show = jobs.add_parser("show", help="everything known of a public dataset, and what is not confirmed")
     get = jobs.add_parser("get", help="fetch a public dataset, check it and list it as a CSV")
     get.add_argument("--to", help="folder for it (default: HISTOBENCH_DATA, or the cache folder)")
+    get.add_argument(
+        "--accept-checksum",
+        action="append",
+        default=[],
+        metavar="SHA256",
+        help="take a file with this checksum (md5 or sha256) instead of the published one; repeatable, and "
+        "recorded with the dataset and its results",
+    )
     pin = jobs.add_parser("pin", help="ask the host for sizes and checksums, without downloading")
     remove = jobs.add_parser("remove", help="delete a fetched dataset")
     for job in (show, get, pin, remove):
@@ -152,7 +160,7 @@ def _get(args: argparse.Namespace) -> int:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        found = get(args.name, to=args.to, progress=_bars(bars))
+        found = get(args.name, to=args.to, progress=_bars(bars), accept=args.accept_checksum)
     for note in found.notes:
         say(f"note: {note}")
     say(f"ready: {found.table}\nuse it by its name: histobench data check {found.name}")

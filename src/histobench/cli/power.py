@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 
 from histobench.cli.terminal import say
+from histobench.core.atomic import without_nan
 from histobench.core.errors import HistobenchError
 
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         import json
         from dataclasses import asdict
 
-        say(json.dumps([asdict(plan) for plan in plans], indent=2))
+        say(json.dumps(without_nan([asdict(plan) for plan in plans])[0], indent=2, allow_nan=False))
         return 0
     from histobench.roi.comparison.power import in_words
 

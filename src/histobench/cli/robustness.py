@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from histobench.roi.features.feature_set import FeatureSet
 
 _SPLITS = ("train", "val", "test")
+#: Exit code where some encoders or columns were measured and others were not.
+PARTLY = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slow", action="store_true", help="clusters and the label-site schedule (APD, nIPD), too"
     )
-    parser.add_argument("--n_bootstrap", type=positive, default=2000, help="draws of groups (default: 2000)")
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the draws (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of random changes (default: 0)")
     parser.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     images = parser.add_argument_group("from images again")
     images.add_argument(
@@ -86,46 +87,52 @@ def run(args: argparse.Namespace) -> int:
     from histobench.roi.results.run_identity import RunIdentity
 
     console = open_terminal()
-    options = RobustnessOptions(
-        k=args.k, slow=args.slow, draws=args.n_bootstrap, seed=args.seed, device=resolve_device(args.device)
-    )
+    options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))
     output, measured = Path(args.output), 0
-    for (dataset, encoder, size), features in _encoders(args.features).items():
+    encoders, unreadable = _encoders(args.features)
+    if not encoders:
+        raise HistobenchError("; ".join(unreadable))
+    failed = [labelled("failed", "red", reason) for reason in unreadable]
+    for (dataset, encoder, size), features in encoders.items():
         columns = args.column or measured_columns(features)
-        skipped = {} if columns else {"": NO_SITES}
+        problems = {} if columns else {"": NO_SITES}
+        classes = tuple(map(str, features.metadata.get("classes") or ()))
+        classes = classes or tuple(map(str, range(int(features.labels.max()) + 1)))
+        identity = RunIdentity(
+            dataset=dataset,
+            encoder=encoder,
+            preset="uni",
+            seed=args.seed,
+            fingerprint=fingerprint_of(features),
+            size=size,
+        )
         for column in columns:
             if column not in features.sites:
                 known = ", ".join(features.sites) or "none"
-                raise HistobenchError(
-                    f"{encoder} on {dataset} has no site column {column!r} (it has: {known})"
-                )
-            classes = tuple(map(str, features.metadata.get("classes") or ()))
-            classes = classes or tuple(map(str, range(int(features.labels.max()) + 1)))
+                problems[column] = f"there is no site column {column!r} (it has: {known})"
+                continue
             try:
                 with console.status(f"{encoder} on {dataset}: {column}"):
                     result = robustness_by(features, column, classes, options)
+                    write_robustness(output / _plain(dataset) / _plain(encoder), result, identity=identity)
+                measured += 1
             except HistobenchError as error:
-                skipped[column] = str(error)
-                continue
-            identity = RunIdentity(
-                dataset=dataset,
-                encoder=encoder,
-                preset="uni",
-                seed=args.seed,
-                fingerprint=fingerprint_of(features),
-                size=size,
-            )
-            write_robustness(
-                output / _plain(dataset) / _plain(encoder), result, identity=identity, draws=options.draws
-            )
-            measured += 1
-        for column, reason in skipped.items():
+                problems[column] = str(error)
+            except Exception as error:  # one encoder's failure does not cost the others
+                if args.debug:
+                    raise
+                problems[column] = f"{type(error).__name__}: {error} (--debug shows where)"
+        for column, reason in problems.items():
             what = f"{encoder} on {dataset}" + (f", {column}" if column else "")
-            console.print(labelled("skipped", "yellow", f"{what}: {reason}"), soft_wrap=True)
+            failed.append(labelled("failed", "red", f"{what}: {reason}"))
     if measured:
         print_tables(summarise(output), console)
         console.print(f"robustness: {output / FILE}", soft_wrap=True)
-    return 0 if measured else USER_ERROR
+    for line in failed:
+        console.print(line, soft_wrap=True)
+    if not measured:
+        return USER_ERROR
+    return PARTLY if failed else 0
 
 
 def _stress(args: argparse.Namespace) -> int:
@@ -143,7 +150,6 @@ def _stress(args: argparse.Namespace) -> int:
         models,
         Path(args.output),
         images=args.stress_images,
-        draws=args.n_bootstrap,
         seed=args.seed,
         device=args.device,
         weights=args.weights,
@@ -165,14 +171,22 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console) -> None:
         print_grid(robustness_grid(table), console)
 
 
-def _encoders(given: Sequence[str]) -> dict[tuple[str, str, str], FeatureSet]:
-    """The features of each dataset, encoder and image size, splits one after the other."""
+def _encoders(given: Sequence[str]) -> tuple[dict[tuple[str, str, str], FeatureSet], list[str]]:
+    """The features of each dataset, encoder and image size, splits one after the other.
+
+    Beside them why files, or encoders whose files do not fit together, are left out.
+    """
     from histobench.roi.evaluation.context import merged
     from histobench.roi.features.feature_file import load
 
     found: dict[tuple[str, str, str], dict[str, FeatureSet]] = {}
+    unreadable: list[str] = []
     for path in _files(given):
-        features = load(path)
+        try:
+            features = load(path)
+        except HistobenchError as error:
+            unreadable.append(str(error))
+            continue
         about = features.metadata
         key = (
             str(about.get("dataset") or "dataset"),
@@ -190,10 +204,12 @@ def _encoders(given: Sequence[str]) -> dict[tuple[str, str, str], FeatureSet]:
         whole = splits[ordered[0]]
         for split in ordered[1:]:
             if splits[split].embeddings.shape[1] != whole.embeddings.shape[1]:
-                raise HistobenchError(f"the features of {key[1]} on {key[0]} differ in their dimension")
+                unreadable.append(f"the features of {key[1]} on {key[0]} differ in their dimension")
+                break
             whole = merged(whole, splits[split])
-        joined[key] = whole
-    return joined
+        else:
+            joined[key] = whole
+    return joined, unreadable
 
 
 def _files(given: Sequence[str]) -> list[Path]:

@@ -1,7 +1,10 @@
 """Our numbers beside published ones: difference, our interval, and whether the number was reproduced.
 
 Only what the results folder has of published encoders, datasets and recipes can be verified; datasets go by
-the names of `histobench data list` (bach@eva is BACH with the split of eva).
+the names of `histobench data list` (bach@eva is BACH with the split of eva). Another number of images than
+published is not compared.
+
+Exit code: 0 if every number that can be compared agrees, 1 if one is contradicted, 2 for errors.
 
 Example:
   histobench verify results
@@ -15,6 +18,9 @@ from pathlib import Path
 
 from histobench.cli.terminal import open_terminal
 
+#: Exit code where a published number is contradicted.
+CONTRADICTED = 1
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The results folder."""
@@ -27,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.cli.compare import print_grid
     from histobench.core.atomic import write_json
     from histobench.roi.comparison.grids import Grid
-    from histobench.roi.published.verify import Verdict, verify
+    from histobench.roi.published.verify import DIFFERS, NOT_COMPARABLE, REPRODUCED, Verdict, verify
 
     def cells(verdict: Verdict) -> tuple[str, ...]:
         ours, published = verdict.ours, verdict.published
@@ -75,5 +81,10 @@ def run(args: argparse.Namespace) -> int:
         for verdict in verdicts
     ]
     write_json(path, {"verdicts": rows})
+    counts = {
+        said: sum(verdict.verdict == said for verdict in verdicts)
+        for said in (REPRODUCED, DIFFERS, NOT_COMPARABLE)
+    }
+    console.print(", ".join(f"{count} {said}" for said, count in counts.items()), soft_wrap=True)
     console.print(f"written: {path}", soft_wrap=True)
-    return 0
+    return CONTRADICTED if counts[DIFFERS] else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import tempfile
 import uuid
@@ -49,7 +50,10 @@ def write_text(target: str | Path, text: str) -> None:
 
 
 def write_json(target: str | Path, value: Any) -> None:
-    """Write `value` to `target` atomically as readable JSON; NaN is refused, missing values are null."""
+    """Write `value` to `target` atomically as readable JSON; a number that is none (NaN) becomes null.
+
+    An object then says under `undefined_numbers` where that was and what stood there.
+    """
     write_text(target, _as_json(value))
 
 
@@ -101,7 +105,36 @@ def check_writable(folder: Path) -> None:
 
 
 def _as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    except ValueError:
+        value, undefined = without_nan(value)
+        if not undefined:
+            raise
+        if isinstance(value, dict):
+            value = {**value, "undefined_numbers": undefined}
+        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def without_nan(value: Any) -> tuple[Any, dict[str, str]]:
+    """A value in which every number that is none is None, and where these were: path -> reason.
+
+    >>> without_nan({"tau": float("nan"), "k": [1, float("inf")]})
+    ({'tau': None, 'k': [1, None]}, {'tau': 'not defined (nan)', 'k.1': 'not defined (inf)'})
+    """
+    undefined: dict[str, str] = {}
+
+    def plain(item: Any, where: tuple[str, ...]) -> Any:
+        if isinstance(item, dict):
+            return {key: plain(each, (*where, str(key))) for key, each in item.items()}
+        if isinstance(item, list | tuple):
+            return [plain(each, (*where, str(place))) for place, each in enumerate(item)]
+        if isinstance(item, float) and not math.isfinite(item):
+            undefined[".".join(where)] = f"not defined ({item})"
+            return None
+        return item
+
+    return plain(value, ()), undefined
 
 
 def _flush(path: Path) -> None:

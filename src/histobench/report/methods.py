@@ -159,7 +159,7 @@ def _pairs_sentence(tables: Sequence[RobustnessTable]) -> str:
     return (
         f"Images of the same place under another {_and(columns, 'or')} were compared in pairs: the cosine of "
         "their features, and how often one was among the k nearest of the other in the images of both "
-        "slides; values are medians over pairs of slides, with percentile bootstrap intervals over groups."
+        "slides; values are medians over pairs of slides, with jackknife intervals over groups."
     )
 
 
@@ -175,7 +175,7 @@ def _sites_sentence(tables: Sequence[RobustnessTable]) -> str:
         f"{chosen}by the balanced accuracy of the majority vote), the cross-site margin, the AUROC of a "
         "cross-validated logistic regression of the site, and balanced accuracy at sites left out of "
         "training; neighbours and folds never shared a patient or slide where these were known, and "
-        "intervals are percentile bootstrap intervals over them."
+        "intervals are those of the jackknife over them (each left out as query and as neighbour)."
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.core.atomic import without_nan
+
 #: Characters that could end a script element, or a string in an old browser.
 _ESCAPED = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
@@ -73,4 +75,8 @@ def _narrowest(array: NDArray[Any]) -> type[np.integer[Any]]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_ESCAPED)
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(without_nan(value)[0], separators=(",", ":"), allow_nan=False)
+    return text.translate(_ESCAPED)

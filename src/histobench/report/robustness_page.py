@@ -81,15 +81,24 @@ def stress_payload(results_dir: Path) -> list[dict[str, Any]]:
     return found
 
 
-def mean_index(tables: Sequence[RobustnessTable]) -> dict[str, float]:
-    """Encoder -> its robustness index, the mean over all datasets and site columns that have one."""
-    values: dict[str, list[float]] = {}
-    for table in tables:
-        for pack in table.packs:
-            value = pack.value("robustness_index")
-            if value is not None:
-                values.setdefault(pack.encoder, []).append(value)
-    return {encoder: sum(each) / len(each) for encoder, each in values.items()}
+def board_index(tables: Sequence[RobustnessTable]) -> dict[str, Any] | None:
+    """The robustness index as the leaderboard shows it: that of the page, by encoder, with its interval.
+
+    Only where there is one set of images and one site column: a mean over several has no interval, and
+    encoders that were measured on different images cannot be ranked.
+    """
+    known = [
+        table for table in tables if any(pack.value("robustness_index") is not None for pack in table.packs)
+    ]
+    if len(known) != 1:
+        return None
+    (table,) = known
+    values = {
+        pack.encoder: _bounds(pack.content["measures"]["robustness_index"])
+        for pack in table.packs
+        if pack.value("robustness_index") is not None
+    }
+    return {"dataset": table.dataset, "column": table.column, "values": values}
 
 
 class _Pictures:

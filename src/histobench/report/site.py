@@ -26,8 +26,8 @@ from histobench.report.inventory import Inventory, take_inventory, without_folde
 from histobench.report.measured_speed import measured_speed
 from histobench.report.methods import methods_payload
 from histobench.report.page import write_page
-from histobench.report.payload import rounded, write_payload
-from histobench.report.robustness_page import mean_index, write_robustness_page
+from histobench.report.payload import write_payload
+from histobench.report.robustness_page import board_index, write_robustness_page
 from histobench.report.robustness_payload import stored_tables
 from histobench.report.site_folder import site_folder
 from histobench.report.split_payload import split_payloads
@@ -107,10 +107,10 @@ def build_site(
         shows_robustness = write_robustness_page(site, robustness, results_dir, sources.of, kept)
         write_studies(site, studies, kept)
         speeds, device = measured_speed(results_dir)
-        indices = mean_index(robustness)
+        index = board_index(robustness)
         for facts in (overview := _overview(inventory, results, title, results_dir))["encoders"]:
             facts["speed"] = speeds.get(facts["name"])
-            facts["robustness"] = rounded(indices.get(facts["name"]))
+            facts["robustness"] = index and index["values"].get(facts["name"])
         overview |= {
             "speedDevice": device,
             "live": live,
@@ -118,6 +118,7 @@ def build_site(
             "maps": maps,
             "agents": [run.name for run in agents],
             "robustness": shows_robustness,
+            "robustnessIndex": index and {key: index[key] for key in ("dataset", "column")},
             "consult": [played.name for played in studies],
             "unreadable": unreadable,
         }

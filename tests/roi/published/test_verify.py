@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +21,7 @@ from histobench.roi.metrics.score import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.published.table import PublishedValue, published_values
 from histobench.roi.published.verify import OurValue, judge, verify
-from histobench.roi.registry.catalogue import is_name
+from histobench.roi.registry.catalogue import find, is_name
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.writer import write_task
@@ -57,6 +58,7 @@ def test_a_number_inside_of_our_interval_is_reproduced_up_to_rounding() -> None:
         ({"size": "448"}, "another image size"),
         ({"encoder": "uni_v2@cls"}, "another encoder variant"),
         ({"low": None}, "no interval"),
+        ({"n_images": 200}, "another number of images (theirs 7,180, ours 200)"),
     ],
 )
 def test_what_is_not_the_same_experiment_is_not_compared(change: dict[str, str], why: str) -> None:
@@ -119,8 +121,8 @@ def test_the_numbers_that_can_be_compared_are_told_apart_from_those_that_cannot(
             for m in ("accuracy", "balanced_accuracy")
         ),
         *(("Linear-Probe", dataset, "balanced_accuracy") for dataset in ("mhist", "pcam", "bracs")),
-        ("Robustness", "pathorob-camelyon", "robustness_index_k11"),
-        ("Robustness", "pathorob-tolkach-esca", "robustness_index_k46"),
+        ("Robustness", "pathorob-camelyon@pathorob", "robustness_index_k11"),
+        ("Robustness", "pathorob-tolkach-esca@pathorob", "robustness_index_k46"),
     }
 
 
@@ -137,11 +139,59 @@ def test_reasons_name_what_is_in_their_table() -> None:
             assert set(said) <= {*table["datasets"], *table["values"]}, table["source"]
 
 
+def test_every_number_says_on_how_many_images_it_was_computed() -> None:
+    unknown = {p.dataset for p in published_values() if p.n_images is None}
+    assert unknown == {"tcga-uniform", "kather-msi-crc-dx"}  # their splits are not published
+    for published in published_values():
+        entry, split = find(published.dataset)
+        counts = entry.split(split).counts if split else entry.counts
+        if published.n_images and not published.apart:
+            assert published.n_images == counts["test"], published.dataset
+
+
+def test_pathorob_is_compared_on_its_own_images_alone(tmp_path: Path) -> None:
+    def pack(dataset: str, encoder: str, images: int) -> None:
+        bounds = {"value": 0.55, "low": 0.5, "high": 0.6}
+        content = {
+            "column": "site",
+            "images": "x",
+            "measures": {"robustness_index_k11": bounds},
+            "num_samples": images,
+            "additional_info": {"dataset": dataset, "encoder": encoder, "preset": "uni"},
+        }
+        target = tmp_path / dataset / encoder / "Robustness" / "site_robustness.json"
+        target.parent.mkdir(parents=True)
+        target.write_text(json.dumps(content))
+
+    pack("pathorob-camelyon@pathorob", "uni_v2@clsmean", 20_400)
+    pack("pathorob-camelyon", "phikon_v2@clsmean", 22_402)
+    pack("pathorob-camelyon@pathorob", "virchow2", 20_400)
+    found = {verdict.published.encoder: verdict for verdict in verify(tmp_path)}
+    assert found["uni_v2@clsmean"].verdict == "reproduced"  # .544
+    assert found["virchow2"].verdict == "differs"  # .806
+    refused = found["phikon_v2@clsmean"]
+    assert refused.verdict == "not comparable"
+    assert refused.because.startswith("another number of images (theirs 20,400, ours 22,402)")
+    assert "another split" in refused.because
+    assert main(["verify", str(tmp_path)]) == 1  # one is contradicted
+    shutil.rmtree(tmp_path / "pathorob-camelyon@pathorob" / "virchow2")
+    assert main(["verify", str(tmp_path)]) == 0
+
+
+def test_a_caveat_of_one_dataset_is_not_printed_beside_another() -> None:
+    for published in published_values():
+        if "camelyon17" in published.unsure:
+            assert published.dataset == "camelyon17-wilds"
+        if "mhist" in published.unsure:
+            assert published.dataset == "mhist"
+
+
 def test_a_results_folder_is_verified_from_its_files(tmp_path: Path) -> None:
-    labels = np.repeat([0, 1], 100)
-    predicted = np.where(np.arange(200) % 20 == 0, 1 - labels, labels)  # 95 % of each class are right
+    draw = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 3590)
+    predicted = np.where(draw.random(7180) < 0.957, labels, 1 - labels)
     predictions = Predictions(
-        np.eye(2)[predicted], labels, predicted, ("a", "b"), tuple(f"{k}.png" for k in range(200))
+        np.eye(2)[predicted], labels, predicted, ("a", "b"), tuple(f"{k}.png" for k in range(7180))
     )
     value = float(np.mean([(predicted == labels)[labels == label].mean() for label in (0, 1)]))
     for dataset, encoder in (("crc100k-nonorm", "uni_v2"), ("crc100k", "uni_v2"), ("own", "uni_v2")):

@@ -108,9 +108,47 @@ def _parquet(entry: PublicDataset) -> Files:
     ]
     target = io.BytesIO()
     parquet.write_table(pa.Table.from_pylist(rows), target)
-    lines = "".join(f"ID,s{i // 2},{i},{entry.classes[i % 2]},{('RUMC', 'UMCU')[i // 4]}\n" for i in range(7))
-    table = f"subset,slide_id,patch_id,biological_class,medical_center\n{lines}"
-    return {"train-00000-of-00001.parquet": target.getvalue(), "camelyon.csv": table.encode()}
+    # The last image is not in the benchmark's table, and the one before it not in its robustness index.
+    lines = [
+        f"{'ID' if i < 6 else 'OOD'},s{i // 2},{i},{entry.classes[i % 2]},{('RUMC', 'UMCU')[i // 4]}\n"
+        for i in range(7)
+    ]
+    return {"train-00000-of-00001.parquet": target.getvalue(), "camelyon.csv": _pathorob_table(lines)}
+
+
+def _pathorob_table(lines: list[str]) -> bytes:
+    return f"subset,slide_id,patch_id,biological_class,medical_center\n{''.join(lines)}".encode()
+
+
+def _tolkach_parquet(entry: PublicDataset) -> Files:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    rows = [
+        {"image": {"bytes": png(i), "path": None}, "slide_id": f"case_{i // 3}", "patch_id": f"a.{i}"}
+        for i in range(18)
+    ]
+    target = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(rows), target)
+    lines = [f"ID,case_{i // 3},a.{i},{entry.classes[i % 6]},VALSET{1 + i // 6}\n" for i in range(18)]
+    return {
+        "train-00000-of-00001.parquet": target.getvalue(),
+        "tolkach_esca.csv": _pathorob_table(lines),
+        "tolkach_esca_reduced.csv": _pathorob_table(lines[:12]),
+    }
+
+
+def _lc25000_lung(entry: PublicDataset) -> Files:
+    return {
+        "lung_image_sets.zip": zip_of(
+            {
+                f"lung/{split}/{name}/{name}{i}.jpeg": png(i, "JPEG")
+                for split in ("train", "val", "test")
+                for name in entry.classes
+                for i in range(2)
+            }
+        )
+    }
 
 
 def _tils(entry: PublicDataset) -> Files:
@@ -219,6 +257,8 @@ MADE: dict[str, Callable[[PublicDataset], Files]] = {
     "pcam": _pcam,
     "pathmnist-28": _npz,
     "pathorob-camelyon": _parquet,
+    "pathorob-tolkach-esca": _tolkach_parquet,
+    "lc25000-lung": _lc25000_lung,
     "tcga-tils": _tils,
     "esca-tolkach": _esca,
     "camelyon17-wilds": _wilds,

@@ -116,6 +116,74 @@ def test_another_count_than_the_published_one_is_an_error(
         get("crc100k", pause=0.01)
 
 
+def test_a_split_that_is_not_the_published_one_is_lost_alone(
+    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = _served("bach", server, data_home, monkeypatch, counts=True)
+    wrong = {**entry.splits, "thunder": replace(entry.splits["thunder"], md5="0" * 32)}
+    monkeypatch.setitem(all_datasets(), "bach", replace(entry, splits=wrong))
+    found = get("bach", pause=0.01)
+    assert any("bach@thunder" in note and "checksum" in note for note in found.notes)
+    assert len(load_dataset("bach@eva").splits["test"]) == 132
+    with pytest.raises(HistobenchError, match=r"bach@thunder is not available: .* published is 0000"):
+        load_dataset("bach@thunder")
+    with pytest.raises(HistobenchError, match="bach@thunder is not available"):
+        get("bach@thunder", pause=0.01)
+
+
+@pytest.mark.parametrize(("name", "images"), [("pathorob-camelyon", 6), ("pathorob-tolkach-esca", 12)])
+def test_pathorobs_subsets_are_what_is_meant_without_a_split(
+    name: str, images: int, server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _served(name, server, data_home, monkeypatch)
+    get(name, pause=0.01)
+    dataset = load_dataset(name)
+    assert dataset.name == f"{name}@pathorob"
+    assert {split: len(members) for split, members in dataset.splits.items()} == {"test": images}
+    assert {column for image in dataset.splits["test"] for column, _ in image.sites} == {"site"}
+    whole = load_dataset(name, split="0.5/0.5")  # asked for a split, all images are meant
+    assert sum(map(len, whole.splits.values())) > images
+
+
+def test_another_checksum_is_accepted_knowingly_and_recorded(
+    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import hashlib
+
+    entry = _served("esca-tolkach", server, data_home, monkeypatch)
+    pinned = (replace(entry.files[0], md5="0" * 32), *entry.files[1:])
+    monkeypatch.setitem(all_datasets(), "esca-tolkach", replace(entry, files=pinned))
+    assert main(["data", "get", "esca-tolkach"]) == 2
+    sha256 = hashlib.sha256(server.files[f"/{entry.files[0].name}"]).hexdigest()
+    assert f"--accept-checksum {sha256}" in " ".join(capsys.readouterr().err.split())
+    assert main(["data", "get", "esca-tolkach", "--accept-checksum", "1" * 64]) == 2
+    assert main(["data", "get", "esca-tolkach", "--accept-checksum", sha256]) == 0
+    assert f"which was accepted: sha256 {sha256}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_files_by_form_come_from_a_mirror_too(
+    server: Habits, data_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _served("spider-colorectal", server, data_home, monkeypatch)
+    _served("mhist", server, data_home, monkeypatch)
+    for name in ("spider-colorectal", "mhist"):
+        shutil.move(data_home / name / "downloads", tmp_path / "mirror" / name)
+    monkeypatch.setenv("HISTOBENCH_DATA_MIRROR", str(tmp_path / "mirror"))
+    for name in ("spider-colorectal", "mhist"):
+        assert get(name, pause=0.01).table.exists()
+
+
+def test_a_dataset_whose_images_cannot_be_listed_says_why(
+    server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = data_home / "gleason-arvaniti" / "downloads"
+    folder.mkdir(parents=True)
+    for name in ("ZT76_39_A.tar.gz", "Gleason_masks_train.tar.gz"):
+        (folder / name).write_bytes(tar_of({"a.png": png()}, "w:gz"))
+    with pytest.raises(HistobenchError, match=r"cannot be listed: the patches must be cut .* Make a CSV"):
+        get("gleason-arvaniti")
+
+
 def test_groups_and_sites_come_with_the_table(
     server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,11 +368,13 @@ def test_a_folder_of_the_users_is_not_removed_with_the_dataset(
 
 
 def test_every_entry_is_complete() -> None:
-    assert len(catalogue.all_datasets()) >= 30
+    assert len(catalogue.all_datasets()) >= 41
     for entry in catalogue.all_datasets().values():
         assert entry.citation
         assert entry.homepage.startswith("https://")
-        assert len(set(entry.classes)) == len(entry.classes) >= 2
+        assert len(set(entry.classes)) == len(entry.classes)
+        assert len(entry.classes) >= 2 or entry.unlisted
+        assert bool(entry.layout) != bool(entry.unlisted)
         assert entry.access == "form" or all(file.url for file in entry.files), entry.name
         for file in entry.files:
             assert file.md5 is None or len(file.md5) == 32

@@ -1,4 +1,4 @@
-"""Probes, clusters, confounding and intervals against scikit-learn, croma and plain resampling."""
+"""Probes, clusters, confounding and intervals against scikit-learn, croma and new searches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.robustness import confounding
 from histobench.roi.robustness.clustering import clustering_score
 from histobench.roi.robustness.confounding import apd, confounding_schedule, nipd
-from histobench.roi.robustness.indices import Evidence, Margins
-from histobench.roi.robustness.intervals import (
-    difference,
-    draw_groups,
-    interval,
-    of_evidence,
-    of_mean,
-    of_quantile,
-    tail_of,
+from histobench.roi.robustness.indices import (
+    cross_site_margin,
+    index_without,
+    margin_aware_index,
+    margins_without,
+    robustness_index,
+    sums_without,
 )
-from histobench.roi.robustness.probes import leave_one_site_out, site_probe
-from histobench.roi.robustness.redrawn import of_clustering, of_schedule
+from histobench.roi.robustness.leaving_out import (
+    clustering_without,
+    mean_without,
+    measured,
+    schedule_without,
+    units_of,
+)
+from histobench.roi.robustness.neighbours import find_neighbours
+from histobench.roi.robustness.probes import leave_one_site_out, refitted, site_probe
 
 
 def _made(seed: int = 0, *, label_pull: float = 1.0, site_pull: float = 1.0, n: int = 480, d: int = 8):  # type: ignore[no-untyped-def]
@@ -66,15 +71,19 @@ def test_leaving_a_site_out_equals_scikit_learns_leave_one_group_out() -> None:
     from sklearn.neighbors import KNeighborsClassifier
 
     x, label, site, group = _made()
-    found = leave_one_site_out(
-        x, label, site, group, lambda a, b, c: KNeighborsClassifier(5).fit(a, b).predict(c)
-    )
+    fit = refitted(lambda a, b, c: KNeighborsClassifier(5).fit(a, b).predict(c))
+    found = leave_one_site_out(x, label, site, group, group, fit)
     for train, test in LeaveOneGroupOut().split(x, label, site):
         guess = KNeighborsClassifier(5).fit(x[train], label[train]).predict(x[test])
         assert found.per_site[int(site[test][0])] == pytest.approx(
             balanced_accuracy_score(label[test], guess)
         )
     assert found.worst == min(found.per_site.values())
+    for unit in (0, 1, 7):  # a patient that is left out neither trains nor tests
+        kept = group != unit
+        alone = leave_one_site_out(x[kept], label[kept], site[kept], group[kept], group[kept], fit)
+        left = {place: values[unit] for place, values in found.without.items()}
+        assert left == pytest.approx(alone.per_site)
 
 
 def test_clusters_follow_what_pulls_harder() -> None:
@@ -110,8 +119,9 @@ def test_sets_that_cannot_be_measured_say_why() -> None:
         site_probe(x, np.zeros_like(site), group)
     with pytest.raises(HistobenchError, match="two groups"):
         site_probe(x, site, site)
+    nothing = refitted(lambda a, b, c: np.zeros(len(c), dtype=np.int64))
     with pytest.raises(HistobenchError, match="no site can be left out"):
-        leave_one_site_out(x, site, site, group, lambda a, b, c: np.zeros(len(c), dtype=np.int64))
+        leave_one_site_out(x, site, site, group, group, nothing)
     with pytest.raises(HistobenchError, match="share two sites"):
         clustering_score(x, label, label)
     with pytest.raises(HistobenchError, match=r"cannot be staged|smallest of the four"):
@@ -120,96 +130,114 @@ def test_sets_that_cannot_be_measured_say_why() -> None:
         nipd(np.full((3, 2), 0.4), np.array([0.0, 0.5, 1.0]), chance=0.5)
 
 
-def test_intervals_equal_resampling_the_images_themselves() -> None:
-    draw = np.random.default_rng(5)
-    groups = draw.integers(0, 9, 200)
-    evidence = Evidence(draw.integers(0, 5, 200).astype(float), draw.integers(0, 5, 200).astype(float), k=5)
-    margins = Margins(draw.normal(size=200), m=5)
-    times = draw_groups(groups, draws=40, seed=1)
-    names = np.unique(groups)
-    for row, counts in enumerate(times):
-        rows = np.concatenate(
-            [
-                np.flatnonzero(groups == name)
-                for name, count in zip(names, counts, strict=True)
-                for _ in range(count)
-            ]
-        )
-        again = Evidence(evidence.so[rows], evidence.os[rows], k=5)
-        drawn = Margins(margins.values[rows], m=5)
-        assert of_evidence(evidence, groups)(times[row : row + 1])[0] == pytest.approx(again.value)
-        for redrawn, judge in (
-            (of_quantile(margins.values, groups, 0.5), drawn.median),
-            (tail_of(margins.values, groups), drawn.tail_mean),
-            (of_mean((margins.values <= 0).astype(float), groups), drawn.share_below),
-        ):
-            assert redrawn(times[row : row + 1])[0] == pytest.approx(judge, abs=1e-12)
+@pytest.mark.parametrize(
+    ("sizes", "pull", "k", "most"),
+    [("equal", 0.0, 11, 200), ("uneven", 3.0, 21, 200), ("equal", 1.0, 5, 9), ("uneven", 3.0, 71, 200)],
+)
+def test_a_left_out_group_is_gone_as_query_and_as_neighbour(
+    sizes: str, pull: float, k: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every index without a group equals a new search among the other images, however short the lists are."""
+    from histobench.roi.robustness import neighbours
+
+    monkeypatch.setattr(neighbours, "_LISTED", 1)
+    draw = np.random.default_rng(k)
+    group = np.sort(draw.integers(0, 16, 320)) if sizes == "uneven" else np.repeat(np.arange(16), 20)
+    group = np.unique(group, return_inverse=True)[1]
+    label, site = group % 2, (group // 2) % 2
+    x = draw.normal(size=(320, 6)) + pull * draw.normal(size=(16, 6))[group]
+    x = (x + draw.normal(size=(2, 6))[label] + draw.normal(size=(2, 6))[site]).astype(np.float32)
+    units = units_of(group, most=most).of_image
+    near = find_neighbours(x, label, site, group, k=k, m=3, sizes=[k], units=units)
+    plain = robustness_index(near, label, site, k=k)
+    weighted = margin_aware_index(near, x, label, site, k=k)
+    data = (x, label, site, group, units)
+    indices = [index_without(*sums_without(near, each, *data)) for each in (plain, weighted)]
+    margins = margins_without(near, cross_site_margin(near), units)
+    for unit in range(int(units.max()) + 1):
+        kept = units != unit
+        rest = (label[kept], site[kept])
+        again = find_neighbours(x[kept], *rest, group[kept], k=k, m=3, sizes=[k])
+        assert indices[0][unit] == pytest.approx(robustness_index(again, *rest, k=k).value)
+        judge = margin_aware_index(again, x[kept], *rest, k=k, tau=weighted.tau)
+        assert indices[1][unit] == pytest.approx(judge.value, abs=1e-5)
+        alone = cross_site_margin(again)
+        assert margins["median"][unit] == pytest.approx(alone.median, abs=1e-5)
+        assert margins["tail"][unit] == pytest.approx(alone.tail_mean, abs=1e-5)
+        assert margins["below"][unit] == pytest.approx(alone.share_below, abs=2 / 320)
 
 
-def test_a_difference_is_paired() -> None:
+def test_the_interval_of_a_mean_is_students_on_groups_of_equal_size() -> None:
+    from scipy import stats
+
     draw = np.random.default_rng(6)
     groups = np.repeat(np.arange(20), 10)
-    base = draw.normal(size=20)[groups]
-    times = draw_groups(groups, draws=500)
-    one, other = of_mean(base + 0.3, groups), of_mean(base, groups)
-    found, p = difference([float(base.mean() + 0.3), float(base.mean())], [one, other], times)
-    assert found.low == pytest.approx(0.3)
-    assert found.high == pytest.approx(0.3)
-    assert p < 0.01
-    same, p = difference([1.0, 1.0], [one, one], times)
-    assert (same.low, same.high, p) == (0.0, 0.0, 1.0)
-    alone = interval(0.4, other, draw_groups(np.zeros(5, dtype=np.int64), draws=3))
-    assert alone.low is None
+    terms = draw.normal(0.0, 0.05, size=20)[groups] + draw.normal(0.0, 0.01, size=200)
+    units = units_of(groups)
+    found = measured(float(terms.mean()), mean_without(terms, units), units, within="ratio")
+    means = terms.reshape(20, 10).mean(axis=1)
+    judge = stats.t.interval(0.95, 19, loc=means.mean(), scale=stats.sem(means))
+    assert (found.low, found.high) == pytest.approx(judge)
+    contrast = measured(float(terms.mean()), mean_without(terms, units), units, within="contrast")
+    assert contrast.high - contrast.low >= 0.999 * (judge[1] - judge[0])  # type: ignore[operator]
+    few = units_of(groups[:40])
+    assert "too few groups: 4" in (measured(0.4, mean_without(terms[:40], few), few).reason or "")
+    same = measured(1.0, np.ones(20), units)  # no group differs: not a width of nothing
+    assert same.low is not None
+    assert 0.5 < same.low < 1.0 == same.high
 
 
-def test_the_clustering_score_in_a_draw_is_that_of_repeated_images() -> None:
+def test_many_groups_are_left_out_in_blocks_of_equally_many() -> None:
+    units = units_of(np.arange(1000), most=200)
+    assert (units.count, units.groups) == (200, 1000)
+    assert set(np.bincount(units.of_image)) == {5}
+    assert (units.of_image == units_of(np.arange(1000), most=200).of_image).all()
+
+
+def test_the_clustering_score_without_a_group_is_that_of_the_other_images() -> None:
     from sklearn.metrics import adjusted_rand_score
 
     x, label, site, group = _made(label_pull=1.0, site_pull=1.0, n=96)
     found = clustering_score(x, label, site, runs=3, most_clusters=4)
     (combination,) = found.per_combination.values()
-    times = draw_groups(group, draws=12, seed=2)
-    values = of_clustering(found, label, site, group)(times)
-    for row, value in zip(times, values, strict=True):
-        drawn = np.repeat(np.arange(96), row[group])
+    values = clustering_without(found, label, site, units_of(group))
+    for unit, value in enumerate(values):
+        kept = group != unit
         judge = [
-            adjusted_rand_score(label[drawn], clusters[drawn])
-            - adjusted_rand_score(site[drawn], clusters[drawn])
+            adjusted_rand_score(label[kept], clusters[kept]) - adjusted_rand_score(site[kept], clusters[kept])
             for clusters in combination.clusters
         ]
         assert value == pytest.approx(np.mean(judge), abs=1e-12)
-    # Without groups of one class the combination says nothing.
-    assert np.isnan(of_clustering(found, label, site, group)(times * ((np.arange(48) // 2) % 2))).all()
 
 
 @pytest.mark.slow
-def test_apd_and_nipd_in_a_draw_are_those_of_repeated_test_images() -> None:
+def test_apd_and_nipd_without_a_group_are_those_of_the_other_test_images() -> None:
     from functools import partial
 
     from sklearn.metrics import balanced_accuracy_score
 
     x, label, site, group = _made(label_pull=0.8, site_pull=1.5, n=240)
     found = confounding_schedule(x, label, site, group, repeats=3)
-    times = draw_groups(group, draws=12, seed=2)
     area = partial(nipd, cramers_v=found.cramers_v, chance=0.5)
-    redrawn = {value: of_schedule(found, label, site, group, value)(times) for value in (apd, area)}
-    for k, row in enumerate(times):
+    units = units_of(group)
+    left = {value: schedule_without(found, label, site, units, value) for value in (apd, area)}
+    for unit in range(48):
         columns = []
         for each in found.tested:
-            drawn = np.repeat(np.arange(len(each.rows)), row[group[each.rows]])
+            kept = np.flatnonzero(group[each.rows] != unit)
             truth, place = label[each.rows], site[each.rows]
-            if len(set(zip(truth[drawn], place[drawn], strict=True))) < 4:
+            if len(set(zip(truth[kept], place[kept], strict=True))) < 4:
                 continue
-            # Every drawn image weighs so much that its class and site keep their share of the test images.
+            # Every image weighs so much that its class and site keep their share of the test images.
             weights = [
                 ((truth == truth[k]) & (place == place[k])).sum()
-                / ((truth[drawn] == truth[k]) & (place[drawn] == place[k])).sum()
-                for k in drawn
+                / ((truth[kept] == truth[k]) & (place[kept] == place[k])).sum()
+                for k in kept
             ]
-            guesses = [np.where(right, truth, 1 - truth)[drawn] for right in each.right]
-            columns.append([balanced_accuracy_score(truth[drawn], g, sample_weight=weights) for g in guesses])
-        for value, values in redrawn.items():
-            assert values[k] == pytest.approx(value(np.array(columns).T), abs=1e-12)
+            guesses = [np.where(right, truth, 1 - truth)[kept] for right in each.right]
+            columns.append([balanced_accuracy_score(truth[kept], g, sample_weight=weights) for g in guesses])
+        for value, values in left.items():
+            assert values[unit] == pytest.approx(value(np.array(columns).T), abs=1e-12)
 
 
 def test_a_patient_with_both_classes_is_never_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:

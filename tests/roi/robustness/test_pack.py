@@ -19,12 +19,10 @@ from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import save
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.results.robustness_files import load_robustness
-from histobench.roi.robustness.intervals import draw_groups
-from histobench.roi.robustness.pack import with_interval
-from histobench.roi.robustness.probes import SiteProbe, SiteTransfer
-from histobench.roi.robustness.redrawn import of_site_probe, of_site_transfer, weighted_auroc, worst_of
+from histobench.roi.robustness.leaving_out import measured, site_probe_without, units_of, weighted_auroc
+from histobench.roi.robustness.probes import SiteProbe
 
-QUICK = RobustnessOptions(draws=50)
+QUICK = RobustnessOptions()
 CLASSES = ("tumour", "normal")
 
 
@@ -97,30 +95,18 @@ def test_the_weighted_auroc_is_scikit_learns() -> None:
     assert weighted_auroc(scores, truth, weights) == pytest.approx(judge, abs=1e-12)
 
 
-def test_redrawn_measures_equal_those_of_repeated_images() -> None:
-    draw = np.random.default_rng(2)
-    groups = np.repeat(np.arange(12), 5)
-    labels, sites = (groups // 2) % 2, groups % 2
-    transfer = SiteTransfer({0: 0.0, 1: 0.0}, draw.integers(0, 2, 60))
-    scores = draw.random((60, 2))
-    probe = SiteProbe((0.5, 0.5), 0, scores, (groups >= 6).astype(np.int64))
-    times = draw_groups(groups, draws=6, seed=3)
-    parts = of_site_transfer(transfer, labels, sites, groups)
+def test_the_site_probe_without_a_group_is_that_of_the_other_images() -> None:
     from sklearn.metrics import roc_auc_score
 
-    areas = of_site_probe(probe, sites, groups)(times)
-    for row, counts in enumerate(times):
-        rows = np.repeat(np.arange(60), counts[groups])
-        each = []
-        for site in (0, 1):
-            here = rows[sites[rows] == site]
-            right = transfer.predicted[here] == labels[here]
-            each.append(np.mean([right[labels[here] == label].mean() for label in np.unique(labels[here])]))
-            assert parts[site](times)[row] == pytest.approx(each[-1])
-        assert worst_of(parts)(times)[row] == pytest.approx(min(each))
+    draw = np.random.default_rng(2)
+    groups = np.repeat(np.arange(12), 5)
+    sites, scores = groups % 2, draw.random((60, 2))
+    probe = SiteProbe((0.5, 0.5), 0, scores, (groups >= 6).astype(np.int64))
+    for unit, area in enumerate(site_probe_without(probe, sites, units_of(groups))):
+        rows = np.flatnonzero(groups != unit)
         folds = [rows[probe.fold[rows] == fold] for fold in (0, 1)]
         judge = np.mean([roc_auc_score(sites[fold], scores[fold, 1]) for fold in folds])
-        assert areas[row] == pytest.approx(judge)
+        assert area == pytest.approx(judge)
 
 
 @pytest.mark.slow
@@ -143,7 +129,7 @@ def test_encoders_are_compared_in_pairs_over_the_same_groups(tmp_path: Path) -> 
         for split in ("train", "test"):
             features = made(encoder=encoder, site_pull=pull, split=split)
             save(features, tmp_path / "features" / f"{encoder}_{split}.pt")
-    command = ["robustness", str(tmp_path / "features"), "-o", str(tmp_path / "r"), "--n_bootstrap", "60"]
+    command = ["robustness", str(tmp_path / "features"), "-o", str(tmp_path / "r")]
     assert main(command) == 0
     (table,) = robustness_tables(load_robustness(tmp_path / "r"))
     assert [pack.encoder for pack in table.packs] == ["steady", "swayed"]
@@ -157,7 +143,7 @@ def test_encoders_are_compared_in_pairs_over_the_same_groups(tmp_path: Path) -> 
     assert "[" in text[1]
     written = json.loads((tmp_path / "r" / "robustness.json").read_text())
     assert written["tables"][0]["encoders"]["steady"]["measures"]["robustness_index"]["value"] > 0.5
-    (tmp_path / "r" / "set" / "steady" / "Robustness" / "scanner_robustness_draws.npz").write_bytes(b"x")
+    (tmp_path / "r" / "set" / "steady" / "Robustness" / "scanner_robustness_left_out.npz").write_bytes(b"x")
     with pytest.raises(HistobenchError, match="damaged"):
         summarise(tmp_path / "r")
 
@@ -181,7 +167,7 @@ def test_slow_measures_have_intervals_and_columns_or_say_why_not(
     monkeypatch.setattr(confounding, "_PENALTIES", (0.1, 10.0))
     for encoder, pull in (("steady", 0.0), ("swayed", 4.0)):
         save(made(encoder=encoder, site_pull=pull), tmp_path / "f" / f"{encoder}_train.pt")
-    command = ["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--n_bootstrap", "60", "--slow"]
+    command = ["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--slow"]
     assert main(command) == 0
     (table,) = robustness_tables(load_robustness(tmp_path / "r"))
     assert {pair.measure for pair in table.pairs} >= {"clustering_score", "apd", "nipd"}
@@ -192,15 +178,99 @@ def test_slow_measures_have_intervals_and_columns_or_say_why_not(
     assert robustness_grid(table).header[-3:] == ("clusters", "APD", "nIPD")
 
 
-def test_a_value_that_many_draws_do_not_have_has_no_interval() -> None:
-    times = draw_groups(np.arange(30), draws=100)
-    draws = np.linspace(0, 1, 100)
-    known = with_interval(0.5, lambda _: np.where(np.arange(100) < 5, np.nan, draws), times)
-    assert known.reason is None
-    assert known.low < 0.5 < known.high  # type: ignore[operator]
-    unknown = with_interval(0.5, lambda _: np.where(np.arange(100) < 10, np.nan, draws), times)
-    assert (unknown.value, unknown.low, unknown.draws) == (0.5, None, None)
-    assert unknown.reason == "no interval: the value is not defined in 10% of the draws of groups"
+def test_a_value_that_is_not_defined_without_a_group_has_no_interval() -> None:
+    units, left = units_of(np.arange(30)), np.linspace(0.4, 0.6, 30)
+    assert measured(0.5, left, units).low is not None
+    left[3] = np.nan
+    unknown = measured(0.5, left, units)
+    assert (unknown.value, unknown.low, unknown.left_out) == (0.5, None, None)
+    assert unknown.reason == "no interval: the value is not defined without 1 of 30 groups"
+
+
+def _without_typed_neighbours(encoder: str = "sharp") -> FeatureSet:
+    """Two classes at two sites in four far clusters: nobody has a neighbour that tells class from site."""
+    features = made(encoder=encoder)
+    cell = 2 * features.labels + torch.tensor(["AB".index(s) for s in features.sites["scanner"]])
+    return replace(features, embeddings=features.embeddings * 1e-3 + 10 * torch.eye(6)[cell])
+
+
+def test_an_encoder_without_typed_neighbours_is_stored_and_costs_the_others_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(_without_typed_neighbours(), tmp_path / "f" / "sharp_train.pt")
+    save(made(encoder="kind"), tmp_path / "f" / "kind_train.pt")
+    broken = made(encoder="broken")
+    broken.embeddings[0, 0] = float("nan")
+    save(broken, tmp_path / "f" / "broken_train.pt")
+    assert main(["robustness", str(tmp_path / "f"), "-o", str(tmp_path / "r"), "--k", "3"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "broken_train.pt has NaN or infinite features in 1 rows" in shown
+    stored = {pack.encoder: pack for pack in load_robustness(tmp_path / "r")}
+    assert set(stored) == {"sharp", "kind"}
+    content = stored["sharp"].content
+    assert content["details"]["tau"] is None
+    for name in ("robustness_index", "margin_aware_index"):
+        assert content["measures"][name]["value"] is None
+        assert "only 0 of 96 images have a neighbour" in content["measures"][name]["reason"]
+    assert stored["kind"].value("robustness_index") is not None
+
+
+@pytest.mark.parametrize("case", ["class equals site", "twelve images", "a crossed set"])
+def test_good_encoders_end_no_evaluation(case: str, tmp_path: Path) -> None:
+    features = _without_typed_neighbours()
+    if case == "class equals site":
+        features = replace(features, sites={"scanner": tuple("AB"[k] for k in features.labels.tolist())})
+    if case == "twelve images":
+        rows = torch.arange(0, 48, 4)
+        features = FeatureSet(
+            features.embeddings[rows],
+            features.labels[rows],
+            tuple(features.img_names[row] for row in rows),
+            tuple(features.groups[row] for row in rows),  # type: ignore[index]
+            features.metadata,
+            {"scanner": tuple(features.sites["scanner"][row] for row in rows)},
+        )
+    done = evaluate(EvaluationRequest(("Robustness",), features, replace(features), tmp_path))
+    assert done.failed == {}
+    (stored,) = load_robustness(tmp_path)
+    assert stored.value("robustness_index") is None
+
+
+def test_one_group_per_site_gives_no_index() -> None:
+    features = made()
+    by_site = replace(features, groups=features.sites["scanner"])
+    found = robustness_by(by_site, "scanner", CLASSES, QUICK).pack.measures
+    for name in ("robustness_index", "robustness_index_k11", "margin_aware_index", "robustness_index_paired"):
+        assert found[name].value is None
+        assert "the index would be 1 for every encoder" in (found[name].reason or "")
+    # Two groups at one of three sites do not save the two others.
+    sites = tuple("ABC"[row % 3] for row in range(96))
+    groups = tuple(f"{site}{row % 2 if site == 'A' else ''}" for row, site in enumerate(sites))
+    partly = replace(features, sites={"scanner": sites}, groups=groups)
+    reason = robustness_by(partly, "scanner", CLASSES, QUICK).pack.measures["robustness_index"].reason
+    assert "leave only 33% of the images with both kinds" in (reason or "")
+
+
+def test_the_share_of_images_that_count_is_shown(tmp_path: Path) -> None:
+    request = EvaluationRequest(("Robustness",), made(), made(split="test"), tmp_path)
+    evaluate(request)
+    (table,) = robustness_tables(load_robustness(tmp_path))
+    grid = robustness_grid(table)
+    share = table.packs[0].content["details"]["support"]["robustness_index"]
+    assert grid.rows[0][grid.header.index("images counted")] == f"{share:.0%}"
+
+
+def test_many_sites_are_no_matter_of_minutes() -> None:
+    """200 sites took 96 s, most of it looking for classes that share two of them."""
+    import time
+
+    from histobench.roi.robustness.pack import _crossed_pairs
+
+    draw = np.random.default_rng(0)
+    labels, sites = draw.integers(0, 4, 20_000), draw.integers(0, 200, 20_000)
+    start = time.process_time()
+    assert len(_crossed_pairs(labels, sites)) == 6 * 199 * 100
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("column", ["scanner", "pair"])

@@ -100,9 +100,7 @@ def test_measures_are_plain_means_over_images() -> None:
     draw = np.random.default_rng(1)
     features = draw.normal(size=(3, 20, 5)).astype(np.float32)
     labels, predicted = draw.integers(0, 2, 20), draw.integers(0, 2, (3, 20))
-    first, second = stress_measures(
-        features, STRESS[:2], labels, np.arange(20) // 4, predicted, draws=200, seed=0
-    )
+    first, second = stress_measures(features, STRESS[:2], labels, np.arange(20) // 4, predicted)
     assert first.flip_rate.value == pytest.approx((predicted[1] != predicted[0]).mean())
     lost = (predicted[0] == labels).mean() - (predicted[2] == labels).mean()
     assert second.accuracy_drop.value == pytest.approx(lost)
@@ -131,7 +129,7 @@ def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     table = write_demo_dataset(tmp_path / "data", train_per_class=3, test_per_class=1, size=64)
     command = ["robustness", "--stress", "--data", str(table), "--models", "tiny-vl", "--device", "cpu"]
-    assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "4", "--n_bootstrap", "20"]) == 0
+    assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "4"]) == 0
     content = json.loads(
         (tmp_path / "r" / "synthetic-crc" / "tiny-vl" / "Robustness" / "stress.json").read_text()
     )
@@ -149,12 +147,15 @@ def test_the_table_of_changes_fits_80_characters_and_says_what_its_intervals_are
 
     from histobench.cli.compare import print_grid
     from histobench.roi.plan.stress import CHANGES, StressReport, stress_grid
-    from histobench.roi.robustness.intervals import Interval
+    from histobench.roi.robustness.leaving_out import Measure
     from histobench.roi.robustness.stress import Stressed
 
-    widest = Interval(-0.115, -0.225, -0.004, 9)
+    widest = Measure(-0.115, -0.225, -0.004)
     rows = tuple(Stressed(each.name, each.family, each.strength, widest, widest, widest) for each in CHANGES)
-    for groups, words in ((9, "95 % intervals over groups"), (1, "no intervals: there is one group only")):
+    for groups, words in (
+        (9, "95 % intervals: jackknife over groups"),
+        (1, "no intervals: 5 groups are needed"),
+    ):
         grid = stress_grid(StressReport("d", "e", 20, groups, 0.5, rows, (), tmp_path))
         assert words in grid.notes[0]
     console = Console(file=io.StringIO(), width=80)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from histobench.core.atomic import write_json
+from histobench.core.statistics.jackknife import LeaveOneOut, differences
 from histobench.core.statistics.multiplicity import holm
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
-from histobench.roi.robustness.intervals import difference
+from histobench.roi.robustness.leaving_out import METHOD
 
 FILE = "robustness.json"
+#: The share of images that have a neighbour which tells class from site: what the index rests on.
+COUNTED = "support"
 #: What the table shows, with its heading and whether more is better.
 SHOWN = (
     ("robustness_index", "index", True),
+    (COUNTED, "images counted", True),
     ("croma_median", "margin", True),
     ("site_probe_auroc", "site AUROC", False),
     ("new_site_linear_probe_mean", "new site", True),
@@ -87,7 +90,7 @@ def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
     first = table.packs[0].content
     shown = _shown(table)
     rows = tuple((pack.encoder, *(_cell(pack, name, digits) for name, _, _ in shown)) for pack in table.packs)
-    intervals = "intervals: 95 %, groups drawn with replacement"
+    intervals = f"intervals: 95 %, {METHOD}"
     counted = (
         f"{first['num_samples']} images of {first['num_groups']} groups from {len(first['sites'])} sites"
     )
@@ -99,6 +102,11 @@ def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
             text for pack in table.packs for text in pack.content["additional_info"].get("caveats", ())
         ),
         *(_reasons(table)),
+        *(
+            f"{pack.encoder}: intervals of an older version, which are too narrow; measure it again"
+            for pack in table.packs
+            if pack.outdated
+        ),
     ]
     header = ("encoder", *(heading for _, heading, _ in shown))
     what = "registered pairs" if table.column == PAIR_COLUMN else f"robustness by {table.column}"
@@ -129,44 +137,41 @@ def _rank(pack: StoredRobustness) -> tuple[float, str]:
 
 
 def _pairs(packs: Sequence[StoredRobustness]) -> tuple[PairedMeasure, ...]:
-    drawn = {pack.path: pack.draws() for pack in packs}
-    names = dict.fromkeys(name for draws in drawn.values() for name in draws)
+    """Differences by the jackknife over groups; interval and p-value of a pair come from one quantity."""
+    ranked = sorted(packs, key=_rank)
+    left_out = {pack.path: pack.left_out() for pack in ranked}
     found: list[PairedMeasure] = []
-    for name in names:
-        apart = []
-        for one, other in combinations(sorted(packs, key=_rank), 2):
-            values = (one.value(name), other.value(name))
-            if values[0] is None or values[1] is None or any(name not in drawn[p.path] for p in (one, other)):
-                continue
-            first, second = drawn[one.path][name], drawn[other.path][name]
-            times = np.empty((len(first), int(one.content["num_groups"])), dtype=np.int8)
-            both = [_constant(first), _constant(second)]
-            gap, p = difference((values[0], values[1]), both, times)  # type: ignore[arg-type]
-            apart.append((one.encoder, other.encoder, gap, p))
-        known = [k for k, (_, _, _, p) in enumerate(apart) if np.isfinite(p)]
-        corrected = dict(zip(known, holm([apart[k][3] for k in known]), strict=True)) if known else {}
-        for k, (encoder, against, gap, p) in enumerate(apart):
-            sure = k in corrected
+    for name in dict.fromkeys(name for left in left_out.values() for name in left):
+        known = [pack for pack in ranked if pack.value(name) is not None and name in left_out[pack.path]]
+        if len(known) < 2:
+            continue
+        columns = np.stack([left_out[pack.path][name] for pack in known], axis=1)
+        values = np.array([pack.value(name) for pack in known], dtype=np.float64)
+        strata = np.zeros(len(columns), dtype=np.int64)
+        names = tuple(pack.encoder for pack in known)
+        gaps = differences(LeaveOneOut(names, values, columns, strata, len(columns) - 1.0))
+        sure = np.isfinite(gaps.p_value)
+        corrected = np.full(len(sure), np.nan)
+        if sure.any():
+            corrected[sure] = holm(gaps.p_value[sure].tolist())
+        for k, (first, second) in enumerate(zip(gaps.first, gaps.second, strict=True)):
+            bounds = (gaps.low[k], gaps.high[k], gaps.p_value[k], corrected[k])
             found.append(
                 PairedMeasure(
                     name,
-                    encoder,
-                    against,
-                    gap.value,
-                    gap.low,
-                    gap.high,
-                    float(p) if sure else None,
-                    float(corrected[k]) if sure else None,
+                    names[first],
+                    names[second],
+                    float(gaps.difference[k]),
+                    *(float(number) if np.isfinite(number) else None for number in bounds),
                 )
             )
     return tuple(found)
 
 
-def _constant(draws: Any) -> Any:
-    return lambda _: draws
-
-
 def _cell(pack: StoredRobustness, name: str, digits: int) -> str:
+    if name == COUNTED:
+        share = pack.content["details"].get("support", {}).get("robustness_index")
+        return "-" if share is None else f"{share:.0%}"
     found = pack.content["measures"].get(name) or {}
     if found.get("value") is None:
         return "-"

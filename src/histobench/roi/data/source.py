@@ -26,6 +26,10 @@ Fractions = tuple[float, float, float]
 _LATER = ("name", "site_regex", "site_columns")
 
 
+#: In the notes of results: files that were accepted with another checksum than published.
+ACCEPTED = "accepted_checksums"
+
+
 @dataclass(frozen=True)
 class DatasetSource:
     """A CSV file, a folder, TAR shards or the name of a public dataset, and how it is split and grouped.
@@ -47,7 +51,8 @@ class DatasetSource:
     @classmethod
     def from_note(cls, note: Mapping[str, Any]) -> DatasetSource:
         """What `as_note` gave; an unknown field is a TypeError."""
-        return cls(**{**note, "site_columns": tuple(note.get("site_columns") or ())})
+        known = {key: value for key, value in note.items() if key != ACCEPTED}
+        return cls(**{**known, "site_columns": tuple(note.get("site_columns") or ())})
 
     def as_note(self) -> dict[str, Any]:
         """Plain values to be written down."""
@@ -65,7 +70,7 @@ class DatasetSource:
         source, name, classes_file = Path(self.source), self.name, self.classes_file
         there = os.path.exists(source)  # also of what no file can be called
         if not there and is_name(self.source):
-            public = require(self.source)
+            public = require(self.source, recommended=not self.split)
             source, name = public.table, name or public.name
             classes_file = classes_file or str(public.classes_file)
             there = True

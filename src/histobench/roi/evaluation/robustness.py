@@ -8,21 +8,27 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.site_balance import CONFOUNDED, cramers_v
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.evaluation.context import Context, TaskSkippedError, merged
 from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.protocols.centring import Centring, row_chunks
 from histobench.roi.protocols.knn import knn
-from histobench.roi.protocols.linear_probe import linear_probe
+from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe
+from histobench.roi.protocols.neighbours import nearest
 from histobench.roi.protocols.outcome import Outcome
-from histobench.roi.protocols.prototype import prototype
+from histobench.roi.protocols.prototype import distances_to, prototype
+from histobench.roi.robustness.neighbours import Ints
 from histobench.roi.robustness.pack import Pack, Tissue, measure_robustness
-from histobench.roi.robustness.pair_pack import measure_pairs
-from histobench.roi.robustness.pairs import joined_groups, register
-from histobench.roi.robustness.probes import FitPredict
+from histobench.roi.robustness.pairs import joined_groups, measure_pairs, register
+from histobench.roi.robustness.probes import FitWithout
 
+#: How near to the minimum a linear probe without a unit goes, and neighbours that are listed for all images.
+_LOOSE, _MOST_LISTED = 1e-5, 1 << 23
+_CHUNK = 1 << 26
 NO_SITES = (
     "the features name no site; give the dataset a column such as site, scanner or stain, or `site_regex`, "
     "and extract again"
@@ -47,7 +53,6 @@ class RobustnessOptions:
 
     k: int | None = None
     slow: bool = False
-    draws: int = 2000
     seed: int = 0
     n_neighbors: int = 20
     max_iteration: int = 1000
@@ -113,8 +118,6 @@ def robustness_by(
         protocols(len(classes), options, told),
         k=options.k,
         slow=options.slow,
-        draws=options.draws,
-        seed=options.seed,
     )
     pack = _with_names(pack, tissue, [features.img_names[row] for row in rows])
     caveats = (*caveats, *(f"at a new site: {text}" for text in dict.fromkeys(told)))
@@ -153,8 +156,6 @@ def _registered_pairs(
         features.embeddings.numpy()[rows],
         registered,
         groups,
-        draws=options.draws,
-        seed=options.seed,
         device=options.device,
     )
     labels = features.labels.numpy()[rows]
@@ -189,29 +190,138 @@ def _with_names(pack: Pack, tissue: Tissue, names: list[str]) -> Pack:
     return replace(pack, details={**pack.details, "worst_images": worst})
 
 
-def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Mapping[str, FitPredict]:
-    """The protocols of preset `uni` as functions from training features and new features to labels.
+def protocols(n_classes: int, options: RobustnessOptions, told: list[str]) -> Mapping[str, FitWithout]:
+    """The protocols of preset `uni`, each also without one unit of the training images at a time.
 
-    What they have to say about themselves is added to `told`.
+    Without a unit the features are still centred by the mean of all training images, and the linear probe
+    goes on from its solution on all of them. What the protocols say about themselves is added to `told`.
     """
     import torch
 
-    def by(outcome_of: Callable[..., Outcome], **more: int) -> FitPredict:
-        def fit_predict(
-            x: NDArray[np.floating], y: NDArray[np.int64], new: NDArray[np.floating]
-        ) -> NDArray[np.int64]:
+    def by(outcome_of: Callable[..., Outcome], without: Callable[..., Ints], **more: int) -> FitWithout:
+        def fit(
+            x: NDArray[np.floating], y: Ints, new: NDArray[np.floating], units: Ints, count: int
+        ) -> tuple[Ints, Ints]:
             train, labels, test = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(new)
             outcome = outcome_of(train, labels, test, n_classes=n_classes, device=options.device, **more)
             told.extend(outcome.info.get("warnings", ()))
-            return outcome.predicted
+            left = np.tile(outcome.predicted, (count, 1))
+            shown = np.unique(units[units >= 0])
+            if len(shown):
+                numbers = torch.from_numpy(units), torch.from_numpy(shown)
+                left[shown] = without(train, labels, test, *numbers, n_classes, options, outcome)
+            return outcome.predicted, left
 
-        return fit_predict
+        return fit
 
     return {
-        "linear_probe": by(linear_probe, max_iteration=options.max_iteration),
-        "knn": by(knn, n_neighbors=options.n_neighbors),
-        "prototype": by(prototype),
+        "linear_probe": by(linear_probe, _linear_probe_without, max_iteration=options.max_iteration),
+        "knn": by(knn, _knn_without, n_neighbors=options.n_neighbors),
+        "prototype": by(prototype, _prototype_without),
     }
+
+
+def _linear_probe_without(
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    units: Tensor,
+    shown: Tensor,
+    n_classes: int,
+    options: RobustnessOptions,
+    outcome: Outcome,
+) -> Ints:
+    """Labels [shown, n] by linear probes trained without each unit."""
+    import torch
+
+    left = np.tile(outcome.predicted, (len(shown), 1))
+    if outcome.info.get("weight_norm") == 0:
+        return left
+    present, solution = fitted_linear_probe(
+        train, labels, max_iteration=options.max_iteration, device=options.device
+    )
+    for row, unit in enumerate(shown):
+        kept = units != unit
+        part = labels[kept]
+        same = len(torch.unique(part)) == len(present)
+        if len(torch.unique(part)) < 2:
+            continue
+        classes, probe = fitted_linear_probe(
+            train[kept],
+            part,
+            max_iteration=options.max_iteration,
+            device=options.device,
+            start=solution if same else None,
+            tolerance=_LOOSE,
+        )
+        best = probe.logits(test.to(options.device)).argmax(dim=1)
+        left[row] = classes[best].cpu().numpy()
+    return left
+
+
+def _knn_without(
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    units: Tensor,
+    shown: Tensor,
+    n_classes: int,
+    options: RobustnessOptions,
+    outcome: Outcome,
+) -> Ints:
+    """Labels [shown, n] by the nearest neighbours without each unit: the next of the list step in."""
+    import torch
+
+    k, left = options.n_neighbors, np.tile(outcome.predicted, (len(shown), 1))
+    sizes = torch.bincount(units)
+    width = min(len(train), k + int(sizes.max()), max(8 * k, _MOST_LISTED // max(1, len(test))))
+    place = options.device
+    centring = Centring.of(train.to(place))
+    index = nearest(train.to(place), test.to(place), k=width, centring=centring, ranked=True).index.cpu()
+    listed, votes_of = units[index], labels[index]
+    for row, unit in enumerate(shown):
+        touched = torch.nonzero((listed[:, :k] == unit).any(dim=1)).flatten()
+        if not len(touched):
+            continue
+        kept = listed[touched] != unit
+        rank = kept.cumsum(dim=1)
+        # Images whose list is too short, and all where too few training images are left, vote with what is.
+        kept &= rank <= k
+        votes = torch.zeros(len(touched), n_classes, dtype=torch.float64)
+        votes.scatter_add_(1, votes_of[touched], kept.double())
+        left[row, touched.numpy()] = votes.argmax(dim=1).numpy()
+    return left
+
+
+def _prototype_without(
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    units: Tensor,
+    shown: Tensor,
+    n_classes: int,
+    options: RobustnessOptions,
+    outcome: Outcome,
+) -> Ints:
+    """Labels [shown, n] by class means without each unit."""
+    import torch
+
+    centring = Centring.of(train)
+    place = torch.searchsorted(shown, units)
+    sums = torch.zeros(len(shown) * n_classes, train.shape[1], dtype=torch.float64)
+    for part in row_chunks(len(train), 24 * train.shape[1], _CHUNK):
+        sums.index_add_(0, place[part] * n_classes + labels[part], centring.apply(train[part]))
+    counts = torch.bincount(place * n_classes + labels, minlength=len(sums)).reshape(-1, n_classes)
+    sums = sums.reshape(len(shown), n_classes, -1)
+    counts, sums = counts.sum(dim=0) - counts, sums.sum(dim=0) - sums
+    left = np.empty((len(shown), len(test)), dtype=np.int64)
+    for part in row_chunks(len(test), 24 * test.shape[1], _CHUNK):
+        queries = centring.apply(test[part])
+        for row in range(len(shown)):
+            distances = distances_to(queries, sums[row] / counts[row].clamp_min(1)[:, None])
+            distances[:, counts[row] == 0] = torch.inf
+            left[row, part] = distances.argmin(dim=1).numpy()
+    return left
 
 
 def _groups(features: FeatureSet, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[str, ...]]:

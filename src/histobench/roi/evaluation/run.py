@@ -15,7 +15,7 @@ from histobench.roi.comparison.tidy_rows import write_tidy_rows
 from histobench.roi.evaluation.context import Context, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.evaluation.robustness import RobustnessOptions, RobustnessResult
+from histobench.roi.evaluation.robustness import RobustnessResult
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_file import check_pair
 from histobench.roi.features.feature_set import fingerprint_of
@@ -188,7 +188,7 @@ def _write(
     if isinstance(result, RobustnessResult):
         for caveat in result.caveats:
             log.warning("%s: %s", task, caveat)
-        write_robustness(results_dir, result, identity=identity, draws=RobustnessOptions.draws)
+        write_robustness(results_dir, result, identity=identity)
         measured = {name: measure.value for name, measure in result.pack.measures.items()}
         return Row(task, result.column, measured, len(result.tissue.labels), result.caveats)
     for warning in (*result.warnings, *result.notes):

@@ -9,8 +9,9 @@ from pathlib import Path
 from histobench.core.atomic import create_json, write_json
 from histobench.core.derived import derive
 from histobench.core.reading import files_below, read_note
-from histobench.roi.data.source import DatasetSource
+from histobench.roi.data.source import ACCEPTED, DatasetSource
 from histobench.roi.plan.schema import Plan
+from histobench.roi.registry.install import accepted_files
 
 FILE = "datasets.json"
 #: One file per dataset, of which `FILE` is a view: two plans that note different datasets do not meet.
@@ -28,7 +29,9 @@ def write_dataset_notes(plan: Plan) -> None:
         found = replace(entry.reading(plan.seed), name=None, source=str(entry.source.resolve()))
         if entry.class2id is not None:
             found = replace(found, classes_file=str(entry.class2id.resolve()))
-        write_json(parts / f"{entry.name}.json", found.as_note())
+        accepted = accepted_files(entry.source)
+        more = {ACCEPTED: accepted} if accepted else {}
+        write_json(parts / f"{entry.name}.json", {**found.as_note(), **more})
     derive(lambda: files_below(parts, ".json", deep=False), lambda paths: _write(plan.results / FILE, paths))
 
 

@@ -224,7 +224,7 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
         raise HistobenchError(f"{where}: 'source' is missing (a CSV file or a folder of class folders)")
     source, public = base / Path(str(values["source"])).expanduser(), None
     if not source.exists() and is_name(str(values["source"])):
-        public = require(str(values["source"]))
+        public = require(str(values["source"]), recommended=not values.get("split"))
         source = public.table
         values = {"name": public.name, **values}
     if not source.exists():

@@ -21,7 +21,7 @@ from histobench.roi.comparison.grids import Grid
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.robustness.attack import ATTACKS
-from histobench.roi.robustness.intervals import Interval
+from histobench.roi.robustness.leaving_out import LEAST_GROUPS, METHOD, Measure
 from histobench.roi.robustness.perturbations import STRESS, THUNDER, Perturbation, Pixels
 from histobench.roi.robustness.stress import Change, Encode, Stressed, stress_measures, stressed_features
 from histobench.roi.task_catalogue import ROBUSTNESS
@@ -57,7 +57,6 @@ def run_stress(
     *,
     images: int = 200,
     changes: Sequence[Perturbation] = CHANGES,
-    draws: int = 2000,
     seed: int = 0,
     device: str | None = None,
     weights: str | None = None,
@@ -104,18 +103,19 @@ def run_stress(
                 told = (f"no attack: {error}",)
         predicted, notes = _predicted(train, features, len(dataset.classes), device)
         notes = (*notes, *told)
-        reports.append(_report(dataset, name, chosen, made, features, predicted, notes, results, draws, seed))
+        reports.append(_report(dataset, name, chosen, made, features, predicted, notes, results, seed))
     return reports
 
 
 def stress_grid(report: StressReport) -> Grid:
     """One row per perturbation, the greatest loss of accuracy first; it fits 80 characters."""
-    ranked = sorted(report.stressed, key=lambda item: (-item.accuracy_drop.value, item.name))
+    ranked = sorted(report.stressed, key=lambda item: (-(item.accuracy_drop.value or 0.0), item.name))
     rows = tuple(
         (item.name, _cell(item.cosine), _percent(item.flip_rate), _percent(item.accuracy_drop))
         for item in ranked
     )
-    intervals = "95 % intervals over groups" if report.groups > 1 else "no intervals: there is one group only"
+    enough = report.groups >= LEAST_GROUPS
+    intervals = f"95 % intervals: {METHOD}" if enough else f"no intervals: {LEAST_GROUPS} groups are needed"
     notes = (
         f"{report.images} test images of {report.groups} groups; accuracy of "
         f"unchanged images {report.clean_accuracy:.3f}; {intervals}; paired per image",
@@ -220,13 +220,12 @@ def _report(
     predicted: NDArray[np.int64],
     notes: tuple[str, ...],
     results: Path,
-    draws: int,
     seed: int,
 ) -> StressReport:
     labels = np.array([image.label for image in images])
     names = [f"g{image.group}" if image.group else f"i{row}" for row, image in enumerate(images)]
     _, groups = np.unique(np.array(names, dtype=object), return_inverse=True)
-    stressed = stress_measures(features, changes, labels, groups, predicted, draws=draws, seed=seed)
+    stressed = stress_measures(features, changes, labels, groups, predicted)
     safe = label_of(encoder).replace("/", "_").replace("\\", "_").replace(":", "_")
     folder = results / check_plain_name(dataset.name, what="dataset") / check_plain_name(safe, what="encoder")
     report = StressReport(
@@ -239,11 +238,11 @@ def _report(
         notes,
         folder / ROBUSTNESS / FILE,
     )
-    write_json(report.path, _as_json(report, draws=draws, seed=seed))
+    write_json(report.path, _as_json(report, seed=seed))
     return report
 
 
-def _as_json(report: StressReport, *, draws: int, seed: int) -> dict[str, Any]:
+def _as_json(report: StressReport, *, seed: int) -> dict[str, Any]:
     return {
         "dataset": report.dataset,
         "encoder": report.encoder,
@@ -266,22 +265,22 @@ def _as_json(report: StressReport, *, draws: int, seed: int) -> dict[str, Any]:
             for item in report.stressed
         },
         "notes": list(report.notes),
-        "draws": draws,
+        "interval_method": METHOD,
         "seed": seed,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
     }
 
 
-def _cell(found: Interval) -> str:
+def _cell(found: Measure) -> str:
     return _with_bounds(*(None if value is None else f"{value:.3f}" for value in _numbers(found)))
 
 
-def _percent(found: Interval) -> str:
+def _percent(found: Measure) -> str:
     return _with_bounds(*(None if value is None else f"{round(100 * value)}" for value in _numbers(found)))
 
 
-def _numbers(found: Interval) -> tuple[float | None, ...]:
+def _numbers(found: Measure) -> tuple[float | None, ...]:
     return found.value, found.low, found.high
 
 

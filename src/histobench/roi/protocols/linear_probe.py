@@ -51,7 +51,13 @@ def linear_probe(
 
 
 def fitted_linear_probe(
-    train: Tensor, train_labels: Tensor, *, max_iteration: int = 1000, device: str = "cpu"
+    train: Tensor,
+    train_labels: Tensor,
+    *,
+    max_iteration: int = 1000,
+    device: str = "cpu",
+    start: Solution | None = None,
+    tolerance: float = _TOLERANCE,
 ) -> tuple[Tensor, Solution]:
     """The classes of the training images [c], and the classifier that `linear_probe` applies."""
     _, penalty = _uni_penalty(train, train_labels)
@@ -63,7 +69,8 @@ def fitted_linear_probe(
         n_classes=len(present),
         penalty=penalty,
         max_iterations=max_iteration,
-        tolerance=_TOLERANCE,
+        tolerance=tolerance,
+        start=start,
     )
 
 

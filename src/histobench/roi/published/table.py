@@ -12,7 +12,8 @@ class PublishedValue:
     """One number of one source: what was measured, on what, with which recipe.
 
     `unsure` is what could not be confirmed, `known` a difference of the recipe that is told with every
-    comparison, and `apart` a reason for which ours can never be compared with it.
+    comparison, and `apart` a reason for which ours can never be compared with it. `n_images` is the number of
+    images behind the value, None where the source does not say.
     """
 
     dataset: str
@@ -23,6 +24,7 @@ class PublishedValue:
     value: float
     source: str
     url: str
+    n_images: int | None
     setting: str = ""
     unsure: str = ""
     known: str = ""
@@ -43,7 +45,7 @@ def published_values() -> tuple[PublishedValue, ...]:
     found = []
     for table in yaml.safe_load(text):
         for encoder, row in table["values"].items():
-            for dataset, value in zip(table["datasets"], row, strict=True):
+            for dataset, images, value in zip(table["datasets"], table["images"], row, strict=True):
                 if value is not None:
                     found.append(
                         PublishedValue(
@@ -55,16 +57,17 @@ def published_values() -> tuple[PublishedValue, ...]:
                             value=float(value),
                             source=table["source"],
                             url=table["url"],
+                            n_images=images,
                             setting=table.get("setting", ""),
-                            unsure=table.get("unsure", ""),
+                            unsure=_said(table.get("unsure", ""), dataset, encoder),
                             known=table.get("known", ""),
-                            apart=_apart(table.get("apart", ""), dataset, encoder),
+                            apart=_said(table.get("apart", ""), dataset, encoder),
                         )
                     )
     return tuple(found)
 
 
-def _apart(said: str | dict[str, str], dataset: str, encoder: str) -> str:
+def _said(said: str | dict[str, str], dataset: str, encoder: str) -> str:
     """The reason of the whole table, or those of the dataset and of the encoder."""
     if isinstance(said, str):
         return said

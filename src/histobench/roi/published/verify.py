@@ -33,6 +33,7 @@ class OurValue:
     caveats: tuple[str, ...]
     path: Path
     no_interval: str = ""  # why there is none
+    n_images: int | None = None  # test images, or all images of a robustness index
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def verify(results_dir: str | Path) -> list[Verdict]:
     """A verdict for every published number of which a results folder has the encoder, dataset and task.
 
     A number is reproduced when it lies in our 95 % interval, up to the rounding of the source. Another split,
-    preset, setting or image size is no reproduction, and is named.
+    preset, setting, image size or number of images is no reproduction, and is named.
     """
     ours = list(stored_values(Path(results_dir)))
     verdicts = []
@@ -89,6 +90,7 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                     size=run.identity.size,
                     caveats=run.caveats,
                     path=run.path,
+                    n_images=run.num_samples,
                 )
     for pack in load_robustness(results_dir):
         info = pack.content["additional_info"]
@@ -108,6 +110,7 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                     size=str(info.get("size", "")),
                     caveats=tuple(info.get("caveats", ())),
                     path=pack.path,
+                    n_images=int(pack.content["num_samples"]),
                 )
 
 
@@ -117,7 +120,9 @@ def judge(published: PublishedValue, ours: OurValue) -> Verdict:
     if apart:
         return Verdict(published, ours, NOT_COMPARABLE, "; ".join(apart))
     if ours.low is None or ours.high is None:
-        return Verdict(published, ours, NOT_COMPARABLE, ours.no_interval or "our value has no interval")
+        again = "no interval is stored; run: histobench robustness" if ours.task == ROBUSTNESS else ""
+        because = ours.no_interval or again or "our value has no interval"
+        return Verdict(published, ours, NOT_COMPARABLE, because)
     inside = ours.low - published.rounding <= published.value <= ours.high + published.rounding
     return Verdict(published, ours, REPRODUCED if inside else DIFFERS)
 
@@ -132,13 +137,17 @@ def _is_near(published: PublishedValue, ours: OurValue) -> bool:
 
 
 def _apart(published: PublishedValue, ours: OurValue) -> list[str]:
+    found = []
+    # Names are given by people; the number of images tells whether they are the published ones.
+    if published.n_images and ours.n_images and published.n_images != ours.n_images:
+        found.append(f"another number of images (theirs {published.n_images:,}, ours {ours.n_images:,})")
     fields: Sequence[tuple[str, str, str]] = (
         ("split", published.dataset, ours.dataset),
         ("encoder variant", published.encoder, ours.encoder),
         ("preset", published.preset, ours.preset),
         ("setting", published.setting, ours.setting),
     )
-    found = [
+    found += [
         f"another {what} (theirs {theirs or 'none'}, ours {mine or 'none'})"
         for what, theirs, mine in fields
         if theirs.lower() != mine.lower() and (theirs or what != "preset")  # zero-shot has no preset

@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -51,6 +51,7 @@ class Fetched:
     md5: str
     sha256: str
     verified: bool
+    accepted: bool = False  # another checksum than the published one, accepted by the user
 
 
 def fetch_all(
@@ -61,17 +62,21 @@ def fetch_all(
     workers: int = 4,
     progress: Progress | None = None,
     pause: float = 1.0,
+    accept: Sequence[str] = (),
 ) -> list[Fetched]:
     """Fetch files into `folder`, up to `workers` at a time; what is there and right is not fetched again.
 
-    The free space of the disk is checked before the first byte. The first error stops the others.
+    `accept` are checksums (md5 or sha256) that are taken instead of the published ones. The free space of
+    the disk is checked before the first byte. The first error stops the others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _check_space(files, folder, dataset)
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=max(1, min(workers, len(files)))) as pool:
         jobs = [
-            pool.submit(fetch, file, folder, dataset=dataset, progress=progress, pause=pause, stop=stop)
+            pool.submit(
+                fetch, file, folder, dataset=dataset, progress=progress, pause=pause, stop=stop, accept=accept
+            )
             for file in files
         ]
         try:
@@ -95,31 +100,34 @@ def fetch(
     progress: Progress | None = None,
     pause: float = 1.0,
     stop: threading.Event | None = None,
+    accept: Sequence[str] = (),
 ) -> Fetched:
     """One file, checked; an interrupted download goes on where it stopped."""
     target = folder / file.name
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
-        return check_file(target, file, keep=True)
+        return check_file(target, file, keep=True, accept=accept)
     source = _source(file, dataset)
     part = target.with_name(f"{target.name}.part")
     if isinstance(source, Path):
         _copy(source, part, file, progress)
     else:
         transfer(source, part, file, progress=progress, pause=pause, stop=stop)
-    found = check_file(part, file, keep=False)
+    found = check_file(part, file, keep=False, accept=accept)
     os.replace(part, target)
     note_of(part).unlink(missing_ok=True)
-    return Fetched(target, found.bytes, found.md5, found.sha256, found.verified)
+    return replace(found, path=target)
 
 
-def check_file(path: Path, file: RemoteFile, *, keep: bool) -> Fetched:
+def check_file(path: Path, file: RemoteFile, *, keep: bool, accept: Sequence[str] = ()) -> Fetched:
     """Compare size and checksums with what is published; a wrong file is an error that names both.
 
-    With `keep` the wrong file stays where it is (it may be the user's own); else it is deleted.
+    A file with a checksum of `accept` is taken as it is. With `keep` the wrong file stays where it is (it may
+    be the user's own); else it is deleted.
     """
     size = path.stat().st_size
-    if file.bytes is not None and size != file.bytes:
+    allowed = {checksum.lower() for checksum in accept}
+    if not allowed and file.bytes is not None and size != file.bytes:
         _discard(path, keep=keep)
         raise HistobenchError(
             f"{file.name}: {size:,} bytes, but {file.bytes:,} are published{_fate(path, keep=keep)}"
@@ -127,13 +135,22 @@ def check_file(path: Path, file: RemoteFile, *, keep: bool) -> Fetched:
     if not file.pinned:
         _check_beginning(path, file, keep=keep)
     md5, sha256 = _hashes(path)
-    for kind, wanted, got in (("md5", file.md5, md5), ("sha256", file.sha256, sha256)):
-        if wanted is not None and got != wanted.lower():
-            _discard(path, keep=keep)
-            raise HistobenchError(
-                f"{file.name}: {kind} {got}, but {wanted} is published"
-                f"{_looks_like(path) if keep else ''}{_fate(path, keep=keep)}"
-            )
+    wrong = [
+        f"{kind} {got}, but {wanted} is published"
+        for kind, wanted, got in (("md5", file.md5, md5), ("sha256", file.sha256, sha256))
+        if wanted is not None and got != wanted.lower()
+    ]
+    if file.bytes is not None and size != file.bytes:
+        wrong.append(f"{size:,} bytes, but {file.bytes:,} are published")
+    if wrong and {md5, sha256} & allowed:
+        return Fetched(path, size, md5, sha256, verified=False, accepted=True)
+    if wrong:
+        looks = _looks_like(path) if keep else ""
+        _discard(path, keep=keep)
+        raise HistobenchError(
+            f"{file.name}: {wrong[0]}{looks}{_fate(path, keep=keep)}. To use this file as it is: "
+            f"histobench data get ... --accept-checksum {sha256}"
+        )
     return Fetched(path, size, md5, sha256, file.pinned)
 
 
@@ -220,6 +237,28 @@ def _source(file: RemoteFile, dataset: str) -> str | Path:
             f"{dataset}: {file.name} has no public address; see: histobench data show {dataset}"
         )
     return file.url
+
+
+def take_from_mirror(
+    file: RemoteFile, folder: Path, *, dataset: str, progress: Progress | None = None, pause: float = 1.0
+) -> None:
+    """Put a file that comes by form in place from the mirror, if there is one that has it.
+
+    The name may be a pattern; the names behind it are known of a mirror that is a folder alone.
+    """
+    mirror = os.environ.get(MIRROR_VARIABLE)
+    if not mirror:
+        return
+    if "://" not in mirror:
+        for source in sorted((Path(mirror).expanduser() / dataset).glob(file.name)):
+            if source.is_file() and not (folder / source.name).exists():
+                part = folder / f"{source.name}.part"
+                _copy(source, part, file, progress)
+                os.replace(part, folder / source.name)
+    elif not any(sign in file.name for sign in "*?["):
+        part = folder / f"{file.name}.part"
+        transfer(str(_source(file, dataset)), part, file, progress=progress, pause=pause)
+        os.replace(part, folder / file.name)
 
 
 def _copy(source: Path, part: Path, file: RemoteFile, progress: Progress | None) -> None:

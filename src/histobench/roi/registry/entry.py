@@ -23,6 +23,7 @@ SPLIT_RULES = (
     "patients-per-class",
     "groups",
     "column",
+    "listed",
 )
 
 
@@ -82,6 +83,8 @@ class PublicDataset:
     sites: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     revision: str | None = None
+    recommended: str | None = None  # the published split that is meant where none is asked for
+    unlisted: str | None = None  # why the images cannot be listed, though the files are known
     instructions: str | None = None
     unconfirmed: tuple[str, ...] = ()
     traps: tuple[str, ...] = ()
@@ -139,6 +142,10 @@ def parse_entry(name: str, raw: Mapping[str, Any]) -> PublicDataset:
             raise HistobenchError(f"dataset registry, {name}: unknown key {key!r}")
     files = tuple(_file(name, file) for file in raw.get("files", ()))
     splits = {split: _split(name, split, value) for split, value in raw.get("splits", {}).items()}
+    if not raw["layout"] and not raw.get("unlisted"):
+        raise HistobenchError(f"dataset registry, {name}: no layout, and `unlisted` does not say why")
+    if raw.get("recommended") and raw["recommended"] not in splits:
+        raise HistobenchError(f"dataset registry, {name}: the recommended split is none of its splits")
     for rule in raw["layout"]:
         _one_of(name, "layout kind", rule.get("kind"), LAYOUT_KINDS)
     _one_of(name, "access", raw["access"], ACCESS)

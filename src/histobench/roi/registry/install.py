@@ -27,7 +27,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.roi.registry.catalogue import find
-from histobench.roi.registry.download import Fetched, check_file, fetch_all
+from histobench.roi.registry.download import Fetched, check_file, fetch_all, take_from_mirror
 from histobench.roi.registry.entry import PublicDataset
 from histobench.roi.registry.peer_splits import drawn
 from histobench.roi.registry.rows import Row, read_rows
@@ -58,10 +58,16 @@ def data_folder() -> Path:
 
 
 def get(
-    name: str, *, to: str | Path | None = None, progress: Progress | None = None, pause: float = 1.0
+    name: str,
+    *,
+    to: str | Path | None = None,
+    progress: Progress | None = None,
+    pause: float = 1.0,
+    accept: Sequence[str] = (),
 ) -> Installed:
     """Fetch, check and list a dataset; what is there already is only checked. `bach@eva` adds that split.
 
+    `accept` are checksums that are taken instead of the published ones; that is noted with the dataset.
     Files that come by form are looked for in `downloads/` and checked in the same way.
     """
     entry, split = find(name)
@@ -72,7 +78,7 @@ def get(
             folder / _CLAIM,
             on_wait=partial(_log.warning, "another process is fetching %s; waiting for it", name),
         ):
-            _install(entry, folder, progress, pause)
+            _install(entry, folder, progress, pause, accept)
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
         raise HistobenchError(
@@ -80,27 +86,42 @@ def get(
         ) from error
     if to is not None:
         write_json(data_folder() / f"{entry.name}.json", {"folder": str(folder.resolve())})
-    found = locate(f"{entry.name}@{split}" if split else entry.name)
-    assert found is not None
-    return found
+    return require(f"{entry.name}@{split}" if split else entry.name)
 
 
-def _install(entry: PublicDataset, folder: Path, progress: Progress | None, pause: float) -> None:
+def _install(
+    entry: PublicDataset, folder: Path, progress: Progress | None, pause: float, accept: Sequence[str]
+) -> None:
     downloads = folder / "downloads"
     if entry.access == "form":
-        fetched = _placed_by_hand(entry, downloads)
+        fetched = _placed_by_hand(entry, downloads, accept, progress, pause)
     else:
         wanted = [file for file in entry.files if file.url or (downloads / file.name).exists()]
-        fetched = fetch_all(wanted, downloads, dataset=entry.name, progress=progress, pause=pause)
+        fetched = fetch_all(
+            wanted, downloads, dataset=entry.name, progress=progress, pause=pause, accept=accept
+        )
+    if entry.unlisted:
+        raise HistobenchError(
+            f"{entry.name}: the files are in {downloads} and were checked, but their images cannot be listed:"
+            f" {entry.unlisted}. Make a CSV of them (image_path, label, split, group) and give it as --data"
+        )
     rows = read_rows(entry, folder)
     notes = [*entry.unconfirmed, *_count_notes(entry, rows), *_checksum_notes(fetched)]
     write_text(
         folder / f"{entry.name}.txt", "".join(f"{label},{i}\n" for i, label in enumerate(entry.classes))
     )
     _write_table(folder / f"{entry.name}.csv", rows)
+    lost: dict[str, str] = {}
     for peer in entry.splits.values():
-        _write_table(folder / f"{entry.name}@{peer.name}.csv", drawn(entry, peer, rows))
-    write_json(folder / "dataset.json", _record(entry, fetched, rows, notes))
+        table = folder / f"{entry.name}@{peer.name}.csv"
+        try:
+            _write_table(table, drawn(entry, peer, rows, folder))
+        except HistobenchError as error:
+            # The images are right; what another project drew from them is not what it published.
+            table.unlink(missing_ok=True)
+            lost[peer.name] = str(error)
+            notes.append(f"the split is not available: {error}")
+    write_json(folder / "dataset.json", {**_record(entry, fetched, rows, notes), "lost_splits": lost})
 
 
 def locate(name: str) -> Installed | None:
@@ -115,11 +136,26 @@ def locate(name: str) -> Installed | None:
     return Installed(full, folder, table, folder / f"{entry.name}.txt", tuple(record.get("notes", ())))
 
 
-def require(name: str) -> Installed:
-    """The dataset on this disk; where it is not, the error says the command and the size."""
+def accepted_files(table: Path) -> list[str]:
+    """Files of the dataset of a table that were accepted with another checksum than published."""
+    record = _read_record(table.parent) or {}
+    files = record.get("files") if table.stem.partition("@")[0] == record.get("dataset") else None
+    return [f"{file['name']} sha256 {file['sha256']}" for file in files or () if file.get("accepted")]
+
+
+def require(name: str, *, recommended: bool = False) -> Installed:
+    """The dataset on this disk; where it is not, the error says the command and the size.
+
+    With `recommended` a name without a split means the split that its entry recommends, if it does.
+    """
+    entry, split = find(name)
+    if recommended and split is None and entry.recommended:
+        name = f"{entry.name}@{entry.recommended}"
     found = locate(name)
     if found is None:
-        entry, _ = find(name)
+        reason = (_read_record(_folder_of(entry, None)) or {}).get("lost_splits", {}).get(find(name)[1])
+        if reason:
+            raise HistobenchError(f"{name} is not available: {reason}")
         raise HistobenchError(
             f"{name} is not on this machine; fetch it ({entry.size_text}) with:"
             f" histobench data get {entry.name}"
@@ -173,14 +209,26 @@ def _folder_of(entry: PublicDataset, to: str | Path | None) -> Path:
         return data_folder() / entry.name
 
 
-def _placed_by_hand(entry: PublicDataset, downloads: Path) -> list[Fetched]:
+def _placed_by_hand(
+    entry: PublicDataset,
+    downloads: Path,
+    accept: Sequence[str],
+    progress: Progress | None,
+    pause: float,
+) -> list[Fetched]:
+    downloads.mkdir(parents=True, exist_ok=True)
+    for file in entry.files:
+        if not list(downloads.glob(file.name)):
+            take_from_mirror(file, downloads, dataset=entry.name, progress=progress, pause=pause)
     # A name may be a pattern: the parts of an archive are not always known beforehand.
     found = {file: sorted(downloads.glob(file.name)) for file in entry.files}
     if not all(found.values()):
-        downloads.mkdir(parents=True, exist_ok=True)
         raise HistobenchError(by_hand(entry, downloads))
     return [
-        check_file(path, file, keep=True) for file, paths in found.items() for path in paths if path.is_file()
+        check_file(path, file, keep=True, accept=accept)
+        for file, paths in found.items()
+        for path in paths
+        if path.is_file()
     ]
 
 
@@ -204,7 +252,9 @@ def _count_notes(entry: PublicDataset, rows: Sequence[Row]) -> list[str]:
 
 def _checksum_notes(fetched: Sequence[Fetched]) -> list[str]:
     return [
-        f"no checksum of {item.path.name} is published; here it has sha256 {item.sha256}"
+        f"{item.path.name} has another checksum than published, which was accepted: sha256 {item.sha256}"
+        if item.accepted
+        else f"no checksum of {item.path.name} is published; here it has sha256 {item.sha256}"
         for item in fetched
         if not item.verified
     ]
@@ -242,6 +292,7 @@ def _record(
                 "md5": item.md5,
                 "sha256": item.sha256,
                 "verified": item.verified,
+                **({"accepted": True} if item.accepted else {}),
             }
             for item in fetched
         ],

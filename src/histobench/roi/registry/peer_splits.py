@@ -10,22 +10,29 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.registry.entry import PeerSplit, PublicDataset
-from histobench.roi.registry.rows import Row
+from histobench.roi.registry.rows import Row, listed_records
 
 #: Supports of THUNDER's few-shot tasks, which its checksums cover.
 _SHOTS, _SETS = ("1", "2", "4", "8", "16"), 1000
 
 
-def drawn(entry: PublicDataset, split: PeerSplit, rows: Sequence[Row]) -> list[Row]:
-    """The rows of a published split; counts and checksum are compared with the published ones."""
+def drawn(entry: PublicDataset, split: PeerSplit, rows: Sequence[Row], folder: Path = Path()) -> list[Row]:
+    """The rows of a published split; counts and checksum are compared with the published ones.
+
+    `folder` holds the dataset's files, where a split is listed in one of them.
+    """
     classes = split.options.get("classes")
     kept = [row for row in rows if classes is None or row.label in classes]
     generator = random.Random(split.options.get("seed", 0))
-    placed = _RULES[split.rule](entry, split.options, kept, generator)
+    if split.rule == "listed":
+        placed = _listed(split.options, kept, folder)
+    else:
+        placed = _RULES[split.rule](entry, split.options, kept, generator)
     for name, wanted in split.counts.items():
         found = sum(row.split == name for row in placed)
         if found != wanted:
@@ -181,12 +188,24 @@ def _column(
     for split in ("train", "val", "test"):
         for value in options.get(split, ()):
             placed += [
-                replace(row, split=split)
-                for row in rows
-                if (row.split if options["column"] == "split" else row.sites.get(options["column"]))
-                == str(value)
+                replace(row, split=split) for row in rows if _value(row, options["column"]) == str(value)
             ]
     return placed
+
+
+def _value(row: Row, column: str) -> str | None:
+    return row.split if column == "split" else row.sites.get(column) or row.marks.get(column)
+
+
+def _listed(options: Mapping[str, Any], rows: Sequence[Row], folder: Path) -> list[Row]:
+    """A table that comes with the dataset lists the images, by some of their marks."""
+    keys = options["join"]
+    wanted = {tuple(record[key] for key in keys) for record in listed_records(folder, options["table"])}
+    return [
+        replace(row, split=options["split"])
+        for row in rows
+        if tuple(row.marks.get(key, "") for key in keys) in wanted
+    ]
 
 
 def _group(row: Row) -> str:

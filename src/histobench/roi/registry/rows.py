@@ -50,7 +50,10 @@ _UNEXPECTED = (
 
 @dataclass(frozen=True)
 class Row:
-    """One image: its path relative to the dataset's folder, and its name inside of the archive."""
+    """One image: its path relative to the dataset's folder, and its name inside of the archive.
+
+    `marks` are what published splits go by and what is no site: identifiers, the part of a benchmark.
+    """
 
     path: str
     member: str
@@ -58,6 +61,7 @@ class Row:
     split: str | None = None
     group: str | None = None
     sites: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_rows(entry: PublicDataset, folder: Path) -> list[Row]:
@@ -193,9 +197,14 @@ def _row_of(rule: Mapping[str, Any], record: Mapping[str, str], path: str, membe
         name: record[column] for name, column in rule.get("site_columns", {}).items() if record.get(column)
     }
     group = record.get(rule["group_column"]) if "group_column" in rule else None
-    return Row(
-        path, member, record[rule["label_column"]].strip(), split or rule.get("split"), group or None, sites
-    )
+    marks = {name: record[name] for name in rule.get("marks", ()) if name in record}
+    label = record[rule["label_column"]].strip()
+    return Row(path, member, label, split or rule.get("split"), group or None, sites, marks)
+
+
+def listed_records(folder: Path, table: str) -> list[dict[str, str]]:
+    """The lines of a table that was fetched by itself."""
+    return _records(folder, {"table": table}, ())
 
 
 def _records(folder: Path, rule: Mapping[str, Any], trees: Sequence[Tree]) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The files of the robustness pack: one JSON per site column, and its draws for paired differences."""
+"""The files of the robustness pack: one JSON per site column, and what pairs it with other encoders."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from histobench.core.plain_name import check_plain_name
 from histobench.core.reading import files_below
 from histobench.roi.results.layout import ROBUSTNESS
 from histobench.roi.results.run_identity import RunIdentity
+from histobench.roi.robustness.leaving_out import METHOD
 from histobench.roi.task_catalogue import ROBUSTNESS as TASK
 
 if TYPE_CHECKING:
     from histobench.roi.evaluation.robustness import RobustnessResult
 
-_DRAWS = "_draws.npz"
+_LEFT_OUT = "_left_out.npz"
 
 
 @dataclass(frozen=True)
 class StoredRobustness:
-    """One pack as it was written: plain values, and the draws of its measures."""
+    """One pack as it was written: plain values, and its measures without each group."""
 
     path: Path
     content: dict[str, Any]
@@ -48,17 +49,22 @@ class StoredRobustness:
 
     @property
     def images(self) -> str:
-        """Names the images and how groups were drawn; packs with the same are paired."""
-        return f"{self.content['images']} {self.content['draws']} {self.content['additional_info']['seed']}"
+        """Names the images and how their intervals were made; packs with the same are paired."""
+        return f"{self.content['images']} {self.content.get('interval_method', '')}"
+
+    @property
+    def outdated(self) -> bool:
+        """Whether its intervals are those of an older version: percentiles, which are too narrow."""
+        return "interval_method" not in self.content
 
     def value(self, measure: str) -> float | None:
         """The value of a measure, None where there is none."""
         found = self.content["measures"].get(measure) or {}
         return found.get("value")
 
-    def draws(self) -> dict[str, NDArray[np.float64]]:
-        """The redrawn values of every measure that has an interval; empty where the file has gone."""
-        path = _draws_file(self.path)
+    def left_out(self) -> dict[str, NDArray[np.float64]]:
+        """Every measure without each group; empty where the file has gone or is of an older version."""
+        path = _left_out_file(self.path)
         if not path.is_file():
             return {}
         try:
@@ -68,16 +74,14 @@ class StoredRobustness:
             raise HistobenchError(f"{path} is damaged; measure robustness again") from error
 
 
-def write_robustness(
-    results_dir: Path, result: RobustnessResult, *, identity: RunIdentity, draws: int
-) -> Path:
+def write_robustness(results_dir: Path, result: RobustnessResult, *, identity: RunIdentity) -> Path:
     """Write one pack below `results_dir`; the JSON is written last, so a pack that has one is whole."""
     name = check_plain_name(result.column, what="site column")
     path = results_dir / TASK / f"{name}{ROBUSTNESS}"
     tissue, measures = result.tissue, result.pack.measures
-    drawn = {key: measure.draws for key, measure in measures.items() if measure.draws is not None}
-    with atomic_path(_draws_file(path)) as temporary, temporary.open("wb") as handle:
-        np.savez(handle, **drawn)  # type: ignore[arg-type]
+    left = {key: measure.left_out for key, measure in measures.items() if measure.left_out is not None}
+    with atomic_path(_left_out_file(path)) as temporary, temporary.open("wb") as handle:
+        np.savez(handle, **left)  # type: ignore[arg-type]
     counts = np.bincount(tissue.sites, minlength=len(tissue.site_names))
     write_json(
         path,
@@ -100,7 +104,7 @@ def write_robustness(
             "num_samples": len(tissue.labels),
             "num_groups": len(np.unique(tissue.groups)),
             "images": result.images,
-            "draws": draws,
+            "interval_method": METHOD,
             "additional_info": {
                 "dataset": identity.dataset,
                 "encoder": identity.encoder,
@@ -134,5 +138,5 @@ def load_robustness(results_dir: str | Path) -> list[StoredRobustness]:
     return found
 
 
-def _draws_file(path: Path) -> Path:
-    return path.with_name(path.name.removesuffix(".json") + _DRAWS)
+def _left_out_file(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(".json") + _LEFT_OUT)

@@ -1,19 +1,29 @@
 """Robustness index, margin-aware robustness index and cross-confounder margin, image by image.
 
-Every measure is kept as per-image terms, so that the value, its interval over groups and the difference
-between two encoders are sums (or quantiles) of the same numbers.
+Each measure also comes without one unit (a group, or a block of groups) at a time. The unit's images then
+neither ask nor answer: where one was a neighbour, the next of the list takes its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.neighbours import Floats, Ints, Neighbours, distances_from, norms_of
+from histobench.roi.robustness.neighbours import (
+    Floats,
+    Ints,
+    Neighbours,
+    TypedList,
+    distances_from,
+    nearest_rows,
+    norms_of,
+    pair_distances,
+)
 
 #: The published neighbourhood sizes of PathoROB, for comparison with its tables.
 PUBLISHED_K = {"pathorob-camelyon": 11, "pathorob-tcga": 61, "pathorob-tolkach-esca": 46}
@@ -22,6 +32,8 @@ CANDIDATES = (1, 3, 5, 7, 9, *range(11, 600, 10))
 _PAIRS_AT_ONCE = 1 << 19
 #: Share of images in the tail whose mean is reported.
 TAIL = 0.10
+#: Images that are kept for a look.
+SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -40,9 +52,14 @@ class Evidence:
         return float(self.so.sum() / total) if total > 0 else float("nan")
 
     @property
+    def counted(self) -> int:
+        """How many images have a typed neighbour among the first k."""
+        return int(np.sum(self.so + self.os > 0))
+
+    @property
     def support(self) -> float:
         """Share of images with a typed neighbour among the first k."""
-        return float(np.mean(self.so + self.os > 0))
+        return self.counted / len(self.so)
 
 
 def candidates_for(count: int) -> tuple[int, ...]:
@@ -59,21 +76,44 @@ def choose_k(near: Neighbours, labels: Ints, candidates: Sequence[int]) -> tuple
 
     Of classes with equally many votes the lowest wins; images without a neighbour do not vote.
     """
+    return _best_vote(near.index, labels, labels, candidates)
+
+
+def chosen_without(near: Neighbours, labels: Ints, candidates: Sequence[int], units: Ints) -> Ints:
+    """The k that `choose_k` chooses without each unit [units]."""
+    found = np.empty(int(units.max()) + 1, dtype=np.int64)
+    for unit in range(len(found)):
+        rows = np.flatnonzero(units != unit)
+        lists = near.wide[rows]
+        row, column = np.nonzero((lists >= 0) & (units[lists] != unit))
+        rank = np.arange(len(row)) - np.searchsorted(row, np.arange(len(rows)))[row]
+        left = np.full_like(lists, -1)
+        left[row, rank] = lists[row, column]
+        # Where nobody has a neighbour left there is no index either, whatever k is.
+        voted = bool((left >= 0).any())
+        found[unit] = _best_vote(left, labels[rows], labels, candidates)[0] if voted else candidates[0]
+    return found
+
+
+def _best_vote(
+    index: NDArray[np.int32], truth: Ints, labels: Ints, candidates: Sequence[int]
+) -> tuple[int, dict[int, float]]:
+    """`choose_k` for images of class `truth` [rows] with the neighbours `index` [rows, k]."""
     classes = int(labels.max()) + 1
-    votes = np.zeros((len(labels), classes), dtype=np.int32)
-    rows = np.arange(len(labels))
+    votes = np.zeros((len(truth), classes), dtype=np.int32)
+    rows = np.arange(len(truth))
     scores: dict[int, float] = {}
     done = 0
     for k in sorted(set(candidates)):
-        for column in range(done, min(k, near.index.shape[1])):
-            there = near.index[:, column] >= 0
-            votes[rows[there], labels[near.index[there, column]]] += 1
+        for column in range(done, min(k, index.shape[1])):
+            there = index[:, column] >= 0
+            votes[rows[there], labels[index[there, column]]] += 1
         done = k
         used = votes.sum(axis=1) > 0
         if used.any():
-            right = votes[used].argmax(axis=1) == labels[used]
-            size = np.bincount(labels[used], minlength=classes)
-            hits = np.bincount(labels[used], weights=right, minlength=classes)
+            right = votes[used].argmax(axis=1) == truth[used]
+            size = np.bincount(truth[used], minlength=classes)
+            hits = np.bincount(truth[used], weights=right, minlength=classes)
             scores[k] = float(np.mean(hits[size > 0] / size[size > 0]))
     if not scores:
         raise HistobenchError("no image has a neighbour in another group; robustness needs several groups")
@@ -112,7 +152,7 @@ def margin_aware_index(
         parts.append(distances_from(features, norms, row + rows.start, other))
     if tau is None:
         if not sum(map(len, parts)):
-            return Evidence(np.zeros(len(labels)), np.zeros(len(labels)), k, float("nan"))
+            return Evidence(np.zeros(len(labels)), np.zeros(len(labels)), k)
         tau = float(np.median(np.concatenate(parts)))
     if tau <= 0:
         raise HistobenchError("half of the typed neighbours are exact copies; the features have collapsed")
@@ -123,6 +163,83 @@ def margin_aware_index(
         weight[so | os] = np.exp(-distance / tau)
         so_terms[rows], os_terms[rows] = (weight * so).sum(axis=1), (weight * os).sum(axis=1)
     return Evidence(so_terms, os_terms, k, tau)
+
+
+def sums_without(
+    near: Neighbours,
+    found: Evidence,
+    features: NDArray[np.floating],
+    labels: Ints,
+    sites: Ints,
+    groups: Ints,
+    units: Ints,
+) -> tuple[Floats, Floats]:
+    """The sums of SO and of OS weights over images without each unit [units], behind `found`.
+
+    Exact: a list that is too short without a unit is searched again. Weights keep the tau of all images.
+    """
+    count, k = int(units.max()) + 1, found.k
+    so, os = (
+        terms.sum() - np.bincount(units, weights=terms, minlength=count) for terms in (found.so, found.os)
+    )
+    norms = norms_of(features) if found.tau is not None else np.empty(0)
+    widths = sorted({min(2 * k + 32, near.wide.shape[1]), near.wide.shape[1]})
+
+    def add(rows: Ints, lists: NDArray[np.int32], pair_row: Ints, pair_unit: Ints) -> NDArray[np.bool_]:
+        """Count pairs of a row (a place among `rows`) and a unit; returns which lists were too short."""
+        there = lists >= 0
+        same_label, same_site = (each[lists] == each[rows, None] for each in (labels, sites))
+        weights = np.zeros((2, *lists.shape))
+        for at, kind in enumerate((there & same_label & ~same_site, there & ~same_label & same_site)):
+            if found.tau is None:
+                weights[at] = kind
+            else:
+                row, column = np.nonzero(kind)
+                apart = pair_distances(features, norms, rows[row], lists[row, column].astype(np.int64))
+                weights[at][row, column] = np.exp(-apart / found.tau)
+        short = np.zeros(len(pair_row), dtype=bool)
+        step = max(1, _PAIRS_AT_ONCE * 4 // lists.shape[1])
+        for start in range(0, len(pair_row), step):
+            row, unit = pair_row[start : start + step], pair_unit[start : start + step]
+            kept = there[row] & (units[lists[row]] != unit[:, None])
+            rank = np.cumsum(kept, axis=1, dtype=np.int32)
+            missing = (rank[:, -1] < k) & there[row, -1]
+            short[start : start + step] = missing
+            kept &= rank <= k
+            for at, (sums, terms) in enumerate(((so, found.so), (os, found.os))):
+                new = np.einsum("pw,pw->p", weights[at][row], kept, dtype=np.float64)
+                change = np.where(missing, 0.0, new - terms[rows[row]])
+                sums += np.bincount(unit, weights=change, minlength=count)
+        return short
+
+    for part in _blocks(near, max(k, near.wide.shape[1] // 4)):
+        rows = np.arange(part.start, part.stop)
+        first = near.wide[part, :k]
+        held = np.where(first >= 0, units[first], units[rows, None])
+        pairs = np.unique((np.arange(len(rows))[:, None] * count + held).ravel())
+        pair_row, pair_unit = pairs // count, pairs % count
+        touched = pair_unit != units[rows[pair_row]]
+        pair_row, pair_unit = pair_row[touched], pair_unit[touched]
+        for width in widths:
+            if len(pair_row):
+                short = add(rows, near.wide[part, :width], pair_row, pair_unit)
+                pair_row, pair_unit = pair_row[short], pair_unit[short]
+        if len(pair_row):
+            again, place = np.unique(pair_row, return_inverse=True)
+            longest = k + int(np.bincount(units).max())
+            lists = nearest_rows(features, groups, rows[again], longest)
+            add(rows[again], lists, place, pair_unit)
+    return so, os
+
+
+def index_without(so: Floats, os: Floats) -> Floats:
+    """sum SO / sum (SO + OS) without each unit; NaN where nothing is left."""
+    total = so + os
+    # What is left of a sum from which all was taken away is rounding.
+    gone = total <= 1e-9 * max(1.0, float(total.max(initial=0.0)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values: Floats = np.where(gone, np.nan, np.clip(so / total, 0.0, 1.0))
+    return values
 
 
 def _blocks(near: Neighbours, k: int) -> list[slice]:
@@ -157,8 +274,7 @@ class Margins:
     @property
     def tail_mean(self) -> float:
         """Mean margin of the worst tenth of the images."""
-        edge = np.percentile(self.values, TAIL * 100)
-        return float(self.values[self.values <= edge].mean())
+        return _tail_mean(self.values)
 
     @property
     def share_below(self) -> float:
@@ -179,3 +295,86 @@ def cross_site_margin(near: Neighbours) -> Margins:
     if not (so + os > 0).all():
         raise HistobenchError("some images equal all of their relatives; the features have collapsed")
     return Margins((os - so) / (os + so), m)
+
+
+def margins_without(near: Neighbours, margins: Margins, units: Ints) -> dict[str, Floats]:
+    """Median, mean of the worst tenth and share at or below 0 of the margins without each unit [units].
+
+    An image that has too few relatives without a unit does not count without it.
+    """
+    count, m = int(units.max()) + 1, margins.m
+    rows = np.arange(len(units))
+    nearest = np.concatenate([near.so_wide.index[:, :m], near.os_wide.index[:, :m]], axis=1)
+    pairs = np.unique(units[nearest] * len(units) + rows[:, None])
+    unit, row = pairs // len(units), pairs % len(units)
+    so, os = (_mean_without(lists, row, unit, units, m) for lists in (near.so_wide, near.os_wide))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        changed = (os - so) / (os + so)
+    found = {name: np.full(count, np.nan) for name in ("median", "tail", "below")}
+    edges = np.searchsorted(unit, np.arange(count + 1))
+    for place in range(count):
+        part = slice(edges[place], edges[place + 1])
+        values = margins.values.copy()
+        values[row[part]] = changed[part]
+        values = values[(units != place) & np.isfinite(values)]
+        if len(values):
+            found["median"][place] = np.median(values)
+            found["tail"][place] = _tail_mean(values)
+            found["below"][place] = np.mean(values <= 0)
+    return found
+
+
+def _tail_mean(values: Floats) -> float:
+    edge = np.percentile(values, TAIL * 100)
+    return float(values[values <= edge].mean())
+
+
+def _mean_without(lists: TypedList, row: Ints, unit: Ints, units: Ints, m: int) -> Floats:
+    """Mean distance [pairs] to the m nearest of a type without a unit; NaN where there are fewer."""
+    index, distance = lists.index[row], lists.distance[row]
+    kept = (index >= 0) & (units[index] != unit[:, None])
+    kept &= np.cumsum(kept, axis=1) <= m
+    total = np.where(kept, distance, 0.0).sum(axis=1)
+    mean: Floats = np.where(kept.sum(axis=1) == m, total / m, np.nan)
+    others = lists.others[row].mean(axis=1)
+    return np.where(lists.dominant[row] == unit, np.where(np.isfinite(others), others, np.nan), mean)
+
+
+def worst_relatives(
+    features: NDArray[np.floating],
+    labels: Ints,
+    sites: Ints,
+    groups: Ints,
+    margins: Floats,
+    *,
+    count: int = SHOWN,
+) -> list[dict[str, Any]]:
+    """The `count` images of the lowest margin, each with its nearest relative of either kind, by row.
+
+    `same_site` is the nearest image of another class at the same site, `same_class` the nearest of the same
+    class at another site; both outside of the image's own group. Of equal ones the first is taken.
+    """
+    rows = np.argsort(margins, kind="stable")[:count]
+    chosen = np.asarray(features[rows], dtype=np.float64)
+    chosen /= np.maximum(np.linalg.norm(chosen, axis=1, keepdims=True), 1e-12)
+    lengths = np.sqrt(np.einsum("ij,ij->i", features, features, dtype=np.float64))
+    distance = 1 - (features @ chosen.T.astype(features.dtype)).T / np.maximum(lengths, 1e-12)
+    found = []
+    for place, row in enumerate(rows):
+        other = groups != groups[row]
+        kinds = {
+            "same_site": other & (labels != labels[row]) & (sites == sites[row]),
+            "same_class": other & (labels == labels[row]) & (sites != sites[row]),
+        }
+        near = {name: int(np.argmin(np.where(mask, distance[place], np.inf))) for name, mask in kinds.items()}
+        found.append(
+            {
+                "row": int(row),
+                "margin": float(margins[row]),
+                **{
+                    name: {"row": other_row, "distance": float(distance[place, other_row])}
+                    for name, other_row in near.items()
+                },
+            }
+        )
+    return found

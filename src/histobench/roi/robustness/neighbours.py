@@ -24,6 +24,10 @@ _PRODUCTS = 1 << 23
 _AT_ONCE = 1 << 21
 #: Candidates beyond the ones asked for, so that rounding in float32 seldom leaves one out.
 _SPARE = 8
+#: Neighbours of a type beyond the ones asked for, from which those of a left-out unit are replaced.
+_TYPED_SPARE = 16
+#: Numbers of all lists of neighbours with their spare ones, up to which no list is ever too short: 64 MB.
+_LISTED = 1 << 24
 #: More than float32 products are off, for vectors of length 1; closer than this is compared in float64.
 _ROUNDING = 4e-6
 #: Nothing is closer than this in float64 either.
@@ -37,12 +41,30 @@ Ints = NDArray[np.int64]
 class Neighbours:
     """The nearest images of other groups: `index` [n, k] in order of distance, -1 where there are fewer.
 
-    `so` and `os` [n, m] are the distances to the nearest of these types, inf where there are fewer.
+    `so` and `os` [n, m] are the distances to the nearest of these types, inf where there are fewer. `wide`
+    [n, k + spare] goes on after `index`, in the order of float32, and `so_wide`, `os_wide` after `so`, `os`.
     """
 
     index: NDArray[np.int32]
     so: Floats
     os: Floats
+    wide: NDArray[np.int32]
+    so_wide: TypedList
+    os_wide: TypedList
+
+
+@dataclass(frozen=True)
+class TypedList:
+    """The nearest of one type: rows `index` [n, t] (-1: none) at `distance` [n, t], nearest first.
+
+    Where one unit holds so many of them that fewer than m are left without it, that is `dominant` [n] (else
+    -1) and `others` [n, m] are the distances to the nearest of other units.
+    """
+
+    index: NDArray[np.int32]
+    distance: Floats
+    dominant: Ints
+    others: Floats
 
 
 def find_neighbours(
@@ -54,40 +76,83 @@ def find_neighbours(
     k: int,
     m: int,
     sizes: Sequence[int] | None = None,
+    units: Ints | None = None,
 ) -> Neighbours:
     """Neighbours of every image among all others of another group.
 
     `features` [n, d]; `labels`, `sites`, `groups` [n] as whole numbers. Of two at the same distance the first
     goes first. With `sizes` the first 3, say, are exactly the first 3 for each of these sizes, and the order
     between two sizes may be off by the rounding of float32, which saves most of the work in float64.
+    `units` [n] are what will be left out one at a time: lists then go on beyond k and m.
     """
     count = len(features)
     k = max(1, min(k, count - 1))
     search = _Search(features, labels, sites, groups)
     edges = range(1, k + 1) if sizes is None else sorted({min(size, k) for size in (*sizes, k)})
-    index = np.full((count, k), -1, dtype=np.int32)
-    typed = {name: np.full((count, m), np.inf) for name in ("so", "os")}
+    index = np.full((count, min(k + _spare(units, count, k), count)), -1, dtype=np.int32)
+    width = m if units is None else m + _TYPED_SPARE
+    unit_of = groups if units is None else units
+    typed = {name: _empty_list(count, width, m) for name in ("so", "os")}
     doubtful = np.zeros(count, dtype=bool)
     step = max(16, _PRODUCTS // count)
     for start in range(0, count, step):
         rows = slice(start, min(start + step, count))
         near = search.products(rows)
         images = search.order[rows]
-        found, _, unsure = search.ranked(near, rows, k, edges)
+        found, _, unsure = search.ranked(near, rows, k, edges, spare=index.shape[1] - k)
         doubtful[images] |= unsure
         index[images, : found.shape[1]] = found
         for part, columns in search.relatives(rows):
             inside = slice(part.start - start, part.stop - start)
             for name, places in columns.items():
                 if len(places):
-                    _, best, unsure = search.ranked(near[inside][:, places], part, m, range(1, m + 1), places)
-                    doubtful[search.order[part]] |= unsure
-                    typed[name][search.order[part], : best.shape[1]] = best
+                    kind, images = near[inside][:, places], search.order[part]
+                    found, best, unsure = search.ranked(
+                        kind, part, m, range(1, m + 1), places, spare=width - m
+                    )
+                    doubtful[images] |= unsure
+                    typed[name].index[images, : found.shape[1]] = found
+                    typed[name].distance[images, : best.shape[1]] = best
+                    if units is not None:
+                        search.without_dominant(typed[name], kind, part, places, unit_of)
     undecided = np.flatnonzero(doubtful)
     step = max(1, _PRODUCTS // 4 // count)
     for start in range(0, len(undecided), step):
-        _whole_rows(search, undecided[start : start + step], index, typed)
-    return Neighbours(index, typed["so"], typed["os"])
+        _whole_rows(search, undecided[start : start + step], index, typed, unit_of)
+    so, os = typed["so"], typed["os"]
+    return Neighbours(index[:, :k], so.distance[:, :m], os.distance[:, :m], index, so, os)
+
+
+def _spare(units: Ints | None, count: int, k: int) -> int:
+    """How many neighbours beyond k are kept: all that one unit can take away, where that is not too many."""
+    if units is None:
+        return 0
+    largest = int(np.bincount(units).max(initial=0))
+    return largest if count * (k + largest) <= _LISTED // 4 else min(largest, max(64, 2 * k))
+
+
+def _empty_list(count: int, width: int, m: int) -> TypedList:
+    return TypedList(
+        np.full((count, width), -1, dtype=np.int32),
+        np.full((count, width), np.inf),
+        np.full(count, -1, dtype=np.int64),
+        np.full((count, m), np.inf),
+    )
+
+
+def nearest_rows(features: NDArray[np.floating], groups: Ints, rows: Ints, width: int) -> NDArray[np.int32]:
+    """The `width` nearest images of other groups of some images [rows, width]; -1: there is none."""
+    norms = norms_of(features)
+    found = np.full((len(rows), min(width, len(features))), -1, dtype=np.int32)
+    step = max(1, _PRODUCTS // 4 // len(features))
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        apart = _row_distances(features, norms, part)
+        apart[groups[part, None] == groups[None, :]] = np.inf
+        ranked = np.argsort(apart, axis=1, kind="stable")[:, : found.shape[1]]
+        there = np.isfinite(np.take_along_axis(apart, ranked, axis=1))
+        found[start : start + step] = np.where(there, ranked, -1)
+    return found
 
 
 class _Search:
@@ -147,16 +212,19 @@ class _Search:
         width: int,
         edges: Sequence[int],
         columns: Ints | None = None,
+        *,
+        spare: int = 0,
     ) -> tuple[Ints, Floats, NDArray[np.bool_]]:
-        """The `width` nearest images and their distances, and which rows float32 cannot decide.
+        """The `width` + `spare` nearest images, their distances, and which rows float32 cannot decide.
 
         `near` [rows, n], or [rows, columns] of some sorted images. The first e are exact for every e of
-        `edges`; distances are those of float64 where every number up to `width` is an edge.
+        `edges`; distances are those of float64 where every number up to `width` is an edge. The spare ones
+        are in the order of float32.
         """
         import torch
 
         images = self.order[rows]
-        kept = min(width + _SPARE, near.shape[1])
+        kept = min(width + max(spare, _SPARE), near.shape[1])
         values, places = (part.numpy() for part in torch.topk(near, kept, dim=1))
         there = np.isfinite(values)
         sorted_place = places if columns is None else columns[places]
@@ -173,7 +241,27 @@ class _Search:
         apart[changed] = np.take_along_axis(apart[changed], ranks, axis=1)
         last = min(width, kept) - 1
         doubtful = np.isfinite(edge) & (kept < near.shape[1]) & (apart[:, last] > edge - rounding)
-        return found[:, :width], apart[:, :width], doubtful
+        return found[:, : width + spare], apart[:, : width + spare], doubtful
+
+    def without_dominant(
+        self, lists: TypedList, near: torch.Tensor, rows: slice, columns: Ints, units: Ints
+    ) -> None:
+        """Find the nearest of other units for images whose list one unit holds nearly alone."""
+        import torch
+
+        images = self.order[rows]
+        dominant = _dominant(lists.index[images], units, lists.others.shape[1])
+        short = np.flatnonzero(dominant >= 0)
+        if not len(short):
+            return
+        unit = torch.from_numpy(units[self.order[columns]])
+        masked = near[torch.from_numpy(short)].masked_fill(
+            unit[None, :] == torch.from_numpy(dominant[short])[:, None], -torch.inf
+        )
+        values = torch.topk(masked, min(lists.others.shape[1], masked.shape[1]), dim=1).values.numpy()
+        apart = np.where(np.isfinite(values), (1.0 - self.common[rows])[short, None] - values, np.inf)
+        lists.dominant[images[short]] = dominant[short]
+        lists.others[images[short], : apart.shape[1]] = np.clip(apart, 0.0, 2.0)
 
     def settle(self, images: Ints, found: Ints, apart: Floats, unsure: NDArray[np.bool_]) -> None:
         """Put float64 distances where `unsure`."""
@@ -248,14 +336,28 @@ def _near_edges(apart: Floats, edges: Sequence[int], rounding: Floats, *, whole:
     return unsure
 
 
-def _whole_rows(search: _Search, rows: Ints, index: NDArray[np.int32], typed: dict[str, Floats]) -> None:
-    """Some images wholly in float64: those with so many near-copies that float32 cannot decide."""
-    features, norms = search.features, search.norms
+def _dominant(index: NDArray[np.int32], units: Ints, m: int) -> Ints:
+    """The unit [rows] without which fewer than m of a full list [rows, t] are left; -1: there is none."""
+    held = np.sort(np.where(index >= 0, units[index], -1), axis=1)
+    middle = held[:, held.shape[1] // 2]  # more than half of the list is one unit's, or none is dominant
+    short = (held == middle[:, None]).sum(axis=1) > index.shape[1] - m
+    return np.where(short & (index[:, -1] >= 0), middle, -1)
+
+
+def _row_distances(features: NDArray[np.floating], norms: Floats, rows: Ints) -> Floats:
+    """Cosine distances [rows, n] in float64."""
     unit = features[rows].astype(np.float64) / norms[rows, None]
     products = np.empty((len(rows), len(features)))
     for part in _blocks(features):
         products[:, part] = unit @ (features[part].astype(np.float64) / norms[part, None]).T
-    apart = np.clip(1.0 - products, 0.0, 2.0)
+    return np.clip(1.0 - products, 0.0, 2.0)
+
+
+def _whole_rows(
+    search: _Search, rows: Ints, index: NDArray[np.int32], typed: dict[str, TypedList], units: Ints
+) -> None:
+    """Some images wholly in float64: those with so many near-copies that float32 cannot decide."""
+    apart = _row_distances(search.features, search.norms, rows)
     apart[search.groups[rows, None] == search.groups[None, :]] = np.inf
     ranked = np.argsort(apart, axis=1, kind="stable")[:, : index.shape[1]]
     index[rows, : ranked.shape[1]] = np.where(
@@ -264,5 +366,16 @@ def _whole_rows(search: _Search, rows: Ints, index: NDArray[np.int32], typed: di
     same_label = search.labels[rows, None] == search.labels[None, :]
     same_site = search.sites[rows, None] == search.sites[None, :]
     for name, wanted in (("so", same_label & ~same_site), ("os", ~same_label & same_site)):
-        width = min(typed[name].shape[1], apart.shape[1])
-        typed[name][rows, :width] = np.sort(np.where(wanted, apart, np.inf), axis=1)[:, :width]
+        lists, kind = typed[name], np.where(wanted, apart, np.inf)
+        width = min(lists.index.shape[1], apart.shape[1])
+        ranked = np.argsort(kind, axis=1, kind="stable")[:, :width]
+        distance = np.take_along_axis(kind, ranked, axis=1)
+        lists.distance[rows, :width] = distance
+        lists.index[rows, :width] = np.where(np.isfinite(distance), ranked, -1)
+        if lists.index.shape[1] == lists.others.shape[1]:
+            continue
+        lists.dominant[rows] = _dominant(lists.index[rows], units, lists.others.shape[1])
+        lists.others[rows] = np.inf
+        for place in np.flatnonzero(lists.dominant[rows] >= 0):
+            left = np.sort(kind[place][units != lists.dominant[rows[place]]])[: lists.others.shape[1]]
+            lists.others[rows[place], : len(left)] = left

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Any
 
@@ -22,49 +22,42 @@ from histobench.roi.robustness.indices import (
     Evidence,
     candidates_for,
     choose_k,
+    chosen_without,
     cross_site_margin,
+    index_without,
     margin_aware_index,
+    margins_without,
     robustness_index,
+    sums_without,
+    worst_relatives,
 )
-from histobench.roi.robustness.intervals import (
-    Redrawn,
-    draw_groups,
-    interval,
-    of_evidence,
-    of_mean,
-    of_quantile,
-    tail_of,
+from histobench.roi.robustness.leaving_out import (
+    Measure,
+    Range,
+    Units,
+    clustering_without,
+    mean_of_known,
+    measured,
+    schedule_without,
+    site_probe_without,
+    units_of,
 )
-from histobench.roi.robustness.neighbours import Floats, Ints, find_neighbours
-from histobench.roi.robustness.probes import FitPredict, leave_one_site_out, site_probe
-from histobench.roi.robustness.redrawn import (
-    mean_of,
-    of_clustering,
-    of_schedule,
-    of_site_probe,
-    of_site_transfer,
-    worst_of,
-)
-from histobench.roi.robustness.worst import worst_relatives
+from histobench.roi.robustness.neighbours import Floats, Ints, Neighbours, find_neighbours
+from histobench.roi.robustness.probes import FitWithout, leave_one_site_out, site_probe
 
 #: Nearest relatives of each type that CRoMa averages.
 MARGIN_NEIGHBOURS = 5
 #: More pairs of classes and sites than this are not searched one by one.
 _MOST_SUBSETS = 400
-#: More draws than this in which a value is not defined, and the others do not speak for them.
-_MOST_UNDEFINED = 0.05
+#: No index where fewer images, or a smaller share of them, have a neighbour that tells class from site.
+LEAST_COUNTED, LEAST_SUPPORT = 10, 0.05
+#: No index where both kinds of neighbour are possible for a smaller share of the images than this.
+LEAST_POSSIBLE = 0.5
+#: Classifiers are trained without so many groups, or blocks of groups, in turn; fewer with many images.
+_REFITS, _REFITS_OF_MANY, _MANY = 60, 20, 5000
+#: With more sites than this they are not trained anew: a group is then a small part of every training set.
+_MOST_REFITTED_SITES = 20
 _SLOW = "left out because it is slow; `histobench robustness --slow` computes it from the same features"
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A value with its interval over groups, or the reason why there is none; `draws` [draws] for pairing."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    reason: str | None = None
-    draws: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -89,18 +82,16 @@ class Pack:
 def measure_robustness(
     features: NDArray[np.floating],
     tissue: Tissue,
-    protocols: Mapping[str, FitPredict],
+    protocols: Mapping[str, FitWithout],
     *,
     k: int | None = None,
     slow: bool = False,
-    draws: int = 2000,
-    seed: int = 0,
 ) -> Pack:
     """The pack of features [n, d]; `protocols` are used for leaving one site out.
 
     Without `k` it is the one whose majority vote has the best balanced accuracy. With `slow` clusters and the
-    label-site schedule are measured as well. The draws of groups depend on the seed and the number of groups
-    alone, so those of two encoders on the same images are paired.
+    label-site schedule are measured as well. What is left out for the intervals depends on the groups alone,
+    so two encoders on the same images are paired.
     """
     if not tissue.site_names:
         raise HistobenchError("no image names its site; robustness compares sites")
@@ -108,7 +99,7 @@ def measure_robustness(
         raise HistobenchError("there is one site only; robustness compares sites")
     if len(np.unique(tissue.labels)) < 2:
         raise HistobenchError("there is one class only; robustness compares classes with sites")
-    work = _Work(np.ascontiguousarray(features), tissue, draw_groups(tissue.groups, draws=draws, seed=seed))
+    work = _Work(np.ascontiguousarray(features), tissue)
     work.indices(k)
     work.paired_index()
     work.probe()
@@ -119,40 +110,22 @@ def measure_robustness(
     return Pack(work.measures, work.details)
 
 
-def with_interval(
-    value: float,
-    redrawn: Redrawn,
-    times: NDArray[np.int64],
-    *,
-    one_group: str = "no interval: there is one group only",
-) -> Measure:
-    """A measure with its interval and draws; `one_group` is the reason where nothing can be drawn."""
-    if times.shape[1] < 2:
-        return Measure(value, reason=one_group)
-    draws = redrawn(times)
-    undefined = float(np.mean(~np.isfinite(draws)))
-    if undefined > _MOST_UNDEFINED:
-        return Measure(
-            value, reason=f"no interval: the value is not defined in {undefined:.0%} of the draws of groups"
-        )
-    found = interval(value, lambda _: draws, times)
-    return Measure(value, found.low, found.high, None, draws)
-
-
 class _Work:
     """The measures so far."""
 
-    def __init__(self, features: NDArray[np.floating], tissue: Tissue, times: NDArray[np.int64]) -> None:
-        self.features, self.tissue, self.times = features, tissue, times
+    def __init__(self, features: NDArray[np.floating], tissue: Tissue) -> None:
+        self.features, self.tissue = features, tissue
+        self.units = units_of(tissue.groups)
+        most = _REFITS if len(features) <= _MANY else _REFITS_OF_MANY
+        self.refit_units = units_of(tissue.groups, most=most)
+        # Choosing k again without a unit looks at every list of neighbours.
+        self.index_units = self.units if len(features) <= _MANY else self.refit_units
         self.measures: dict[str, Measure] = {}
         self.details: dict[str, Any] = {}
 
-    def add(self, name: str, value: float, redrawn: Redrawn) -> None:
-        """Keep a measure with its interval; a value that is not defined says so."""
-        if not np.isfinite(value):
-            self.measures[name] = Measure(None, reason="no image has a neighbour that tells class from site")
-            return
-        self.measures[name] = with_interval(value, redrawn, self.times)
+    def add(self, name: str, value: float, without: Floats, *, within: Range = "share") -> None:
+        """Keep a measure with its interval."""
+        self.measures[name] = measured(value, without, self.units, within=within)
 
     def attempt(self, names: tuple[str, ...], measured: Callable[[], None]) -> None:
         """Do a part; what stands in its way becomes the reason of its measures."""
@@ -169,24 +142,34 @@ class _Work:
         widest = max(*candidates, *PUBLISHED_K.values())
         sizes = (*candidates, *PUBLISHED_K.values())
         near = find_neighbours(
-            self.features, t.labels, t.sites, t.groups, k=widest, m=MARGIN_NEIGHBOURS, sizes=sizes
+            self.features,
+            t.labels,
+            t.sites,
+            t.groups,
+            k=widest,
+            m=MARGIN_NEIGHBOURS,
+            sizes=sizes,
+            units=self.units.of_image,
         )
 
         def chosen() -> None:
             best, scores = choose_k(near, t.labels, candidates)
             self.details["k"] = best
             self.details["vote_balanced_accuracy_by_k"] = {str(size): score for size, score in scores.items()}
-            self._evidence("robustness_index", robustness_index(near, t.labels, t.sites, k=best))
+            again = chosen_without(near, t.labels, candidates, self.index_units.of_image)
+            at = partial(robustness_index, near, t.labels, t.sites)
+            self._evidence("robustness_index", near, at(k=best), again, lambda size: at(k=size).value)
             for published in sorted(set(PUBLISHED_K.values())):
                 name = f"robustness_index_k{published}"
                 if published < len(t.labels):
                     found = robustness_index(near, t.labels, t.sites, k=published)
-                    self._evidence(name, found)
+                    self._evidence(name, near, found)
                 else:
                     self.measures[name] = Measure(None, reason=f"there are only {len(t.labels)} images")
-            found = margin_aware_index(near, self.features, t.labels, t.sites, k=best)
+            weighted = partial(margin_aware_index, near, self.features, t.labels, t.sites)
+            found = weighted(k=best)
             self.details["tau"] = found.tau
-            self._evidence("margin_aware_index", found)
+            self._evidence("margin_aware_index", near, found, again, lambda size: weighted(k=size).value)
 
         self.attempt(("robustness_index", "margin_aware_index"), chosen)
 
@@ -196,43 +179,107 @@ class _Work:
             self.details["worst_images"] = worst_relatives(
                 self.features, t.labels, t.sites, t.groups, found.values
             )
-            self.add("croma_median", found.median, of_quantile(found.values, t.groups, 0.5))
-            self.add("croma_worst_tenth", found.tail_mean, tail_of(found.values, t.groups))
-            below = (found.values <= 0).astype(np.float64)
-            self.add("croma_share_below", found.share_below, of_mean(below, t.groups))
+            left = margins_without(near, found, self.units.of_image)
+            self.add("croma_median", found.median, left["median"], within="contrast")
+            self.add("croma_worst_tenth", found.tail_mean, left["tail"], within="contrast")
+            self.add("croma_share_below", found.share_below, left["below"])
 
         self.attempt(("croma_median", "croma_worst_tenth", "croma_share_below"), margins)
 
-    def _evidence(self, name: str, found: Evidence) -> None:
-        if (settled := _settled(self.tissue)) is not None:
-            self.measures[name] = Measure(None, reason=settled)
-            return
-        self.add(name, found.value, of_evidence(found, self.tissue.groups))
+    def _evidence(
+        self,
+        name: str,
+        near: Neighbours,
+        found: Evidence,
+        chosen: Ints | None = None,
+        value_at: Callable[[int], float] = lambda k: float("nan"),
+    ) -> None:
+        """An index at its k; `chosen` [units] is the k without each unit, where k was chosen by the data.
+
+        What another k changes is taken from the index of all images, `value_at` that k.
+        """
+        t, units = self.tissue, self.units if chosen is None else self.index_units
+
+        def without() -> Floats:
+            sums = sums_without(near, found, self.features, t.labels, t.sites, t.groups, units.of_image)
+            left = index_without(*sums)
+            if chosen is not None:
+                moves = {int(k): value_at(int(k)) - found.value for k in np.unique(chosen)}
+                left = np.clip(left + np.array([moves[int(k)] for k in chosen]), 0.0, 1.0)
+            return left
+
+        self._index(name, found, without, units)
+
+    def _index(self, name: str, found: Evidence, without: Callable[[], Floats], units: Units) -> None:
+        """An index with its interval, where enough images have a neighbour that tells class from site."""
         self.details.setdefault("support", {})[name] = found.support
+        if (settled := self._settled) is not None:
+            self.measures[name] = Measure(None, reason=settled)
+        elif found.counted < LEAST_COUNTED or found.support < LEAST_SUPPORT:
+            reason = (
+                f"only {found.counted} of {len(found.so)} images have a neighbour among the first {found.k} "
+                f"that tells class from site (an index needs {LEAST_COUNTED}, and {LEAST_SUPPORT:.0%})"
+            )
+            self.measures[name] = Measure(None, reason=reason)
+        else:
+            self.measures[name] = measured(found.value, without(), units)
+
+    @cached_property
+    def _settled(self) -> str | None:
+        """Why an index of neighbours would say little about the encoder; None where it does say something."""
+        t = self.tissue
+        cells = {*zip(t.labels.tolist(), t.sites.tolist(), strict=True)}
+        if len({label for label, _ in cells}) == len(cells):
+            return "no class comes from two sites: the index would be 0 for every encoder"
+        if len({site for _, site in cells}) == len(cells):
+            return "no two classes come from one site: the index would be 1 for every encoder"
+        so, os = possible_neighbours(t.labels, t.sites, t.groups)
+        if not os.any():
+            return (
+                "no image has an image of another class at its site outside of its group (one group per "
+                "site?): the index would be 1 for every encoder"
+            )
+        if not so.any():
+            return (
+                "no image has an image of its class at another site outside of its group: "
+                "the index would be 0 for every encoder"
+            )
+        both = float((so & os).mean())
+        self.details["both_kinds_possible"] = both
+        if both < LEAST_POSSIBLE:
+            return (
+                f"groups, classes and sites leave only {both:.0%} of the images with both kinds of neighbour "
+                f"(an index needs {LEAST_POSSIBLE:.0%})"
+            )
+        return None
 
     def paired_index(self) -> None:
         """RI within each pair of classes at each pair of sites, counts pooled, at the k of the whole set."""
         t, k = self.tissue, self.details.get("k")
         name = "robustness_index_paired"
-        subsets = [
-            rows
-            for labels in combinations(np.unique(t.labels), 2)
-            for sites in combinations(np.unique(t.sites), 2)
-            if _crossed(t, rows := np.flatnonzero(np.isin(t.labels, labels) & np.isin(t.sites, sites)))
-        ]
+        subsets = _crossed_pairs(t.labels, t.sites)
         if k is None or not subsets or len(subsets) > _MOST_SUBSETS:
             why = "no two classes share two sites" if not subsets else f"{len(subsets)} pairs are too many"
             self.measures[name] = Measure(None, reason=why if k is not None else "no k could be chosen")
             return
         so, os = np.zeros(len(t.labels)), np.zeros(len(t.labels))
-        for rows in subsets:
+        count, left = self.units.count, np.zeros((2, self.units.count))
+        for two_labels, two_sites in subsets:
+            rows = np.flatnonzero(np.isin(t.labels, two_labels) & np.isin(t.sites, two_sites))
             labels, sites, groups = t.labels[rows], t.sites[rows], t.groups[rows]
-            near = find_neighbours(self.features[rows], labels, sites, groups, k=k, m=1, sizes=(k,))
+            inside, units = np.unique(self.units.of_image[rows], return_inverse=True)
+            x = self.features[rows]
+            near = find_neighbours(x, labels, sites, groups, k=k, m=1, sizes=(k,), units=units)
             part = robustness_index(near, labels, sites, k=k)
             so[rows] += part.so
             os[rows] += part.os
+            sums = sums_without(near, part, x, labels, sites, groups, units)
+            for place, (all_of_it, without) in enumerate(zip((part.so, part.os), sums, strict=True)):
+                each = np.full(count, all_of_it.sum())
+                each[inside] = without
+                left[place] += each
         self.details["paired_subsets"] = len(subsets)
-        self._evidence(name, Evidence(so, os, k))
+        self._index(name, Evidence(so, os, k), lambda: index_without(left[0], left[1]), self.units)
 
     def probe(self) -> None:
         """How well the site can be read from the features."""
@@ -241,30 +288,31 @@ class _Work:
         def measured() -> None:
             found = site_probe(self.features, t.sites, t.groups)
             self.details["site_probe"] = {"per_fold": found.per_fold, "skipped_folds": found.skipped_folds}
-            self.add("site_probe_auroc", found.auroc, of_site_probe(found, t.sites, t.groups))
+            self.add("site_probe_auroc", found.auroc, site_probe_without(found, t.sites, self.units))
 
         self.attempt(("site_probe_auroc",), measured)
 
-    def new_site(self, name: str, protocol: FitPredict) -> None:
+    def new_site(self, name: str, protocol: FitWithout) -> None:
         """Balanced accuracy at a site that was not trained on: mean over the sites, and the worst."""
-        t = self.tissue
+        t, units = self.tissue, self.refit_units
 
-        def measured() -> None:
-            found = leave_one_site_out(self.features, t.labels, t.sites, t.groups, protocol)
-            parts = of_site_transfer(found, t.labels, t.sites, t.groups)
-            self.add(f"new_site_{name}_mean", found.mean, mean_of(parts))
-            self.add(f"new_site_{name}_worst", found.worst, worst_of(parts))
+        def found_out() -> None:
+            refit = len(t.site_names) <= _MOST_REFITTED_SITES
+            data = (self.features, t.labels, t.sites, t.groups, units.of_image)
+            found = leave_one_site_out(*data, protocol, refit=refit)
+            without = np.array(list(found.without.values()))
+            self.measures[f"new_site_{name}_mean"] = measured(found.mean, mean_of_known(without), units)
+            worst = np.fmin.reduce(without)
+            self.measures[f"new_site_{name}_worst"] = measured(found.worst, worst, units)
             per_site = {}
             for site, value in found.per_site.items():
-                # Drawn from one group all draws are alike, and those without it say nothing.
-                alone = len(np.unique(t.groups[t.sites == site])) < 2
-                each = Measure(value) if alone else with_interval(value, parts[site], self.times)
+                each = measured(value, found.without[site], units)
                 bounds = {"balanced_accuracy": value, "low": each.low, "high": each.high}
                 per_site[t.site_names[site]] = {**bounds, "images": int((t.sites == site).sum())}
             left_out = [t.site_names[s] for s in np.unique(t.sites) if int(s) not in found.per_site]
             self.details.setdefault("new_site", {})[name] = {"per_site": per_site, "left_out": left_out}
 
-        self.attempt((f"new_site_{name}_mean", f"new_site_{name}_worst"), measured)
+        self.attempt((f"new_site_{name}_mean", f"new_site_{name}_worst"), found_out)
 
     def clusters(self, slow: bool) -> None:
         """Whether clusters follow class or site."""
@@ -276,7 +324,8 @@ class _Work:
 
         def measured() -> None:
             found = clustering_score(self.features, t.labels, t.sites)
-            self.add("clustering_score", found.value, of_clustering(found, t.labels, t.sites, t.groups))
+            left = clustering_without(found, t.labels, t.sites, self.units)
+            self.add("clustering_score", found.value, left, within="contrast")
             self.details["clustering_combinations"] = len(found.per_combination)
 
         self.attempt(("clustering_score",), measured)
@@ -303,20 +352,45 @@ class _Work:
             self.attempt(("nipd",), lambda: drop("nipd", found, area))
 
         def drop(name: str, found: Schedule, value: Callable[[Floats], float]) -> None:
-            self.add(name, value(found.accuracies), of_schedule(found, t.labels, t.sites, t.groups, value))
+            left = schedule_without(found, t.labels, t.sites, self.units, value)
+            self.add(name, value(found.accuracies), left, within="ratio")
 
         self.attempt(("apd", "nipd"), measured)
 
 
-def _settled(tissue: Tissue) -> str | None:
-    """Why an index of neighbours would be the same for every encoder; None where it would not."""
-    cells = {*zip(tissue.labels.tolist(), tissue.sites.tolist(), strict=True)}
-    if len({label for label, _ in cells}) == len(cells):
-        return "no class comes from two sites: the index would be 0 for every encoder"
-    if len({site for _, site in cells}) == len(cells):
-        return "no two classes come from one site: the index would be 1 for every encoder"
-    return None
+def possible_neighbours(
+    labels: Ints, sites: Ints, groups: Ints
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """For which images [n] there is an SO, and for which an OS image outside of their own group.
+
+    >>> one_group_per_site = np.array([0, 0, 1, 1])
+    >>> possible_neighbours(np.array([0, 1, 0, 1]), one_group_per_site, one_group_per_site)
+    (array([ True,  True,  True,  True]), array([False, False, False, False]))
+    """
+
+    def outside(*keys: Ints) -> Ints:
+        """Images of other groups that agree in the keys [n]."""
+
+        def alike(*names: Ints) -> Ints:
+            _, place, size = np.unique(
+                np.stack(names, axis=1), axis=0, return_inverse=True, return_counts=True
+            )
+            return np.asarray(size[place.ravel()], dtype=np.int64)
+
+        return alike(*keys) - alike(*keys, groups)
+
+    both = outside(labels, sites)
+    return outside(labels) > both, outside(sites) > both
 
 
-def _crossed(tissue: Tissue, rows: Ints) -> bool:
-    return len({(tissue.labels[row], tissue.sites[row]) for row in rows}) == 4
+def _crossed_pairs(labels: Ints, sites: Ints) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Every two labels that share two sites, with each two of these sites."""
+    classes, class_of = np.unique(labels, return_inverse=True)
+    places, place_of = np.unique(sites, return_inverse=True)
+    shown = np.zeros((len(classes), len(places)), dtype=bool)
+    shown[class_of, place_of] = True
+    return [
+        ((int(classes[first]), int(classes[second])), (int(places[one]), int(places[other])))
+        for first, second in combinations(range(len(classes)), 2)
+        for one, other in combinations(np.flatnonzero(shown[first] & shown[second]), 2)
+    ]

@@ -7,7 +7,7 @@ whether one finds the other among all images of both views.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.robustness.intervals import Redrawn
+from histobench.roi.robustness.leaving_out import Measure, Range, Units, measured, units_of
 from histobench.roi.robustness.neighbours import Floats, Ints
+from histobench.roi.robustness.pack import Pack
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,10 @@ TOP = (1, 3, 5, 10)
 SEVERAL = "several"
 #: Cosines closer than this are equal: more than float64 products of unit vectors are off.
 _EQUAL = 1e-12
-_ROWS_AT_ONCE, _DRAWS_AT_ONCE = 1024, 64
+_ROWS_AT_ONCE = 1024
+#: Hits of the retrieval that enters the score.
+_SCORED = 10
+_ONE_GROUP = "no interval: all places hang together by their groups"
 
 
 @dataclass(frozen=True)
@@ -168,29 +172,22 @@ def joined_groups(place: Ints, groups: Ints) -> Ints:
     return joined.astype(np.int64)
 
 
-def of_matches(terms: Sequence[Floats], owners: Sequence[Ints], groups: int) -> Redrawn:
-    """The median over matches of the mean over places, in every draw.
+def matches_without(terms: Sequence[Floats], owners: Sequence[Ints], units: int) -> Floats:
+    """The median over matches of the mean over places, without each unit [units].
 
-    `terms` per match [places] with the group that owns each place in `owners`. A match of which no place was
-    drawn is left out of that draw.
+    `terms` per match [places] with the unit that owns each place in `owners`. A match that has lost all of
+    its places is left out.
     """
     pairs = list(zip(terms, owners, strict=True))
-    total = np.stack([np.bincount(owner, weights=term, minlength=groups) for term, owner in pairs], axis=1)
-    count = np.stack([np.bincount(owner, minlength=groups) for _, owner in pairs], axis=1)
-
-    def redrawn(times: NDArray[np.int64]) -> Floats:
-        values = np.empty(len(times))
-        for start in range(0, len(times), _DRAWS_AT_ONCE):
-            part = times[start : start + _DRAWS_AT_ONCE]
-            drawn = part @ count
-            means = np.where(drawn > 0, part @ total / np.maximum(drawn, 1), np.nan)
-            known = np.isfinite(means).any(axis=1)
-            values[start : start + len(part)] = np.nan
-            if known.any():
-                values[start : start + len(part)][known] = np.nanmedian(means[known], axis=1)
-        return values
-
-    return redrawn
+    total = np.stack([np.bincount(owner, weights=term, minlength=units) for term, owner in pairs], axis=1)
+    count = np.stack([np.bincount(owner, minlength=units) for _, owner in pairs], axis=1)
+    left = count.sum(axis=0) - count
+    means = np.where(left > 0, (total.sum(axis=0) - total) / np.maximum(left, 1), np.nan)
+    values = np.full(units, np.nan)
+    known = np.isfinite(means).any(axis=1)
+    if known.any():
+        values[known] = np.nanmedian(means[known], axis=1)
+    return values
 
 
 def _unit(features: NDArray[np.floating], device: str) -> torch.Tensor:
@@ -198,3 +195,112 @@ def _unit(features: NDArray[np.floating], device: str) -> torch.Tensor:
 
     x = torch.from_numpy(np.asarray(features, dtype=np.float64)).to(device)
     return x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
+
+
+def measure_pairs(
+    features: NDArray[np.floating],
+    registered: Registration,
+    groups: Ints,
+    *,
+    device: str = "cpu",
+) -> Pack:
+    """The measures over all pairs of views, and over those that differ in one column alone or in several.
+
+    `features` [n, d] and `groups` [n] of the registered images. Each measure is the median over pairs of
+    views of the mean over the places that both show.
+    """
+    found = list(matches(registered))
+    if not found:
+        raise HistobenchError(
+            "no place is shown twice; registered pairs need images of the same place (the same `pair`) that "
+            "differ in scanner, stain or another site column"
+        )
+    owner = joined_groups(registered.place, groups)
+    agreements = [agreement(features, match, device=device) for match in found]
+    work = _PairWork(found, agreements, units_of(owner))
+    kinds = sorted({match.kind for match in found})
+    for kind in ("", *(kinds if len(kinds) > 1 or len(registered.columns) > 1 else ())):
+        chosen = [k for k, match in enumerate(found) if not kind or match.kind == kind]
+        work.median(_name("pair_cosine", kind), chosen, lambda each: each.cosine)
+        for k in TOP:
+            # Among fewer images than k every partner is found, whatever the encoder.
+            searched = [at for at in chosen if 2 * len(found[at].rows) - 1 > k]
+            work.median(_name(f"pair_top{k}", kind), searched, _found_in(k))
+    parts = [
+        _name(f"pair_top{_SCORED}", kind) for kind in kinds if _name("pair_cosine", kind) in work.measures
+    ]
+    work.mean("pair_score", ["pair_cosine", *(parts or [f"pair_top{_SCORED}"])])
+    return Pack(work.measures, _details(found, work.agreements, registered))
+
+
+def _name(measure: str, kind: str) -> str:
+    return f"{measure}_other_{kind}" if kind else measure
+
+
+def _found_in(k: int) -> Callable[[Agreement], Floats]:
+    return lambda each: each.found[k]
+
+
+class _PairWork:
+    """The measures so far."""
+
+    def __init__(self, found: Sequence[Match], agreements: Sequence[Agreement], units: Units) -> None:
+        self.found, self.agreements, self.units = found, agreements, units
+        self.measures: dict[str, Measure] = {}
+
+    def median(self, name: str, chosen: Sequence[int], terms_of: Callable[[Agreement], Floats]) -> None:
+        """Median over the chosen matches of the mean over places."""
+        if not chosen:
+            most = max(len(match.rows) for match in self.found)
+            self.measures[name] = Measure(
+                None, reason=f"two views share at most {most} places; so few are found by any encoder"
+            )
+            return
+        terms = [terms_of(self.agreements[k]) for k in chosen]
+        value = float(np.median([each.mean() for each in terms]))
+        owners = [self.units.of_image[self.found[k].rows[:, 0]] for k in chosen]
+        self._add(name, value, matches_without(terms, owners, self.units.count))
+
+    def mean(self, name: str, parts: Sequence[str]) -> None:
+        """The mean of measures that are all known."""
+        found = [self.measures[part] for part in parts]
+        values = [each.value for each in found]
+        if any(value is None for value in values):
+            self.measures[name] = Measure(
+                None, reason=next(each.reason for each in found if each.value is None)
+            )
+            return
+        value = float(np.mean([value for value in values if value is not None]))
+        left = [each.left_out for each in found if each.left_out is not None]
+        self._add(name, value, np.mean(left, axis=0) if left else np.full(self.units.count, np.nan))
+
+    def _add(self, name: str, value: float, without: Floats) -> None:
+        if self.units.groups < 2:
+            self.measures[name] = Measure(value, reason=_ONE_GROUP)
+            return
+        # Cosines lie in [-1, 1], and so does a mean of one with shares.
+        within: Range = "share" if name.startswith("pair_top") else "contrast"
+        self.measures[name] = measured(value, without, self.units, within=within)
+
+
+def _details(
+    found: Sequence[Match], agreements: Sequence[Agreement], registered: Registration
+) -> Mapping[str, object]:
+    names = [" / ".join(view) for view in registered.views]
+    kinds = sorted({match.kind for match in found})
+    return {
+        "places": len(np.unique(registered.place)),
+        "view_columns": list(registered.columns),
+        "pairs_of_views": {kind: sum(match.kind == kind for match in found) for kind in kinds},
+        "pairs": [
+            {
+                "first": names[match.first],
+                "second": names[match.second],
+                "other": list(match.differ),
+                "places": len(match.rows),
+                "cosine": float(each.cosine.mean()),
+                **{f"top{k}": float(values.mean()) for k, values in each.found.items()},
+            }
+            for match, each in zip(found, agreements, strict=True)
+        ],
+    }

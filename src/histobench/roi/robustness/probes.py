@@ -13,8 +13,11 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.robustness.neighbours import Floats, Ints
 
 _FOLDS, _SEED, _MAX_ITER = 5, 42, 1000
-#: Predicts the labels of test features after seeing training features: (x, y, x_new) -> labels.
+#: Predicts the labels of new features after seeing training features: (x, y, x_new) -> labels.
 FitPredict = Callable[[NDArray[np.floating], Ints, NDArray[np.floating]], Ints]
+#: The same, and once more without each unit of the training rows: (x, y, x_new, unit of each row or -1,
+#: number of units) -> labels [n], labels [units, n].
+FitWithout = Callable[[NDArray[np.floating], Ints, NDArray[np.floating], Ints, int], tuple[Ints, Ints]]
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,15 @@ def _classifier() -> Any:
 
 @dataclass(frozen=True)
 class SiteTransfer:
-    """Balanced accuracy at each site after training on all others; `predicted` [n] are the labels given."""
+    """Balanced accuracy at each site after training on all others; `predicted` [n] are the labels given.
+
+    `without` is the accuracy at each site where a unit is neither trained on nor tested [units]; NaN where it
+    was all the site had.
+    """
 
     per_site: dict[int, float]
     predicted: Ints  # -1 where a site could not be tested
+    without: dict[int, Floats]
 
     @property
     def worst(self) -> float:
@@ -98,24 +106,71 @@ class SiteTransfer:
 
 
 def leave_one_site_out(
-    features: NDArray[np.floating], labels: Ints, sites: Ints, groups: Ints, fit_predict: FitPredict
+    features: NDArray[np.floating],
+    labels: Ints,
+    sites: Ints,
+    groups: Ints,
+    units: Ints,
+    fit: FitWithout,
+    *,
+    refit: bool = True,
 ) -> SiteTransfer:
-    """Train on all sites but one, test on that one, for every site.
+    """Train on all sites but one, test on that one, for every site, and again without each unit [n].
 
-    Groups that also appear at the left-out site are not trained on. Balanced accuracy is over the classes
-    that the site has; sites with a class that no other site shows are left out.
+    Without `refit` a unit is no longer tested, but the classifiers stay. Groups that also appear at the
+    left-out site are not trained on. Balanced accuracy is over the classes that the site has; sites with a
+    class that no other site shows are left out.
     """
     predicted = np.full(len(labels), -1, dtype=np.int64)
     per_site: dict[int, float] = {}
+    without: dict[int, Floats] = {}
+    count = int(units.max()) + 1
     for site in np.unique(sites):
         test = sites == site
         train = ~test & ~np.isin(groups, groups[test])
         present = np.unique(labels[test])
         if not np.isin(present, labels[train]).all():
             continue
-        predicted[test] = fit_predict(features[train], labels[train], features[test])
-        right = predicted[test] == labels[test]
-        per_site[int(site)] = float(np.mean([right[labels[test] == label].mean() for label in present]))
+        trained = units[train] if refit else np.full(int(train.sum()), -1)
+        full, left = fit(features[train], labels[train], features[test], trained, count)
+        predicted[test] = full
+        truth = labels[test]
+        everyone = np.ones((1, len(truth)), dtype=bool)
+        per_site[int(site)] = float(_balanced(truth, (full == truth)[None], everyone)[0])
+        tested = units[test][None, :] != np.arange(count)[:, None]
+        without[int(site)] = _balanced(truth, left == truth, tested)
     if not per_site:
         raise HistobenchError("no site can be left out: each has a class that no other site shows")
-    return SiteTransfer(per_site, predicted)
+    return SiteTransfer(per_site, predicted, without)
+
+
+def refitted(fit_predict: FitPredict) -> FitWithout:
+    """A protocol that is trained anew without each unit, unless that leaves one class only."""
+
+    def fit(
+        x: NDArray[np.floating], y: Ints, new: NDArray[np.floating], units: Ints, count: int
+    ) -> tuple[Ints, Ints]:
+        full = fit_predict(x, y, new)
+        left = np.tile(full, (count, 1))
+        for unit in np.unique(units[units >= 0]):
+            kept = units != unit
+            if len(np.unique(y[kept])) > 1:
+                left[unit] = fit_predict(x[kept], y[kept], new)
+        return full, left
+
+    return fit
+
+
+def _balanced(truth: Ints, right: NDArray[np.bool_], counted: NDArray[np.bool_]) -> Floats:
+    """Balanced accuracy [b] of images [n] that are `right` [b, n], over those that are `counted` [b, n]."""
+    recalls = []
+    for label in np.unique(truth):
+        here = counted[:, truth == label]
+        size = here.sum(axis=1)
+        hits = (here & right[:, truth == label]).sum(axis=1)
+        recalls.append(np.where(size > 0, hits / np.maximum(size, 1), np.nan))
+    known = np.isfinite(recalls)
+    total = np.where(known, recalls, 0.0).sum(axis=0)
+    shown = known.sum(axis=0)
+    values: Floats = np.where(shown > 0, total / np.maximum(shown, 1), np.nan)
+    return values

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.robustness.intervals import Interval, draw_groups, interval, of_mean
+from histobench.roi.robustness.leaving_out import Measure, mean_without, measured, units_of
 from histobench.roi.robustness.neighbours import Floats, Ints
 from histobench.roi.robustness.perturbations import Perturbation, Pixels
 
@@ -36,9 +36,9 @@ class Stressed:
     name: str
     family: str
     strength: int
-    cosine: Interval
-    flip_rate: Interval
-    accuracy_drop: Interval
+    cosine: Measure
+    flip_rate: Measure
+    accuracy_drop: Measure
 
 
 def stressed_features(
@@ -61,15 +61,12 @@ def stress_measures(
     labels: Ints,
     groups: Ints,
     predicted: Ints,
-    *,
-    draws: int = 2000,
-    seed: int = 0,
 ) -> list[Stressed]:
     """Each change's effect with intervals over groups; `features` [1 + changes, n, d] as above.
 
     `predicted` [1 + changes, n] are labels by a classifier that was trained on unchanged images.
     """
-    times = draw_groups(groups, draws=draws, seed=seed)
+    units = units_of(groups)
     clean, before = features[0], predicted[0]
     found = []
     for change, moved, after in zip(changes, features[1:], predicted[1:], strict=True):
@@ -78,11 +75,16 @@ def stress_measures(
             "flip_rate": (after != before).astype(np.float64),
             "accuracy_drop": (before == labels).astype(np.float64) - (after == labels),
         }
-        measured = {
-            name: interval(float(values.mean()), of_mean(values, groups), times)
+        measures = {
+            name: measured(
+                float(values.mean()),
+                mean_without(values, units),
+                units,
+                within="share" if name == "flip_rate" else "contrast",
+            )
             for name, values in terms.items()
         }
-        found.append(Stressed(change.name, change.family, change.strength, **measured))
+        found.append(Stressed(change.name, change.family, change.strength, **measures))
     return found
 
 

@@ -1,0 +1,240 @@
+"""Intervals of robustness measures: every measure with one group (patient, slide) left out at a time.
+
+A group that is left out disappears everywhere: its images are no longer asked for their neighbours, and they
+are no longer neighbours of others. The spread of the values found so gives intervals by the jackknife with
+Student's t (`core.statistics`), on a scale without bounds. More than `MOST_UNITS` groups are left out in
+blocks of equally many, drawn at random with a fixed seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.core.statistics.jackknife import LeaveOneOut, t_quantile
+from histobench.core.statistics.logit_t import FISHER, LOGIT, effective_size, jackknife_bounds
+from histobench.roi.robustness.clustering import Clustered, ClusteringScore
+from histobench.roi.robustness.confounding import Schedule, Tested
+from histobench.roi.robustness.neighbours import Floats, Ints
+from histobench.roi.robustness.probes import SiteProbe
+
+#: At most so many groups, or blocks of groups, are left out one after another.
+MOST_UNITS = 200
+#: How intervals are made, as files name it.
+METHOD = "jackknife over groups, Student's t"
+#: Fewer groups than this give no interval.
+LEAST_GROUPS = 5
+#: The range of a measure: a share lies in [0, 1], a contrast in [-1, 1]; a ratio has no bounds.
+Range = Literal["share", "contrast", "ratio"]
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is left out one at a time: `of_image` [n] numbers the groups, or blocks of groups, of images."""
+
+    of_image: Ints
+    sizes: Ints  # images in each group
+    count: int
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return len(self.sizes)
+
+    @property
+    def effective(self) -> float:
+        """How many independent images the images are worth, at the correlation assumed without spread."""
+        return effective_size(float(self.sizes.sum()), self.sizes)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A value with its 95 % interval, or the reason why there is none; `left_out` [units] for pairing."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    reason: str | None = None
+    left_out: Floats | None = None
+
+
+def units_of(groups: Ints, *, most: int = MOST_UNITS) -> Units:
+    """Groups [n] as units; the same groups always give the same units, so encoders are paired."""
+    names, place, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    block = np.arange(len(names))
+    if len(names) > most:
+        block = np.random.default_rng(_SEED).permutation(len(names)) * most // len(names)
+    return Units(block[place].astype(np.int64), sizes, int(block.max(initial=-1)) + 1)
+
+
+def measured(value: float, left_out: Floats, units: Units, *, within: Range = "share") -> Measure:
+    """A measure with its interval; `left_out` [units] are its values without each unit."""
+    if units.groups < LEAST_GROUPS:
+        reason = f"no interval: too few groups: {units.groups} (an interval needs {LEAST_GROUPS})"
+        return Measure(value, reason=reason)
+    undefined = int((~np.isfinite(left_out)).sum())
+    if undefined:
+        which = f"{undefined} of {units.count} groups" if units.count == units.groups else "some groups"
+        return Measure(value, reason=f"no interval: the value is not defined without {which}")
+    found = LeaveOneOut(
+        ("measure",),
+        np.array([value]),
+        left_out[:, None],
+        np.zeros(units.count, dtype=np.int64),
+        units.count - 1.0,
+    )
+    if within == "ratio":
+        half = t_quantile(found.freedom) * float(np.sqrt(found.variance()[0]))
+        if half <= 1e-12 * max(1.0, abs(value)):
+            return Measure(value, reason="no interval: no group changes the value", left_out=left_out)
+        return Measure(value, value - half, value + half, None, left_out)
+    low, high = jackknife_bounds(
+        found, LOGIT if within == "share" else FISHER, float(units.sizes.sum()), effective=units.effective
+    )
+    if not (np.isfinite(low[0]) and np.isfinite(high[0])):
+        return Measure(value, reason="no interval: the spread over groups is not defined", left_out=left_out)
+    return Measure(value, float(low[0]), float(high[0]), None, left_out)
+
+
+def mean_without(terms: Floats, units: Units) -> Floats:
+    """The mean over images [n] without each unit [units]."""
+    total = np.bincount(units.of_image, weights=terms, minlength=units.count)
+    count = np.bincount(units.of_image, minlength=units.count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        left: Floats = (terms.sum() - total) / (len(terms) - count)
+    return left
+
+
+def weighted_auroc(scores: Floats, positive: NDArray[np.bool_], weights: NDArray[np.integer]) -> Floats:
+    """AUROC [draws] of scores [n] with each image counted `weights` [draws, n] times; ties count half."""
+    order = np.argsort(scores, kind="stable")
+    starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf) != 0)
+    counted = weights[:, order].astype(np.float64)
+    above = np.add.reduceat(counted * positive[order], starts, axis=1)
+    below = np.add.reduceat(counted * ~positive[order], starts, axis=1)
+    lower = np.cumsum(below, axis=1) - below
+    with np.errstate(invalid="ignore"):
+        area: Floats = (above * (lower + below / 2)).sum(axis=1) / (above.sum(axis=1) * below.sum(axis=1))
+    return area
+
+
+def site_probe_without(probe: SiteProbe, sites: Ints, units: Units) -> Floats:
+    """The mean AUROC over folds (of sites against the rest within a fold) without each unit.
+
+    The classifiers are kept: the unit's images are no longer tested.
+    """
+    weights = _counts(units)
+    areas = []
+    for fold in np.unique(probe.fold[probe.fold >= 0]):
+        rows = np.flatnonzero(probe.fold == fold)
+        tested, truth, scores = weights[:, units.of_image[rows]], sites[rows], probe.scores[rows]
+        if scores.shape[1] == 2:
+            areas.append(weighted_auroc(scores[:, 1], truth == 1, tested))
+        else:
+            each = [weighted_auroc(scores[:, at], truth == at, tested) for at in range(scores.shape[1])]
+            areas.append(np.mean(each, axis=0))
+    return mean_of_known(np.array(areas))
+
+
+def clustering_without(found: ClusteringScore, labels: Ints, sites: Ints, units: Units) -> Floats:
+    """The clustering score without each unit: the clusters are kept, the unit's images do not count.
+
+    A combination that has lost a label or site is left out.
+    """
+    weights = _counts(units)
+
+    def part(each: Clustered) -> Floats:
+        owner, inside = np.unique(units.of_image[each.rows], return_inverse=True)
+        # Which of the two labels and of the two sites an image has, as one of four cells.
+        kinds = [np.unique(names[each.rows], return_inverse=True)[1] for names in (labels, sites)]
+        cell = 2 * kinds[0] + kinds[1]
+        scores = []
+        for clusters in each.clusters:
+            most = int(clusters.max()) + 1
+            counts = np.zeros((len(owner), most * 4))
+            np.add.at(counts, (inside, clusters * 4 + cell), 1)
+            left = (weights[:, owner] @ counts).reshape(units.count, most, 2, 2)
+            by_label, by_site = left.sum(axis=3), left.sum(axis=2)
+            scores.append(_rand_index(by_label) - _rand_index(by_site))
+        result: Floats = np.mean(scores, axis=0)
+        return result
+
+    return mean_of_known(np.array([part(each) for each in found.per_combination.values()]))
+
+
+def _rand_index(table: Floats) -> Floats:
+    """Adjusted Rand index [units] of clusters and two kinds, from counts [units, clusters, 2].
+
+    NaN where one of the kinds is missing.
+    """
+    together = _choose_two(table).sum(axis=(1, 2))
+    clusters, kinds = (table.sum(axis=axis) for axis in (2, 1))
+    alike = _choose_two(clusters).sum(axis=1), _choose_two(kinds).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = alike[0] * alike[1] / _choose_two(kinds.sum(axis=1))
+        index: Floats = (together - expected) / ((alike[0] + alike[1]) / 2 - expected)
+    index[(kinds == 0).any(axis=1)] = np.nan
+    return index
+
+
+def _choose_two(counts: Floats) -> Floats:
+    return counts * (counts - 1) / 2
+
+
+def schedule_without(
+    found: Schedule, labels: Ints, sites: Ints, units: Units, value: Callable[[Floats], float]
+) -> Floats:
+    """`value` of the accuracies [steps, repeats] without each unit; NaN where it is not defined.
+
+    The probes are kept. Each class at each site keeps its share of the test images, which is balanced by
+    design and not by chance; a repeat that has lost such a cell is left out.
+    """
+    weights = _counts(units)
+
+    def accuracies(each: Tested) -> Floats:
+        owner, inside = np.unique(units.of_image[each.rows], return_inverse=True)
+        times = weights[:, owner]
+        shares = []
+        for label, site in product(found.labels, found.sites):
+            class_, here = labels[each.rows] == label, sites[each.rows] == site
+            here &= class_
+            count = np.bincount(inside[here], minlength=len(owner))
+            right = np.stack(
+                [np.bincount(inside[here], weights=row[here], minlength=len(owner)) for row in each.right]
+            )
+            with np.errstate(invalid="ignore"):
+                cell = (times @ right.T) / (times @ count)[:, None]
+            shares.append(cell * here.sum() / class_.sum())
+        result: Floats = np.sum(shares, axis=0) / len(found.labels)
+        return result  # [units, steps]
+
+    left = np.stack([accuracies(each) for each in found.tested], axis=2)
+    values = np.full(units.count, np.nan)
+    for row, one in enumerate(left):
+        known = np.isfinite(one).all(axis=0)
+        if known.any():
+            with suppress(HistobenchError):
+                values[row] = value(one[:, known])
+    return values
+
+
+def mean_of_known(values: Floats) -> Floats:
+    """Mean over rows of what is not NaN; NaN where nothing is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    result: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return result
+
+
+def _counts(units: Units) -> NDArray[np.int64]:
+    """How often each unit counts [units, units] where each in turn is left out."""
+    return 1 - np.eye(units.count, dtype=np.int64)
