@@ -8,7 +8,7 @@ from pathlib import Path
 from histobench.core.plain_name import check_plain_name
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.own_name import label_of
-from histobench.roi.plan.schema import DatasetEntry, Plan
+from histobench.roi.options import DatasetEntry, Plan
 
 #: Floating-point operations per second of a typical device, for the estimate of a dry run.
 TYPICAL_FLOPS = {"cuda": 120e12, "cpu": 0.08e12, "mps": 4e12}

@@ -11,13 +11,14 @@ from pathlib import Path
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.source import DatasetSource
 from histobench.roi.data.split import check_learnt
 from histobench.roi.encoders.own_name import check_labels, label_of
 from histobench.roi.encoders.registry import check_distinct_weights, get_spec
 from histobench.roi.encoders.weights import resolve_weights
+from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.planner import plan_values, units_of
-from histobench.roi.plan.schema import DatasetEntry, Plan
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
 from histobench.roi.work.conflict import DRIVER, check_free, differences
 from histobench.roi.work.engines.engine import Display, Engine
@@ -60,7 +61,7 @@ def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
 
 
 def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
-    dataset = entry.reading(plan.seed).load()
+    dataset = DatasetSource.of(entry, plan.seed).load()
     for split in ("train", "test"):
         if not dataset.splits.get(split):
             raise HistobenchError(
