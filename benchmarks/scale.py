@@ -32,7 +32,8 @@ from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.extraction import EncoderFacts
 from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
 from histobench.roi.features.inference.loop import plan_units, shard_size
-from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import Settings
 from histobench.roi.plan.run import outcome_of
 from histobench.roi.work import hashing
 from histobench.roi.work.extraction import shard_units

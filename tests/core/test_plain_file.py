@@ -50,7 +50,6 @@ OWN_READS = {
     "mint/sandbox/control_groups.py: path.read_text",
     "roi/data/image_ref.py: open",  # with the door's descriptor
     "roi/encoders/checkup.py: Path('/proc/meminfo').read_text",
-    "roi/plan/schema.py: files(__package__).joinpath('plan.schema.json').read_text",
     "roi/protocols/neighbours.py: info.read_text",  # /proc/cpuinfo
     "roi/published/table.py: files(__package__).joinpath('results.yaml').read_text",
     "roi/registry/catalogue.py: "

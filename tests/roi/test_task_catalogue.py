@@ -12,7 +12,7 @@ from histobench.cli.evaluate import add_arguments
 from histobench.core.errors import HistobenchError
 from histobench.roi.evaluation.tasks import TASK_RUNNERS
 from histobench.roi.plan.schema import json_schema
-from histobench.roi.protocols.presets import PRESETS
+from histobench.roi.presets import PRESETS
 from histobench.roi.task_catalogue import (
     CATALOGUE,
     DEFAULT_TASKS,

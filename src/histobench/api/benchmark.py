@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from histobench.api.dataset import Dataset
     from histobench.api.plots import Plots
     from histobench.roi.comparison.comparison import Comparison
-    from histobench.roi.plan.schema import Plan
+    from histobench.roi.options import Plan
     from histobench.roi.results.stored_run import StoredRun
 
 

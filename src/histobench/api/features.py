@@ -140,7 +140,8 @@ def extract(
     from histobench.api.progress_bar import ProgressBar
     from histobench.roi.features.extract import extract as extract_files
     from histobench.roi.features.feature_file import load
-    from histobench.roi.features.settings import EncoderRecipe, Settings
+    from histobench.roi.features.settings import EncoderRecipe
+    from histobench.roi.options import Settings
 
     device = device_text(device)
     given: BasePatchEncoder | EncoderRecipe
@@ -254,9 +255,10 @@ def evaluate(
     from histobench.api.benchmark import Benchmark, open_results
     from histobench.api.validation import Given, checked_parts
     from histobench.roi.comparison.tidy_rows import write_whole_table
-    from histobench.roi.evaluation.request import EvaluationRequest, Options
+    from histobench.roi.evaluation.request import EvaluationRequest
     from histobench.roi.evaluation.run import evaluate as evaluate_features
-    from histobench.roi.protocols.presets import get_preset
+    from histobench.roi.options import Options
+    from histobench.roi.presets import get_preset
     from histobench.roi.task_catalogue import ROBUSTNESS, canonical_task
 
     for option in options:

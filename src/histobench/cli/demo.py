@@ -29,18 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the tiles, run the plan, print the tables."""
-    from dataclasses import replace
-
     from histobench.cli.demo_agents import play_agents
     from histobench.cli.demo_consult import play_consult
     from histobench.cli.run import carry_out
     from histobench.roi.data.demo import write_demo_dataset
-    from histobench.roi.plan.schema import (
-        DEFAULT_OPTIONS,
-        DEFAULT_SETTINGS,
-        DatasetEntry,
-        Plan,
-    )
+    from histobench.roi.options import DatasetEntry, Options, Plan, Settings
     from histobench.roi.task_catalogue import DEFAULT_TASKS, ROBUSTNESS
 
     console = open_terminal()
@@ -68,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
         results=output / "results",
         tasks=(*DEFAULT_TASKS, ROBUSTNESS),
         seed=args.seed,
-        settings=replace(DEFAULT_SETTINGS, compile="off"),
-        options=replace(DEFAULT_OPTIONS, n_shot=(1, 2, 4, 8, 16, 32)),
+        settings=Settings(batch_size="auto", compile="off"),
+        options=Options(n_way=(), n_shot=(1, 2, 4, 8, 16, 32)),
     )
     code = carry_out(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
     play_agents(output, console)

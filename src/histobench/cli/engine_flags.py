@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
-    from histobench.roi.plan.schema import Plan
+    from histobench.roi.options import Plan
     from histobench.roi.work.engines.engine import Engine
 
 
@@ -21,28 +21,15 @@ _ENGINES_OF_FLAG = {
 }
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--engine` and what each engine may be told."""
-    group = parser.add_argument_group("where it runs (docs/scale.md)")
-    _add_where(group, "this process (default), a Ray cluster, or Slurm jobs; the results are the same")
-    group.add_argument(
-        "--slurm",
-        metavar="KEY=VALUE,...",
-        help="of jobs with the encoders: partition=gpu,gres=gpu:1,time=4:00:00",
-    )
-    group.add_argument(
-        "--slurm-cpu", metavar="KEY=VALUE,...", help="of jobs without: evaluation and the summary"
-    )
-
-
 def add_workers_arguments(group: argparse._ArgumentGroup) -> None:
     """`--engine` of a run of agents, whose workers are all alike."""
-    _add_where(group, "this process (default), a Ray cluster, or Slurm jobs")
+    add_engine_choice(group, "this process (default), a Ray cluster, or Slurm jobs")
     group.add_argument("--workers", type=int, help="processes that share the episodes (default: 4)")
     group.add_argument("--slurm", metavar="KEY=VALUE,...", help="options of the jobs: partition=cpu,mem=8G")
 
 
-def _add_where(group: argparse._ArgumentGroup, which: str) -> None:
+def add_engine_choice(group: argparse._ArgumentGroup, which: str) -> None:
+    """`--engine` and the address of a Ray cluster."""
     group.add_argument("--engine", choices=("local", "ray", "slurm"), default="local", help=which)
     group.add_argument("--ray-address", help="the cluster (default: the one of this machine, else a new one)")
 

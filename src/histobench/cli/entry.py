@@ -17,6 +17,7 @@ from types import ModuleType
 from histobench.cli.flag_names import in_flags, speak_as
 from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
+from histobench.core.records import spelled_as_declared
 from histobench.core.redaction import redact
 from histobench.core.terminal_text import shown
 
@@ -104,7 +105,7 @@ def _on_request(number: int, frame: object) -> None:
 
 def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str], *, prog: str) -> int:
     try:
-        args = parser.parse_args(argv)
+        args = parser.parse_args(spelled_as_declared(parser, argv))
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
         return int(stop.code or 0)
     # Libraries may log at import; only what they call a warning is for the user's eyes.

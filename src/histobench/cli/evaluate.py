@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_names import in_flags
-from histobench.cli.flag_values import add_split_arguments, boolean, positive, positives, seed
+from histobench.cli.flag_values import seed
 from histobench.core.errors import HistobenchError
+from histobench.core.records import add_flags, given_flags, options_of
+from histobench.roi.options import Options, Plan
 from histobench.roi.task_catalogue import TASKS
 
 if TYPE_CHECKING:
@@ -43,59 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--preset", default="uni", help="evaluation recipe: uni (default), sklearn, thunder, eva"
     )
     general.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: 0)")
-    general.add_argument(
-        "--choose-by",
-        choices=("group", "image"),
-        default="group",
-        help="what is held out to choose by without a validation set (presets sklearn, thunder, eva): whole "
-        "groups where there are any (default), or single images as published",
-    )
-    add_split_arguments(general)
-    probe = parser.add_argument_group("linear probe")
-    probe.add_argument("--max_iteration", type=positive, default=1000, help="most iterations (default: 1000)")
-    probe.add_argument(
-        "--use_sklearn",
-        type=boolean,
-        nargs="?",
-        const=True,
-        default=False,
-        help="use scikit-learn (default: False)",
-    )
-    knn = parser.add_argument_group("KNN")
-    knn.add_argument("--n_neighbors", type=positive, default=20, help="neighbours (default: 20)")
-    few = parser.add_argument_group("few-shot")
-    few.add_argument("--n_iter", type=positive, default=100, help="episodes per setting (default: 100)")
-    few.add_argument(
-        "--use_all_way",
-        type=boolean,
-        nargs="?",
-        const=True,
-        default=True,
-        help="add the all-classes way (True)",
-    )
-    few.add_argument("--n_way", type=positives, default="2,3,4,5,6,7,8,9,10", help="ways (default: 2,...,10)")
-    few.add_argument(
-        "--n_shot", type=positives, default="1,2,4,8,16,32,64,128,256", help="shots (1,2,4,...,256)"
-    )
-    few.add_argument(
-        "--keep_probabilities",
-        type=boolean,
-        nargs="?",
-        const=True,
-        default=False,
-        help="keep those of every episode, for intervals of AUROC and log loss over images, too (False)",
-    )
-    zero = parser.add_argument_group("zero-shot")
-    zero.add_argument(
-        "--zeroshot_model_name", help="an encoder with a text tower; default: the features' encoder"
-    )
-    zero.add_argument(
-        "--zeroshot_prompt_file", help="one prompt per class, or templates x names as YAML/JSON"
-    )
+    splits = [each for each in options_of(Plan) if each.name in ("splits", "folds", "repeats")]
+    add_flags(general, splits)
+    add_flags(parser, options_of(Options))
+    zero = parser.add_argument_group("zero-shot, further")
     zero.add_argument("--weights", help="its checkpoint, as for the extraction (default: as configured)")
-    zero.add_argument(
-        "--zeroshot_batch_size", type=positive, default=32, help="images per step (default: 32)"
-    )
     zero.add_argument(
         "--num_workers", type=int, default=4, help="kept for old command lines; features are in memory"
     )
@@ -106,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.cli.result_table import print_outcome
     from histobench.roi.data.class_map import read_class_map
     from histobench.roi.data.cross_validation import scheme_of
-    from histobench.roi.evaluation.request import EvaluationRequest, Options
+    from histobench.roi.evaluation.request import EvaluationRequest
     from histobench.roi.evaluation.run import evaluate
     from histobench.roi.features.feature_file import load
 
@@ -122,20 +76,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         device=args.device,
         weights=args.weights,
-        options=Options(
-            max_iteration=args.max_iteration,
-            use_sklearn=args.use_sklearn,
-            n_neighbors=args.n_neighbors,
-            n_iter=args.n_iter,
-            use_all_way=args.use_all_way,
-            n_way=args.n_way,
-            n_shot=args.n_shot,
-            keep_probabilities=args.keep_probabilities,
-            zeroshot_model_name=args.zeroshot_model_name,
-            zeroshot_prompt_file=Path(args.zeroshot_prompt_file) if args.zeroshot_prompt_file else None,
-            zeroshot_batch_size=args.zeroshot_batch_size,
-            choose_by=args.choose_by,
-        ),
+        options=Options(**given_flags(args, options_of(Options))),
     )
     scheme = scheme_of(args.splits, args.folds, args.repeats)
     outcome = evaluate(request)

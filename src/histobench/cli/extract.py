@@ -11,13 +11,14 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flag_values import positive, seed
 from histobench.cli.source_flags import add_source_flags, source_from
 from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
+from histobench.core.records import add_flags, given_flags, options_of
+from histobench.roi.options import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,12 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--dataset_name", help="name in the feature files (default: from the CSV's name)")
     add_source_flags(data)
     data.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
-    data.add_argument(
-        "--on-bad-image",
-        choices=("stop", "skip"),
-        default="stop",
-        help="unreadable images are one error that lists them (stop, the default) or are left out (skip)",
-    )
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model_name",
@@ -58,37 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take weights that the hub's cache has at another revision than the pinned one",
     )
     inference = parser.add_argument_group("inference")
-    inference.add_argument(
-        "--batch_size", type=_number_or_auto(1), default=256, help="images per step, or auto (default: 256)"
-    )
-    inference.add_argument(
-        "--num_workers", type=int, default=8, help="loading workers, at most one per core (default: 8)"
-    )
-    inference.add_argument(
-        "--device", help="cpu, cuda:0, or several: cuda:0,cuda:1 (default: the GPU if there is one)"
-    )
-    inference.add_argument(
-        "--precision",
-        choices=("auto", "fp32", "bf16", "fp16"),
-        default="auto",
-        help="auto: what the encoder's authors recommend on a GPU, fp32 on a CPU (default)",
-    )
-    inference.add_argument(
-        "--compile", choices=("auto", "on", "off"), default="auto", help="auto: for long jobs (default)"
-    )
-    inference.add_argument(
-        "--recheck",
-        type=_number_or_auto(0),
-        default="auto",
-        metavar="N|auto",
-        help="cached images, drawn at random, that are computed again and compared (default: auto: 8; of "
-        "your own encoder up to 300, a 95%% chance to find a change of 1%% of them)",
-    )
-    inference.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="compute everything anew; neither use cached features nor keep any",
-    )
+    add_flags(inference, options_of(Settings))
     parser.add_argument(
         "--keep-going",
         action="store_true",
@@ -117,18 +82,7 @@ def run(args: argparse.Namespace) -> int:
     require_encoders(reasons, keep_going=args.keep_going)
     recipes = [recipe for recipe in recipes if not reasons[recipe.name]]
     extractions = extract(
-        dataset,
-        recipes,
-        args.save_dir,
-        device=args.device,
-        batch_size=args.batch_size,
-        num_workers=args.num_workers,
-        precision=args.precision,
-        compile=args.compile,
-        on_bad_image=args.on_bad_image,
-        recheck=args.recheck,
-        no_cache=args.no_cache,
-        progress=display(),
+        dataset, recipes, args.save_dir, **given_flags(args, options_of(Settings)), progress=display()
     )
     print_extractions(extractions)
     for name, why in reasons.items():
@@ -142,16 +96,3 @@ def _names(text: str) -> list[str]:
     if not names:
         raise HistobenchError("--model_name names no encoder")
     return names
-
-
-def _number_or_auto(least: int) -> Callable[[str], int | str]:
-    def read(text: str) -> int | str:
-        if text == "auto":
-            return text
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(
-                f"expected auto or a whole number of at least {least}, found {text!r}"
-            )
-        return int(text)
-
-    return read

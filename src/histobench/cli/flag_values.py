@@ -49,14 +49,3 @@ def boolean(text: str) -> bool:
     if text.lower() in ("false", "0", "no", "n", "off"):
         return False
     raise argparse.ArgumentTypeError(f"expected True or False, found {text!r}")
-
-
-def add_split_arguments(parser: argparse._ArgumentGroup) -> None:
-    """The flags of a repeated cross-validation."""
-    parser.add_argument(
-        "--splits",
-        help="beside the given split many others of the same features: repeats x folds such as 5x2, or "
-        "leave-one-group-out",
-    )
-    parser.add_argument("--folds", type=positive, help="parts of each repeat (instead of --splits)")
-    parser.add_argument("--repeats", type=positive, help="repeats of the folds (default: 1)")

@@ -14,111 +14,43 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.engine_flags import add_engine_arguments, chosen_engine
+from histobench.cli.engine_flags import add_engine_choice, chosen_engine
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flag_values import add_split_arguments, seed
-from histobench.cli.source_flags import add_source_flags
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
+from histobench.core.records import add_flags, given_flags, options_of
+from histobench.roi.options import ENGINE_GROUP, DatasetEntry, plan_options
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.roi.data.dataset import RoiDataset
+    from histobench.roi.options import Plan
     from histobench.roi.plan.benchmark import BenchmarkOutcome
     from histobench.roi.plan.run import PlanOutcome
-    from histobench.roi.plan.schema import Plan
     from histobench.roi.work.engines.engine import Engine
-
-#: flag -> key of the plan; a flag that is given overrides the plan file
-_OVERRIDES = (
-    ("results", "results"),
-    ("tasks", "tasks"),
-    ("presets", "presets"),
-    ("seed", "seed"),
-    ("resize_size", "size"),
-    ("device", "device"),
-    ("weights", "weights"),
-    ("allow_revision", "allow_revision"),
-    ("precision", "precision"),
-    ("compile", "compile"),
-    ("batch_size", "batch_size"),
-    ("num_workers", "num_workers"),
-    ("on_bad_image", "on_bad_image"),
-    ("recheck", "recheck"),
-    ("no_cache", "no_cache"),
-    ("stage", "stage"),
-    ("n_iter", "n_iter"),
-    ("choose_by", "choose_by"),
-    ("splits", "splits"),
-    ("folds", "folds"),
-    ("repeats", "repeats"),
-    ("slurm", "slurm"),
-    ("slurm_cpu", "slurm_cpu"),
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A plan file, or a folder and a list of encoders."""
+    """A plan file, or a folder and a list of encoders; the flags are the options of a plan."""
     parser.add_argument("plan", nargs="?", help="plan file (YAML); or use --data and --models")
     data = parser.add_argument_group("without a plan file")
     data.add_argument(
         "--data",
-        help="folder of class folders, CSV, TAR shards or name of a public set; several by commas",
+        help="folder of class folders, CSV, TAR shards or name of a public dataset; several by commas",
     )
     data.add_argument("--models", help="encoders, separated by commas")
-    data.add_argument("--class2id_txt", help="class mapping file")
-    data.add_argument("--prompts", help="zero-shot prompts")
-    add_source_flags(data)
+    add_flags(data, options_of(DatasetEntry))
     both = parser.add_argument_group("settings (override the plan file)")
-    both.add_argument("--results", help="where everything goes (default: ./results)")
-    both.add_argument("--tasks", help="tasks, separated by commas (default: all five)")
-    both.add_argument("--presets", help="evaluation recipes, separated by commas (default: uni)")
-    both.add_argument("--seed", type=seed, help="seed of the split and of everything random (default: 0)")
-    both.add_argument("--resize_size", type=int, help="image size (default: each encoder's own)")
-    both.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
-    both.add_argument("--weights", help="checkpoint table like model_weights.json")
-    both.add_argument(
-        "--allow-revision",
-        action="store_true",
-        default=None,
-        help="take weights that the hub's cache has at another revision than the pinned one",
-    )
-    both.add_argument("--precision", choices=("auto", "fp32", "bf16", "fp16"))
-    both.add_argument("--compile", choices=("auto", "on", "off"))
-    both.add_argument("--batch_size", help="images per step, or auto (default)")
-    both.add_argument("--num_workers", type=int, help="loading workers (default: 8)")
-    both.add_argument("--on-bad-image", choices=("stop", "skip"))
-    both.add_argument(
-        "--recheck",
-        metavar="N|auto",
-        help="cached images, drawn at random, that are computed again and compared (default: auto: 8; of "
-        "your own encoder up to 300, a 95%% chance to find a change of 1%% of them)",
-    )
-    both.add_argument(
-        "--no-cache",
-        action="store_true",
-        default=None,
-        help="compute everything anew; neither use cached features nor keep any",
-    )
-    both.add_argument(
-        "--stage",
-        metavar="local|FOLDER",
-        help="copy images to the machine's own disk before they are decoded, and where to",
-    )
-    both.add_argument("--n_iter", type=int, help="few-shot episodes per setting (default: 100)")
-    both.add_argument(
-        "--choose-by",
-        choices=("group", "image"),
-        help="what is held out to choose by without a validation set: whole groups where there are any "
-        "(default), or single images as published",
-    )
-    add_split_arguments(both)
-    add_engine_arguments(parser)
+    both.add_argument("--results", help="folder of the results (default: ./results)")
+    add_flags(both, [each for each in plan_options() if each.said.group != ENGINE_GROUP])
+    where = parser.add_argument_group(ENGINE_GROUP)
+    add_engine_choice(where, "this process (default), a Ray cluster, or Slurm jobs; the results are the same")
+    add_flags(where, [each for each in plan_options() if each.said.group == ENGINE_GROUP])
     parser.add_argument(
         "--retry-failed",
         action="store_true",
-        help="go on with the run that was begun last: what failed in it, and what it has not done",
+        help="continue the last run: what failed in it, and what it has not done",
     )
     parser.add_argument(
         "--keep-going",
@@ -229,24 +161,14 @@ def _plan(args: argparse.Namespace) -> Plan:
             "encoders": args.models,
         }
         base, where = Path("."), "command line"
-    for flag, key in _OVERRIDES:
-        if getattr(args, flag) is not None:
-            values[key] = str(Path(args.results).absolute()) if flag == "results" else getattr(args, flag)
+    values |= given_flags(args, plan_options())
+    if args.results is not None:
+        values["results"] = str(Path(args.results).absolute())
     return plan_from(values, where=where, base=base)
 
 
 def _dataset(args: argparse.Namespace, source: str) -> dict[str, Any]:
-    entry = {
-        "source": source.strip(),
-        "class2id": args.class2id_txt,
-        "prompts": args.prompts,
-        "split": args.split,
-        "group_regex": args.group_regex,
-        "group_column": args.group_column,
-        "site_regex": args.site_regex,
-        "site_columns": args.site_column,
-    }
-    return {key: value for key, value in entry.items() if value is not None}
+    return {"source": source.strip(), **given_flags(args, options_of(DatasetEntry))}
 
 
 def _print_failures(outcome: PlanOutcome, console: Console) -> None:

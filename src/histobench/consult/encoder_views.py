@@ -260,8 +260,9 @@ def _view(
 def _zero_shot(test_set: FeatureSet, dataset: RoiDataset, plan: StudyPlan) -> Floats | None:
     """Class scores of an encoder with a text tower; None for others, or without prompts."""
     from histobench.roi.evaluation.context import Context, TaskSkippedError
-    from histobench.roi.evaluation.request import EvaluationRequest, Options
+    from histobench.roi.evaluation.request import EvaluationRequest
     from histobench.roi.evaluation.zero_shot import zero_shot_outcome
+    from histobench.roi.options import Options
 
     if plan.prompts is None:
         return None

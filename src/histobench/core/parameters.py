@@ -34,14 +34,14 @@ def whole_number(value: Any, name: str, *, least: int, most: int = LARGEST) -> i
         number = None
     if number is None or not least <= number <= most:
         limit = "" if number is None or number <= most else f" and at most {most}"
-        raise _refused(name, f"a whole number of at least {least}{limit}", value)
+        raise refused(name, f"a whole number of at least {least}{limit}", value)
     return number
 
 
 def whole_numbers(value: Any, name: str, *, least: int) -> tuple[int, ...]:
     """The whole numbers of a list, tuple, range or array."""
     if not _is_list(value):
-        raise _refused(name, f"a list of whole numbers of at least {least}, such as [{least}]", value)
+        raise refused(name, f"a list of whole numbers of at least {least}, such as [{least}]", value)
     return tuple(whole_number(item, name, least=least) for item in value)
 
 
@@ -52,7 +52,7 @@ def positive_number(value: Any, name: str, *, finite: bool = True) -> float:
     except OverflowError:  # a whole number beyond all floats
         number = math.inf if value > 0 else math.nan
     if not number > 0 or (finite and number == math.inf):
-        raise _refused(name, f"a {'finite ' if finite else ''}number above 0", value)
+        raise refused(name, f"a {'finite ' if finite else ''}number above 0", value)
     return number
 
 
@@ -60,15 +60,15 @@ def flag(value: Any, name: str) -> bool:
     """True or False, Python's or NumPy's."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         return bool(value)
-    raise _refused(name, "True or False", value)
+    raise refused(name, "True or False", value)
 
 
 def text(value: Any, name: str) -> str:
     """A text of one line with something in it."""
     if not isinstance(value, str) or not value.strip():
-        raise _refused(name, "a text", value)
+        raise refused(name, "a text", value)
     if not is_writable(value) or len(value.splitlines()) > 1 or "\0" in value:
-        raise _refused(name, "a text of one line that UTF-8 can hold", value)
+        raise refused(name, "a text of one line that UTF-8 can hold", value)
     return str(value)  # NumPy has texts of its own
 
 
@@ -90,7 +90,7 @@ def texts(value: Any, name: str) -> list[str]:
     if isinstance(value, str):
         return [text(value, name)]
     if not _is_list(value):
-        raise _refused(name, "a text or a list of texts", value)
+        raise refused(name, "a text or a list of texts", value)
     several = [text(item, name) for item in value]
     if not several:
         raise InvalidParameterError(f"{name}: give at least one")
@@ -108,7 +108,7 @@ def shares(value: Any, name: str) -> str:
     parts = list(value) if _is_list(value) else []
     wrong = [part for part in parts if isinstance(part, bool) or not isinstance(part, Real)]
     if wrong or len(parts) not in (2, 3):
-        raise _refused(name, "shares of train/val/test such as '0.7/0.1/0.2' or (0.7, 0.1, 0.2)", value)
+        raise refused(name, "shares of train/val/test such as '0.7/0.1/0.2' or (0.7, 0.1, 0.2)", value)
     return "/".join(repr(float(part)) for part in parts)
 
 
@@ -116,7 +116,7 @@ def one_of(value: Any, name: str, known: Iterable[str]) -> str:
     """One of the known texts."""
     names = list(known)
     if not isinstance(value, str):
-        raise _refused(name, f"one of {', '.join(names)}", value)
+        raise refused(name, f"one of {', '.join(names)}", value)
     if value not in names:
         raise InvalidParameterError(f"{name} {value!r} is unknown; {did_you_mean(value, names)}")
     return str(value)
@@ -125,7 +125,7 @@ def one_of(value: Any, name: str, known: Iterable[str]) -> str:
 def file_path(value: Any, name: str) -> Path:
     """A text or path object as a path; `~` is the user's folder."""
     if not isinstance(value, str | os.PathLike) or not str(value).strip() or "\0" in str(value):
-        raise _refused(name, "a path", value)
+        raise refused(name, "a path", value)
     try:
         return Path(value).expanduser()
     except RuntimeError:  # nobody is called so
@@ -181,7 +181,7 @@ def _is_list(value: Any) -> bool:
     return hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict) and not is_array_of_one
 
 
-def _refused(name: str, expected: str, value: Any) -> InvalidParameterError:
+def refused(name: str, expected: str, value: Any) -> InvalidParameterError:
     found = reprlib.repr(value)
     if "\n" in found or len(found) > 80:
         found = f"{type(value).__module__}.{type(value).__qualname__}"

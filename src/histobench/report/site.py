@@ -107,10 +107,10 @@ def build_site(
         shows_robustness = write_robustness_page(site, robustness, results_dir, sources.of, kept)
         write_studies(site, studies, kept)
         speeds, device = measured_speed(results_dir)
-        index = board_index(robustness)
+        on_board = board_index(robustness)
         for facts in (overview := _overview(inventory, results, title, results_dir))["encoders"]:
             facts["speed"] = speeds.get(facts["name"])
-            facts["robustness"] = index and index["values"].get(facts["name"])
+            facts["robustness"] = on_board and on_board["values"].get(facts["name"])
         overview |= {
             "speedDevice": device,
             "live": live,
@@ -118,7 +118,7 @@ def build_site(
             "maps": maps,
             "agents": [run.name for run in agents],
             "robustness": shows_robustness,
-            "robustnessIndex": index and {key: index[key] for key in ("dataset", "column")},
+            "robustnessIndex": on_board and {key: on_board[key] for key in ("dataset", "column")},
             "consult": [played.name for played in studies],
             "unreadable": unreadable,
         }

@@ -13,9 +13,10 @@ from sklearn import metrics as sk
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
-from histobench.roi.evaluation.request import EvaluationRequest, Options
+from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.options import Options
 from histobench.roi.results.episode_predictions import EpisodePredictions, log_odds_of
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from histobench.roi.evaluation.request import EvaluationRequest, Options
+from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.options import Options
 from histobench.roi.protocols.retrieval import retrieval
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.writer import mean_and_std

@@ -21,10 +21,11 @@ from histobench.roi.comparison.split_comparison import compare_splits
 from histobench.roi.comparison.split_files import as_plain, split_grid, write_split_tables
 from histobench.roi.data.cross_validation import Scheme
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
-from histobench.roi.evaluation.request import EvaluationRequest, Options
+from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import save
 from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.options import Options
 from histobench.roi.results.reader import load_runs, split_runs
 
 

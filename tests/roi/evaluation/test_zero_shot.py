@@ -13,10 +13,11 @@ from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.registry import create_encoder
-from histobench.roi.evaluation.request import EvaluationRequest, Options
+from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.evaluation.zero_shot import _zoo_entry
 from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.options import Options
 
 OWN = '''
 import torch

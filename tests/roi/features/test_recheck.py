@@ -25,7 +25,8 @@ from histobench.roi.features.extract import Extraction, extract, plan_extraction
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.inference.share_stage import ShareStage
 from histobench.roi.features.recheck import CHANCE, LENGTH, _apart, images_for, sample
-from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import Settings
 
 Make = Callable[..., RoiDataset]
 

@@ -12,10 +12,9 @@ import yaml
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.evaluation.request import Options
-from histobench.roi.features.settings import Settings
+from histobench.roi.options import DatasetEntry, Options, Plan, Settings
 from histobench.roi.plan.planner import plan_values
-from histobench.roi.plan.schema import DatasetEntry, Plan, json_schema, plan_from, read_plan
+from histobench.roi.plan.schema import json_schema, plan_from, read_plan
 
 ALL = """{
 tasks: [KNN], presets: [eva], seed: 3, size: 96, weights: w.json, allow_revision: true, device: cpu,

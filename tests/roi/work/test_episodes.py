@@ -16,8 +16,9 @@ from histobench.core import slurm
 from histobench.core.progress import Silent
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.evaluation import few_shot
+from histobench.roi.options import Plan
 from histobench.roi.plan.benchmark import run_benchmark
-from histobench.roi.plan.schema import Plan, read_plan
+from histobench.roi.plan.schema import read_plan
 from histobench.roi.protocols.few_shot import few_shot_settings
 from histobench.roi.work import episodes
 from histobench.roi.work.engines.engine import Display

@@ -26,16 +26,17 @@ from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_ref import ImageRef, locate
+from histobench.roi.data.source import DatasetSource
 from histobench.roi.features.cache import content_hashes
 from histobench.roi.features.cache.content_hashes import distinct_paths, take_inventory
 from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.inference import loop as shard_sizes
 from histobench.roi.features.loading.loader import open_pool
 from histobench.roi.features.recheck import OF_THE_ZOO
-from histobench.roi.features.settings import Settings
+from histobench.roi.options import Plan, Settings
 from histobench.roi.plan.benchmark import run_benchmark
 from histobench.roi.plan.run import run_plan
-from histobench.roi.plan.schema import Plan, read_plan
+from histobench.roi.plan.schema import read_plan
 from histobench.roi.work import hashing
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.engines.slurm import SlurmEngine
@@ -126,7 +127,7 @@ def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed
 ) -> None:
     run_plan(plan, engine=hands(until="prepare"))
     folder = latest(plan.results)
-    dataset = plan.datasets[0].reading(plan.seed).load()
+    dataset = DatasetSource.of(plan.datasets[0], plan.seed).load()
     prepare = next(unit for unit in folder.units() if unit.kind == "prepare")
     paths = distinct_paths(dataset)
     changed, gone, touched = paths[3], paths[20], paths[41]
@@ -162,7 +163,7 @@ def test_an_image_that_cannot_be_read_is_told_as_without_units(
     on_bad_image: str,
 ) -> None:
     plan = replace(plan, settings=replace(plan.settings, on_bad_image=on_bad_image))
-    images = distinct_paths(plan.datasets[0].reading(plan.seed).load())
+    images = distinct_paths(DatasetSource.of(plan.datasets[0], plan.seed).load())
     images[7].unlink()
     images[30].write_bytes(b"no image")
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache-local"))

@@ -27,9 +27,10 @@ from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.cache.rows import shard_files
 from histobench.roi.features.inference import loop as shard_sizes
 from histobench.roi.features.loading import local_copies
+from histobench.roi.options import Plan
 from histobench.roi.plan.benchmark import collect, run_benchmark
 from histobench.roi.plan.run import outcome_of, run_plan
-from histobench.roi.plan.schema import Plan, read_plan
+from histobench.roi.plan.schema import read_plan
 from histobench.roi.work import comparing
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.engines.slurm import SlurmEngine

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from histobench.core.parameters import shares
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.data.problem import Reading
 from histobench.roi.data.source import DatasetSource, Fractions
@@ -27,7 +28,7 @@ def load_dataset(
         str(source),
         classes_file=None if classes_file is None else str(classes_file),
         name=name,
-        split=split,
+        split=None if split is None else shares(split, "split"),
         group_regex=group_regex,
         group_column=group_column,
         site_regex=site_regex,

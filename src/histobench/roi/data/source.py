@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.parameters import shares
+from histobench.core.records import record
 from histobench.roi.data.class_map import read_class_map
 from histobench.roi.data.csv_dataset import scan_csv
 from histobench.roi.data.folder_dataset import scan_folder
 from histobench.roi.data.split import parse_fractions
 from histobench.roi.data.tar_dataset import scan_tar, shards_in
+from histobench.roi.options import DatasetEntry, Origin
 from histobench.roi.registry.catalogue import is_name
 from histobench.roi.registry.install import require
 
@@ -30,29 +33,40 @@ _LATER = ("name", "site_regex", "site_columns")
 ACCEPTED = "accepted_checksums"
 
 
-@dataclass(frozen=True)
-class DatasetSource:
+@record
+class DatasetSource(Origin):
     """A CSV file, a folder, TAR shards or the name of a public dataset, and how it is split and grouped.
 
-    `group_regex` finds the patient or slide in a path, `group_column` names its column of a CSV; `site_regex`
-    and `site_columns` do so for hospital, scanner or stain. `seed` is that of the split.
+    `seed` is that of the split.
     """
 
     source: str
     classes_file: str | None = None
     name: str | None = None
-    split: str | Fractions | None = None
-    group_regex: str | None = None
-    group_column: str | None = None
-    site_regex: str | None = None
-    site_columns: tuple[str, ...] = ()
     seed: int = 0
+
+    @classmethod
+    def of(cls, entry: DatasetEntry, seed: int) -> DatasetSource:
+        """How a dataset of a plan is read."""
+        return cls(
+            str(entry.source),
+            classes_file=None if entry.class2id is None else str(entry.class2id),
+            name=entry.name,
+            seed=seed,
+            **{each.name: getattr(entry, each.name) for each in fields(Origin)},
+        )
 
     @classmethod
     def from_note(cls, note: Mapping[str, Any]) -> DatasetSource:
         """What `as_note` gave; an unknown field is a TypeError."""
-        known = {key: value for key, value in note.items() if key != ACCEPTED}
-        return cls(**{**known, "site_columns": tuple(note.get("site_columns") or ())})
+        split = note.get("split")
+        return cls(
+            **{
+                **{key: value for key, value in note.items() if key != ACCEPTED},
+                "split": None if split is None else shares(split, "split"),
+                "site_columns": tuple(note.get("site_columns") or ()),
+            }
+        )
 
     def as_note(self) -> dict[str, Any]:
         """Plain values to be written down."""
@@ -80,7 +94,7 @@ class DatasetSource:
                 f"{shown} does not exist (expected a CSV file, a folder of class folders,"
                 " TAR shards, or a name of: histobench data list)"
             )
-        split = parse_fractions(self.split) if isinstance(self.split, str) else self.split
+        split = None if self.split is None else parse_fractions(self.split)
         classes = read_class_map(classes_file) if classes_file is not None else None
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
         if source.is_dir() or is_shards:

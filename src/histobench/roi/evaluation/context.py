@@ -16,8 +16,8 @@ from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_set import FeatureSet
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.predictions import Predictions
+from histobench.roi.presets import Preset, get_preset
 from histobench.roi.protocols.held_out import held_out
-from histobench.roi.protocols.presets import Preset, get_preset
 from histobench.roi.results.changed_data import DATA, told_of_data
 
 if TYPE_CHECKING:

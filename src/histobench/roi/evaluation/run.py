@@ -19,7 +19,7 @@ from histobench.roi.evaluation.robustness import RobustnessResult
 from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.features.feature_file import check_pair
 from histobench.roi.features.feature_set import fingerprint_of
-from histobench.roi.protocols.presets import check_choice, get_preset
+from histobench.roi.presets import check_choice, get_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import episode_predictions_of
 from histobench.roi.results.placement import claim_place, place_of

@@ -51,7 +51,8 @@ from histobench.roi.features.loading.loader import Pool, open_pool, useful_worke
 from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.loading.pool import ThreadPool
 from histobench.roi.features.recheck import compare_again, images_to_recheck, sample, see_first_batch
-from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import Settings
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,9 @@ from histobench.roi.comparison.robustness import RobustnessTable, summarise
 from histobench.roi.comparison.split_comparison import SplitTable
 from histobench.roi.comparison.stored_intervals import write_all_intervals
 from histobench.roi.comparison.tidy_rows import TIDY_FILE, write_whole_table
+from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.options import Plan
 from histobench.roi.plan.run import PlanOutcome, run_plan
-from histobench.roi.plan.schema import Plan
 from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.work.comparing import tables_of
@@ -55,7 +56,7 @@ def run_benchmark(
     return collect(
         outcome,
         n_bootstrap=plan.n_bootstrap,
-        over_splits=plan.scheme is not None,
+        over_splits=scheme_of(plan.splits, plan.folds, plan.repeats) is not None,
         say=display.say,
         heading=heading,
     )

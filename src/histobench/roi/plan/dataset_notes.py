@@ -10,7 +10,7 @@ from histobench.core.atomic import create_json, write_json
 from histobench.core.derived import derive
 from histobench.core.reading import files_below, read_note
 from histobench.roi.data.source import ACCEPTED, DatasetSource
-from histobench.roi.plan.schema import Plan
+from histobench.roi.options import Plan
 from histobench.roi.registry.install import accepted_files
 
 FILE = "datasets.json"
@@ -26,7 +26,7 @@ def write_dataset_notes(plan: Plan) -> None:
             create_json(parts / f"{name}.json", note.as_note())
     for entry in plan.datasets:
         # The name in the plan is the key; what is found again must not depend on the current folder.
-        found = replace(entry.reading(plan.seed), name=None, source=str(entry.source.resolve()))
+        found = replace(DatasetSource.of(entry, plan.seed), name=None, source=str(entry.source.resolve()))
         if entry.class2id is not None:
             found = replace(found, classes_file=str(entry.class2id.resolve()))
         accepted = accepted_files(entry.source)

@@ -8,7 +8,7 @@ from pathlib import Path
 from histobench.core.plain_name import check_plain_name
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.encoders.own_name import label_of
-from histobench.roi.plan.schema import DatasetEntry, Plan
+from histobench.roi.options import DatasetEntry, Plan
 
 #: Floating-point operations per second of a typical device, for the estimate of a dry run.
 TYPICAL_FLOPS = {"cuda": 120e12, "cpu": 0.08e12, "mps": 4e12}
@@ -29,7 +29,7 @@ class ExtractionJob:
 def results_folder(plan: Plan, dataset: str, encoder: str, preset: str) -> Path:
     """Where the results of one combination go.
 
-    >>> from histobench.roi.plan.schema import Plan
+    >>> from histobench.roi.options import Plan
     >>> results_folder(Plan((), (), Path("r")), "crc", "virchow2@cls", "uni").as_posix()
     'r/crc/virchow2@cls/uni'
     """
@@ -40,7 +40,7 @@ def results_folder(plan: Plan, dataset: str, encoder: str, preset: str) -> Path:
 def features_folder(plan: Plan, entry: DatasetEntry) -> Path:
     """Where the feature files of a dataset go; each division by another seed has files of its own.
 
-    >>> from histobench.roi.plan.schema import DatasetEntry, Plan
+    >>> from histobench.roi.options import DatasetEntry, Plan
     >>> divided = DatasetEntry("d", Path("d"), split="0.8/0.2")
     >>> features_folder(Plan((divided,), (), Path("r"), seed=3), divided).as_posix()
     'r/features/seed-3'

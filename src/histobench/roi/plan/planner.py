@@ -7,10 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.own_name import label_of
+from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.jobs import extraction_jobs, features_folder, results_folder
-from histobench.roi.plan.schema import DatasetEntry, Plan
 from histobench.roi.task_catalogue import FEW_SHOT, canonical_task
 from histobench.roi.work.episodes import episode_units, parts_of
 from histobench.roi.work.hashing import hash_units
@@ -68,7 +70,7 @@ def units_of(
                     episodes = episode_units(parts[preset] if task == FEW_SHOT else [], evaluate)
                     waited = (*needs, *(unit.id for unit in episodes))
                     units += [*episodes, replace(evaluate, needs=waited)]
-                if plan.scheme is not None:
+                if scheme_of(plan.splits, plan.folds, plan.repeats) is not None:
                     scheme = [plan.splits, plan.folds, plan.repeats]
                     splits = {**spec, "tasks": list(tasks), "scheme": scheme}
                     units.append(Unit("splits", entry.name, encoder, splits, needs))
@@ -101,7 +103,7 @@ def plan_values(plan: Plan, engine: str) -> dict[str, Any]:
 
 
 def _extraction(plan: Plan, entry: DatasetEntry, whole: bool) -> dict[str, Any]:
-    source = entry.reading(plan.seed)
+    source = DatasetSource.of(entry, plan.seed)
     return {
         "source": source.as_note(),
         "recipes": [

@@ -12,13 +12,14 @@ from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.data.prompts import read_prompts
+from histobench.roi.data.source import DatasetSource
 from histobench.roi.data.split import check_learnt
 from histobench.roi.encoders.own_name import check_labels, label_of
 from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.planner import plan_values, units_of
-from histobench.roi.plan.schema import DatasetEntry, Plan
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
 from histobench.roi.task_catalogue import ZERO_SHOT, canonical_task
 from histobench.roi.work.conflict import DRIVER, check_free, differences
@@ -62,7 +63,7 @@ def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
 
 
 def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
-    dataset = entry.reading(plan.seed).load()
+    dataset = DatasetSource.of(entry, plan.seed).load()
     for split in ("train", "test"):
         if not dataset.splits.get(split):
             raise HistobenchError(

@@ -2,119 +2,81 @@
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from importlib.resources import files
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.parameters import whole_number
+from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import read_yaml
 from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain_text
 from histobench.core.plain_name import check_plain_name
+from histobench.core.records import (
+    options_of,
+    schema_of,
+    unknown_key,
+    values_from,
+)
 from histobench.core.slurm import read_options
-from histobench.roi.data.cross_validation import Scheme, scheme_of
-from histobench.roi.data.source import DatasetSource
-from histobench.roi.evaluation.request import Options
-from histobench.roi.features.settings import Settings
+from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
+from histobench.roi.presets import get_preset
 from histobench.roi.registry.catalogue import is_name
 from histobench.roi.registry.install import require
-from histobench.roi.task_catalogue import DEFAULT_TASKS, canonical_task
-
-#: Of the knobs of the tasks, those that a plan may turn; all of the extraction's settings are keys of a plan.
-TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by")
-DEFAULT_SETTINGS = Settings(batch_size="auto")
-DEFAULT_OPTIONS = Options(n_way=())  # all classes at once, and no subsets of them
-#: The least value that makes sense for each number.
-_LEAST = {
-    "seed": 0,
-    "size": 1,
-    "num_workers": 0,
-    "n_shot": 1,
-    "n_way": 2,
-    "n_iter": 1,
-    "n_neighbors": 1,
-    "n_bootstrap": 2,
-    "folds": 2,
-    "repeats": 1,
-}
-
-
-@dataclass(frozen=True)
-class DatasetEntry:
-    """One dataset of a plan: where it is and how it is split."""
-
-    name: str
-    source: Path
-    class2id: Path | None = None
-    prompts: Path | None = None
-    split: str | None = None
-    group_regex: str | None = None
-    group_column: str | None = None
-    site_regex: str | None = None
-    site_columns: tuple[str, ...] = ()
-
-    def reading(self, seed: int) -> DatasetSource:
-        """How the dataset is read."""
-        return DatasetSource(
-            str(self.source),
-            classes_file=None if self.class2id is None else str(self.class2id),
-            name=self.name,
-            split=self.split,
-            group_regex=self.group_regex,
-            group_column=self.group_column,
-            site_regex=self.site_regex,
-            site_columns=self.site_columns,
-            seed=seed,
-        )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Every combination of datasets, encoders, tasks and presets, and where the results go."""
-
-    datasets: tuple[DatasetEntry, ...]
-    encoders: tuple[str, ...]
-    results: Path
-    tasks: tuple[str, ...] = DEFAULT_TASKS
-    presets: tuple[str, ...] = ("uni",)
-    seed: int = 0
-    size: int | None = None
-    weights: str | None = None
-    allow_revision: bool = False
-    #: How features are computed, and the knobs of the tasks: keys of the plan file like all others.
-    settings: Settings = DEFAULT_SETTINGS
-    options: Options = DEFAULT_OPTIONS
-    n_bootstrap: int | None = None  # write older bootstrap intervals, too, from this many resamples
-    splits: str | None = None  # "5x2", or "leave-one-group-out": many splits beside the given one
-    folds: int | None = None
-    repeats: int | None = None
-    slurm: str | None = None  # options of jobs, "partition=gpu,gres=gpu:1"; used with that engine
-    slurm_cpu: str | None = None
-
-    @property
-    def scheme(self) -> Scheme | None:
-        """The repeated cross-validation that is asked for."""
-        return scheme_of(self.splits, self.folds, self.repeats)
-
-    def values(self) -> dict[str, Any]:
-        """The keys of a plan file with what this plan says for each."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        settings, options = own.pop("settings"), own.pop("options")
-        return {
-            **own,
-            **{each.name: getattr(settings, each.name) for each in fields(settings)},
-            "batch_size": str(settings.batch_size),
-            **{name: getattr(options, name) for name in TASK_KEYS},
-        }
+from histobench.roi.task_catalogue import canonical_task
 
 
 def json_schema() -> str:
     """The schema of plan files that editors complete and check by, as JSON."""
-    return files(__package__).joinpath("plan.schema.json").read_text(encoding="utf-8")
+    text = {"type": "string"}
+    texts = {"type": ["array", "string"], "items": text}
+    jobs = {"anyOf": [text, {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}]}
+    entry = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["source"],
+        "properties": {
+            "source": {
+                "description": "CSV file, folder, TAR shards or public dataset; relative to the plan",
+                **text,
+            },
+            "name": {
+                "description": "name in tables and folders (default: that of the file or folder)",
+                **text,
+            },
+            **schema_of(options_of(DatasetEntry)),
+        },
+    }
+    properties: dict[str, Any] = {
+        "datasets": {
+            "description": "what is classified; a text is short for its source",
+            "type": "array",
+            "minItems": 1,
+            "items": {"anyOf": [text, entry]},
+        },
+        "encoders": {"description": "names of the zoo, FILE.py:Class, or NAME=FILE.py:Class", **texts},
+        "results": {
+            "description": "folder of the results, relative to the plan",
+            **text,
+            "default": "results",
+        },
+        **schema_of(plan_options()),
+    }
+    for name in ("slurm", "slurm_cpu"):
+        properties[name] = {"description": properties[name]["description"], **jobs}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "histobench plan",
+        "description": "Every combination of datasets, encoders, tasks and presets: histobench run PLAN.yaml",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["datasets", "encoders"],
+        "properties": properties,
+    }
+    return json.dumps(schema, indent=1) + "\n"
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -137,8 +99,11 @@ def read_plan_values(path: str | Path) -> dict[str, Any]:
 
 def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     """A checked plan from plain values; `where` starts every error message."""
-    values = _mapping(content, where)
-    _known_keys(values, list(Plan((), (), Path()).values()), where)
+    values = dict(_mapping(content, where))
+    known = [*(each.name for each in plan_options()), "datasets", "encoders", "results"]
+    for key in values:
+        if key not in known:
+            raise unknown_key(key, known, where)
     datasets = tuple(
         _dataset(entry, f"{where}: datasets[{position}]", base)
         for position, entry in enumerate(_sequence(values, "datasets", where))
@@ -147,40 +112,25 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     if duplicates:
         raise HistobenchError(f"{where}: two datasets are called {duplicates[0]!r}; give each its own name")
     encoders = tuple(str(name) for name in _sequence(values, "encoders", where))
-    plan = Plan(datasets, encoders, results=base / str(values.get("results", "results")))
-    given = _given(values, where)
-    settings = {each.name: given.pop(each.name) for each in fields(Settings) if each.name in given}
-    options = {name: given.pop(name) for name in TASK_KEYS if name in given}
-    return _check_words(replace(plan, **given, options=replace(plan.options, **options)), settings, where)
-
-
-def _given(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What a plan says beside datasets, encoders and results, each value of its kind."""
-    given: dict[str, Any] = {}
-    for name in ("tasks", "presets"):
-        if name in values:
-            given[name] = tuple(str(item) for item in _sequence(values, name, where))
-    for name in ("n_shot", "n_way"):
-        if name in values:
-            given[name] = tuple(_number(item, name, where) for item in _sequence(values, name, where))
-    numbers = ("seed", "size", "num_workers", "n_iter", "n_neighbors", "n_bootstrap")
-    for name in (*numbers, "folds", "repeats"):
-        if values.get(name) is not None:
-            given[name] = _number(values[name], name, where)
-    for name in ("splits", "device", "weights", "precision", "compile", "on_bad_image", "choose_by", "stage"):
-        if values.get(name) is not None:
-            given[name] = str(values[name])
     for name in ("slurm", "slurm_cpu"):
         if values.get(name) is not None:
-            given[name] = _job_options(values[name], f"{where}: {name}")
-    for name in ("batch_size", "recheck"):
-        if values.get(name) is not None:
-            images = str(values[name])
-            given[name] = int(images) if images.isdecimal() else images
-    for name in ("allow_revision", "no_cache"):
-        if values.get(name) is not None:
-            given[name] = _flag(values[name], name, where)
-    return given
+            values[name] = _job_options(values[name], f"{where}: {name}")
+    given = values_from(plan_options(), values, where)
+    settings = {each.name: given.pop(each.name) for each in fields(Settings) if each.name in given}
+    options = {name: given.pop(name) for name in TASK_KEYS if name in given}
+    try:
+        plan = Plan(datasets, encoders, base / str(values.get("results", "results")), **given)
+        plan = replace(
+            plan, settings=replace(plan.settings, **settings), options=replace(plan.options, **options)
+        )
+        scheme_of(plan.splits, plan.folds, plan.repeats)
+        for task in plan.tasks:  # a mistyped task is an error now, and not after hours of extraction
+            canonical_task(task)
+        for preset in plan.presets:
+            get_preset(preset)
+    except HistobenchError as error:
+        raise HistobenchError(f"{where}: {error}") from None
+    return plan
 
 
 def _job_options(value: Any, where: str) -> str:
@@ -199,27 +149,14 @@ def _job_options(value: Any, where: str) -> str:
     return str(value)
 
 
-def _check_words(plan: Plan, settings: Mapping[str, Any], where: str) -> Plan:
-    """The plan with these settings; a mistyped task is an error now, and not after hours of extraction."""
-    from histobench.roi.protocols.presets import check_choice, get_preset
-
-    try:
-        _ = plan.scheme
-        for task in plan.tasks:
-            canonical_task(task)
-        for preset in plan.presets:
-            get_preset(preset)
-        check_choice(plan.options.choose_by)
-        return replace(plan, settings=replace(plan.settings, **settings))
-    except HistobenchError as error:
-        raise HistobenchError(f"{where}: {error}") from None
-
-
 def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
     if isinstance(entry, str):
         entry = {"source": entry}
     values = _mapping(entry, where)
-    _known_keys(values, [each.name for each in fields(DatasetEntry)], where)
+    known = [each.name for each in fields(DatasetEntry)]
+    for key in values:
+        if key not in known:
+            raise unknown_key(key, known, where)
     if "source" not in values:
         raise HistobenchError(f"{where}: 'source' is missing (a CSV file or a folder of class folders)")
     source, public = base / Path(str(values["source"])).expanduser(), None
@@ -250,11 +187,7 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
                 ) from None
     if public is not None:
         given.setdefault("class2id", public.classes_file)
-    for name in ("split", "group_regex", "group_column", "site_regex"):
-        if values.get(name):
-            given[name] = str(values[name])
-    if values.get("site_columns"):
-        given["site_columns"] = tuple(map(str, _sequence(values, "site_columns", where)))
+    given |= values_from(options_of(Origin), values, where)
     return DatasetEntry(**given)
 
 
@@ -273,19 +206,3 @@ def _sequence(values: Mapping[str, Any], name: str, where: str) -> Sequence[Any]
     if not isinstance(value, Sequence) or not value:
         raise HistobenchError(f"{where}: '{name}' must be a list with at least one entry")
     return value
-
-
-def _number(value: Any, name: str, where: str) -> int:
-    return whole_number(value, f"{where}: {name}", least=_LEAST[name])
-
-
-def _flag(value: Any, name: str, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise HistobenchError(f"{where}: {name}: expected true or false, found {value!r}")
-    return value
-
-
-def _known_keys(values: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in values:
-        if key not in known:
-            raise HistobenchError(f"{where}: unknown key {key!r}; {did_you_mean(str(key), known)}")

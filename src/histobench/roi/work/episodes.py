@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.presets import get_preset
 from histobench.roi.protocols.episode_sampler import possible_settings
-from histobench.roi.protocols.presets import get_preset
 from histobench.roi.work.run_folder import RunFolder
 from histobench.roi.work.unit import Unit
 

@@ -26,7 +26,8 @@ from histobench.roi.features.inference.loop import Unit as Shard
 from histobench.roi.features.inference.share_stage import ShareStage
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.local_copies import LocalCopies
-from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import Settings
 from histobench.roi.work.hashing import hashes_of
 from histobench.roi.work.image_list import read_images, read_keys, write_images, write_keys
 from histobench.roi.work.run_folder import RunFolder, write_lines

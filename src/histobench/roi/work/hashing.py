@@ -28,7 +28,7 @@ from histobench.roi.features.cache.content_hashes import hash_images
 from histobench.roi.features.cache.hashed_images import ENDING, HashedImages
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.pool import ThreadPool
-from histobench.roi.features.settings import Settings
+from histobench.roi.options import Settings
 from histobench.roi.work.run_folder import DONE, RunFolder
 from histobench.roi.work.unit import Unit
 

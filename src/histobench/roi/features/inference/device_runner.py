@@ -30,7 +30,7 @@ from histobench.roi.features.inference.tuning import (
 )
 from histobench.roi.features.loading.job import Transform, transformed
 from histobench.roi.features.loading.loader import Loader, Pool
-from histobench.roi.features.settings import Settings
+from histobench.roi.options import Settings
 
 log = logging.getLogger(__name__)
 

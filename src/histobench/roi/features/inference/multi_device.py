@@ -22,7 +22,8 @@ from histobench.core.errors import HistobenchError
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.inference.loop import Unit
-from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import Settings
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from histobench.roi.features.inference.device_runner import Stage, Track
 from histobench.roi.features.inference.loop import Unit
 from histobench.roi.features.loading.loader import Pool, open_pool
 from histobench.roi.features.loading.pool import ThreadPool
-from histobench.roi.features.settings import EncoderRecipe, Settings
+from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.options import Settings
 
 
 class ShareStage:

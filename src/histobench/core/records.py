@@ -1,0 +1,469 @@
+"""Options declared once.
+
+A record is a frozen dataclass whose fields carry their bounds, choices and help text:
+
+    @record
+    class ProbeOptions:
+        n_neighbors: int = option("number of neighbors of KNN", default=20, least=1)
+
+From that one line come the check of the value, the flag `--n-neighbors` with its help, the key of plan files,
+its entry in the JSON schema, and its row in the documentation. Values are checked by pydantic, imported
+when the first value is checked and not before: `--help` needs only the description.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.parameters import InvalidParameterError, file_path, refused, text
+from histobench.core.plain_data import LARGEST
+
+_KEY = "histobench option"
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a field of a record says about itself, beside its name, type and default."""
+
+    help: str
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    metavar: str | None = None
+    group: str = ""
+    takes_value: bool = False
+    default_text: str | None = None
+    is_flag: bool = True
+    complaint: str | None = None
+    many_lines: bool = False
+
+
+def option(
+    help: str,
+    *,
+    default: Any,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    choices: Iterable[str] = (),
+    also: Sequence[str] = (),
+    metavar: str | None = None,
+    group: str = "",
+    takes_value: bool = False,
+    default_text: str | None = None,
+    is_flag: bool = True,
+    complaint: str | None = None,
+    many_lines: bool = False,
+    kw_only: bool = False,
+) -> Any:
+    """Declare a field of a record.
+
+    Parameters
+    ----------
+    help
+        What the option does, in one line; the default is added to it.
+    default
+        The value when nothing is given.
+    least, above, most
+        Bounds of a number, or of each number of a list.
+    choices
+        The allowed words; those of a `Literal` type are taken from it.
+    also
+        Further names of the flag.
+    metavar, group
+        How help shows the value, and under which heading.
+    takes_value
+        For True or False: the flag is given as `--flag True`, as HistoROIBench's scripts do.
+    default_text
+        What help shows as the default ("the GPU if there is one").
+    is_flag
+        False for options of plan files and Python that are no flags.
+    complaint
+        The end of the error message, with `{value}`, where the usual one does not fit.
+    many_lines
+        A text may have several lines, such as a verbose regular expression.
+    kw_only
+        As in dataclasses: needed in a record from which others inherit.
+    """
+    said = Option(
+        help,
+        least,
+        above,
+        most,
+        tuple(choices),
+        tuple(also),
+        metavar,
+        group,
+        takes_value,
+        default_text,
+        is_flag,
+        complaint,
+        many_lines,
+    )
+    return field(default=default, kw_only=kw_only, metadata={_KEY: said})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(option, field))
+def record(cls: type[R]) -> type[R]:
+    """Make a frozen dataclass whose options are checked when an instance is made.
+
+    A method `check(self)` may look at several options together. A record that inherits from another has its
+    options too.
+    """
+
+    def check_all(self: Any) -> None:
+        made: type = type(self)
+        for each in options_of(made):
+            value = getattr(self, each.name)
+            if value is not each.default:
+                object.__setattr__(self, each.name, each.checked(value, f"`{each.name}`"))
+        if hasattr(self, "check"):
+            self.check()
+
+    cls.__post_init__ = check_all  # type: ignore[attr-defined]
+    return dataclass(frozen=True)(cls)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One option of a record: name, type, default and what its field says."""
+
+    name: str
+    kind: type  # int, float, bool, str or Path; of a list, the kind of its items
+    is_list: bool
+    optional: bool
+    words: tuple[str, ...]  # the allowed words; beside numbers in `int | Literal["auto"]`
+    default: Any
+    said: Option
+
+    @property
+    def flag(self) -> str:
+        """The flag as documented: `n_neighbors` is --n-neighbors."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words.
+
+        >>> @record
+        ... class Example:
+        ...     n_shot: tuple[int, ...] = option("shots", default=(1,), least=1)
+        >>> options_of(Example)[0].expected
+        'a whole number of at least 1'
+        """
+        if self.kind is bool:
+            return "True or False"
+        if self.kind is Path:
+            return "a path"
+        if self.kind is str:
+            return f"one of {', '.join(self.words)}" if self.words else "a text"
+        said = self.said
+        named = [
+            f"{word} {bound:g}"
+            for word, bound in (("of at least", said.least), ("above", said.above), ("at most", said.most))
+            if bound is not None
+        ]
+        number = "a whole number" if self.kind is int else "a number"
+        return " or ".join([*self.words, " ".join([number, " and ".join(named)]).strip()])
+
+    def checked(self, value: Any, name: str) -> Any:
+        """The value as the option's type; an error names the option, what it expects and what it found."""
+        from pydantic import ValidationError
+
+        try:
+            return _adapter(self).validate_python(value)
+        except ValidationError as error:
+            wrong = error.errors()[-1]["input"] if self.is_list else value
+        raise self._refused(wrong, name, is_whole=self.is_list and wrong is value)
+
+    def _refused(self, wrong: Any, name: str, *, is_whole: bool = False) -> InvalidParameterError:
+        if self.said.complaint is not None:
+            return InvalidParameterError(f"`{self.name}` {self.said.complaint.format(value=repr(wrong))}")
+        if self.kind is str and self.words and isinstance(wrong, str):
+            return InvalidParameterError(
+                f"`{self.name}` {wrong!r} is unknown; {did_you_mean(wrong, self.words)}"
+            )
+        if is_whole:
+            kind = "texts" if self.kind is str else self.expected.replace("a whole number", "whole numbers")
+            example = "['a', 'b']" if self.kind is str else f"[{self.said.least or 1:g}]"
+            return refused(name, f"a list of {kind}, such as {example}", wrong)
+        return refused(name, self.expected, wrong)
+
+    def parsed(self, written: str) -> Any:
+        """The value of a flag, from what is written on the command line."""
+        given: Any = written
+        if self.is_list:
+            given = [self._one(part.strip()) for part in written.split(",") if part.strip()]
+        else:
+            given = self._one(written)
+        try:
+            return self.checked(given, self.flag)
+        except InvalidParameterError as error:
+            said = error if self.is_list else self._refused(written, self.flag)
+            raise argparse.ArgumentTypeError(str(said).removeprefix(f"{self.flag}: ")) from None
+
+    def _one(self, written: str) -> Any:
+        if self.kind is bool and written.lower() in _TRUTH:
+            return _TRUTH[written.lower()]
+        if self.kind in (int, float) and written not in self.words:
+            try:
+                return self.kind(written)
+            except (ValueError, OverflowError):
+                return written  # refused in words
+        return written
+
+
+_TRUTH = {
+    **dict.fromkeys(("true", "1", "yes", "y", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "n", "off"), False),
+}
+
+
+@cache
+def options_of(cls: type) -> tuple[Declared, ...]:
+    """The options of a record, in the order of its fields."""
+    hints = get_type_hints(cls)
+    found: list[Any] = []
+    for each in dataclasses.fields(cls):
+        said = each.metadata.get(_KEY)
+        if isinstance(said, Option):
+            default = None if each.default is MISSING else each.default
+            found.append(Declared(each.name, *_kind(hints[each.name], said), default, said))
+    return tuple(found)
+
+
+def _kind(hint: Any, said: Option) -> tuple[type, bool, bool, tuple[str, ...]]:
+    """Kind, whether it is a list, whether None is allowed, and the allowed words."""
+    parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    optional, is_list, words, kind = type(None) in parts, False, said.choices, str
+    for part in parts:
+        if get_origin(part) is tuple:
+            is_list, kind = True, get_args(part)[0]
+        elif get_origin(part) is Literal:
+            words = (*words, *get_args(part))
+        elif part is not type(None) and not (part is str and words):  # `int | str`: a number or a word
+            kind = part
+    return kind, is_list, optional, words
+
+
+@cache
+def _adapter(each: Declared) -> Any:
+    """Pydantic's validator for an option."""
+    from pydantic import BeforeValidator, Field, TypeAdapter
+
+    said = each.said
+    item: Any
+    if each.kind in (int, float):
+        most = LARGEST if said.most is None and each.kind is int else said.most
+        bounds = Field(strict=True, ge=said.least, gt=said.above, le=most)
+        item = Annotated[each.kind, bounds, BeforeValidator(_plain_number)]
+        item = Union[item, Literal[each.words]] if each.words else item  # noqa: UP007 (made at run time)
+    elif each.kind is bool:
+        item = Annotated[bool, Field(strict=True), BeforeValidator(_plain_number)]
+    elif each.kind is Path:
+        item = Annotated[Path, BeforeValidator(lambda value: file_path(value, each.name))]
+    elif each.words:
+        item = Annotated[Literal[each.words], BeforeValidator(_word)]
+    elif said.many_lines:
+        item = Annotated[str, Field(strict=True, min_length=1)]
+    else:
+        item = Annotated[str, BeforeValidator(lambda value: text(value, each.name))]
+    if each.is_list:
+        item = Annotated[tuple[item, ...], BeforeValidator(_plain_list)]
+    return TypeAdapter(item | None if each.optional else item)
+
+
+def _plain_number(value: Any) -> Any:
+    """NumPy's numbers and flags as Python's."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def _plain_list(value: Any) -> Any:
+    """Ranges, arrays and lists as a tuple; a text is not its letters."""
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+        raise ValueError("not a list")
+    return tuple(value)
+
+
+def _word(value: Any) -> Any:
+    """YAML reads the words on and off as true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def unknown_key(key: object, known: Iterable[str], where: str) -> HistobenchError:
+    """The error for a key that no option has."""
+    return HistobenchError(f"{where}: unknown key {key!r}; {did_you_mean(str(key), known)}")
+
+
+def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The checked values of those options that a file or a call gives; None means that nothing is given.
+
+    A list may be written as one text with commas.
+    """
+    found: dict[str, Any] = {}
+    for each in options:
+        value = values.get(each.name)
+        if value is None or (each.kind is str and not each.is_list and str(value) == ""):
+            continue
+        if each.is_list and isinstance(value, str):
+            value = [each._one(part.strip()) for part in value.split(",") if part.strip()]
+        elif each.is_list and hasattr(value, "tolist"):
+            value = value.tolist()
+        elif each.kind is int and each.words and str(value).isdecimal():
+            value = int(str(value))
+        if each.is_list and not value:
+            raise HistobenchError(f"{where}: '{each.name}' must be a list with at least one entry")
+        if each.kind is str and not each.words and not each.is_list:
+            value = str(value)  # YAML reads 5e2 or 2024-01-01 as something else than a text
+        try:
+            found[each.name] = each.checked(value, each.name)
+        except InvalidParameterError as error:
+            raise InvalidParameterError(f"{where}: {error}") from None
+    return found
+
+
+def add_flags(parser: Any, options: Iterable[Declared]) -> None:
+    """Add a flag for every option to a parser or a group of arguments.
+
+    A flag that is not given is None, so that the default stays with the record. In a parser, options stand
+    under the heading that they declare.
+    """
+    groups: dict[str, Any] = {"": parser}
+    for each in options:
+        if not each.said.is_flag:
+            continue
+        title = each.said.group if isinstance(parser, argparse.ArgumentParser) else ""
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        settings: dict[str, Any] = {
+            "dest": each.name,
+            "default": None,
+            "help": help_text(each).replace("%", "%%"),
+        }
+        if each.kind is bool and not each.said.takes_value:
+            settings["action"] = "store_true"
+        else:
+            settings["type"] = each.parsed
+            settings["metavar"] = each.said.metavar or _metavar(each)
+            if each.kind is bool:
+                settings |= {"nargs": "?", "const": True}
+            if each.is_list:
+                settings["action"] = _Joined
+        groups[title].add_argument(each.flag, *each.said.also, **settings)
+
+
+def given_flags(args: argparse.Namespace, options: Iterable[Declared]) -> dict[str, Any]:
+    """What was given on the command line, by the names of the options."""
+    given = {each.name: getattr(args, each.name) for each in options if each.said.is_flag}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+class _Joined(argparse.Action):
+    """A list that is given in several flags is one list."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *values))
+
+
+def spelled_as_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
+    """The arguments with hyphens and underscores of flags as the parser has them.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> _ = parser.add_argument("--batch-size")
+    >>> spelled_as_declared(parser, ["--batch_size=8", "my_file"])
+    ['--batch-size=8', 'my_file']
+    """
+    declared = {flag.replace("_", "-"): flag for flag in _flags_of(parser)}
+    found: list[Any] = []
+    for place, word in enumerate(argv):
+        if word == "--":
+            return [*found, *argv[place:]]
+        name, equals, value = word.partition("=")
+        known = declared.get(name.replace("_", "-")) if word.startswith("--") else None
+        found.append(f"{known}{equals}{value}" if known else word)
+    return found
+
+
+def _flags_of(parser: argparse.ArgumentParser) -> Iterable[str]:
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _flags_of(below)
+
+
+def help_text(each: Declared) -> str:
+    """The help of an option with its default."""
+    default = default_text(each)
+    return f"{each.said.help} (default: {default})" if default else each.said.help
+
+
+def default_text(each: Declared) -> str:
+    """The default as a person writes it; nothing for a flag that is off or a value that is not given."""
+    if each.said.default_text is not None:
+        return each.said.default_text
+    if each.default is None or each.default is False or each.default == ():
+        return ""
+    if each.is_list:
+        return ",".join(map(str, each.default))
+    return f"{each.default:g}" if each.kind is float else str(each.default)
+
+
+def _metavar(each: Declared) -> str:
+    if each.words and each.kind is str:
+        return "{" + ",".join(each.words) + "}"
+    one = {int: "N", float: "X", Path: "FILE", bool: "True|False"}.get(each.kind, "TEXT")
+    return f"{one},..." if each.is_list else "|".join([*each.words, one])
+
+
+def schema_of(options: Iterable[Declared]) -> dict[str, Any]:
+    """The properties of a JSON schema: what editors complete and check plan files by."""
+    properties = {}
+    for each in options:
+        found = _adapter(each).json_schema()
+        if "anyOf" in found and each.optional:  # a key that is not needed is left out, not null
+            forms = [form for form in found["anyOf"] if form != {"type": "null"}]
+            found = forms[0] if len(forms) == 1 else {"anyOf": forms}
+        for form in (found, found.get("items", {}), *found.get("anyOf", ())):
+            if form.get("maximum") == LARGEST:
+                del form["maximum"]
+        if each.is_list and each.kind is str:
+            found = {**found, "type": ["array", "string"]}
+        if {"on", "off"} <= set(each.words):
+            found = {"enum": [*found["enum"], True, False]}
+        default = list(each.default) if isinstance(each.default, tuple) else each.default
+        properties[each.name] = {
+            "description": each.said.help,
+            **found,
+            **({} if default is None or default == [] else {"default": default}),
+        }
+    return properties
+
+
+def markdown_rows(options: Iterable[Declared]) -> str:
+    """The rows of a documentation table: key, meaning, default."""
+    return "".join(
+        f"| `{each.name}` | {each.said.help} | {f'`{default_text(each)}`' if default_text(each) else ''} |\n"
+        for each in options
+    )

@@ -1,0 +1,249 @@
+"""Every option of the ROI track, declared once: reading data, computing features, evaluating tasks.
+
+The flags of `run`, `extract` and `evaluate`, the keys of plan files, the parameters of `hb.run` and the
+tables of the documentation come from these records. Nothing heavy is imported: help needs only this file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from histobench.core.parameters import InvalidParameterError
+from histobench.core.records import Declared, option, options_of, record
+from histobench.roi.presets import CHOICES, PRESETS
+from histobench.roi.task_catalogue import DEFAULT_TASKS, TASKS
+
+#: Of the options of the tasks, those that a plan has; all of the extraction's settings are keys of a plan.
+TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by")
+#: What a plan assumes where the single commands assume something else.
+SETTINGS_OF_PLANS: dict[str, Any] = {"batch_size": "auto"}
+OPTIONS_OF_PLANS: dict[str, Any] = {"n_way": ()}  # all classes at once, and no subsets of them
+#: A heading in help texts.
+ENGINE_GROUP = "where it runs (docs/scale.md)"
+
+
+@record
+class Origin:
+    """How a dataset is split, and how the patient, slide, hospital or scanner of an image is found."""
+
+    split: str | None = option(
+        "shares of train/val/test where the data has none, such as 0.7/0.1/0.2", default=None, kw_only=True
+    )
+    group_regex: str | None = option(
+        "finds the patient or slide in a path; a group is never divided between splits",
+        default=None,
+        many_lines=True,
+        kw_only=True,
+    )
+    group_column: str | None = option(
+        "column of the CSV with the patient or slide", default=None, default_text="group", kw_only=True
+    )
+    site_regex: str | None = option(
+        "finds hospital, scanner or stain in a path; named groups such as (?P<scanner>...) become columns",
+        default=None,
+        many_lines=True,
+        kw_only=True,
+    )
+    site_columns: tuple[str, ...] = option(
+        "further columns of the CSV with a site (site, scanner, stain, hospital, ... are found by name)",
+        default=(),
+        also=("--site-column",),
+        metavar="NAME,...",
+        kw_only=True,
+    )
+
+
+@record
+class Settings:
+    """Everything that may change the speed, and at most the last bits of the features."""
+
+    device: str | None = option(
+        "device: cpu, cuda:0, mps, or several: cuda:0,cuda:1",
+        default=None,
+        default_text="the GPU if there is one",
+    )
+    batch_size: int | str = option(
+        "images per forward pass, or auto",
+        choices=("auto",),
+        default=256,
+        least=1,
+        complaint="must be 'auto' or a whole number from 1 up, not {value}",
+    )
+    num_workers: int = option("processes that load images, at most one per core", default=8, least=0)
+    precision: str = option(
+        "auto: what the encoder's authors recommend on a GPU, fp32 on a CPU",
+        choices=("auto", "fp32", "bf16", "fp16"),
+        default="auto",
+    )
+    compile: str = option(
+        "compile the network; auto: for long jobs", choices=("auto", "on", "off"), default="auto"
+    )
+    on_bad_image: str = option(
+        "unreadable images: stop with one error that lists them, or skip them",
+        choices=("stop", "skip"),
+        default="stop",
+    )
+    recheck: int | str = option(
+        "cached images, drawn at random, that are recomputed and compared; auto: 8, and for your own encoder "
+        "up to 300, a 95% chance to find a change of 1% of the images",
+        choices=("auto",),
+        default="auto",
+        least=0,
+        complaint="must be 'auto' or a whole number from 0 up, not {value}",
+    )
+    no_cache: bool = option("compute all features; neither use cached features nor keep any", default=False)
+    stage: str | None = option(
+        "copy images to the machine's own disk before decoding: local, or a folder",
+        default=None,
+        metavar="local|FOLDER",
+    )
+
+    def check(self) -> None:
+        """A folder for copies must be the same on every node."""
+        if self.stage not in (None, "local") and not os.path.isabs(os.path.expanduser(self.stage)):
+            raise InvalidParameterError(
+                f"`stage` must be 'local', or a folder of every node by its full path, not {self.stage!r}"
+            )
+
+    def is_exact(self, precision: str) -> bool:
+        """Whether nothing may touch the arithmetic: plain fp32, bit for bit the same in every run."""
+        return precision == "fp32" and self.compile == "off"
+
+    @property
+    def devices(self) -> tuple[str | None, ...]:
+        """The devices of a list such as `cuda:0,cuda:1`."""
+        names = tuple(name.strip() for name in (self.device or "").split(",") if name.strip())
+        return names or (None,)
+
+
+@record
+class Options:
+    """The options of the tasks, with the documented defaults."""
+
+    max_iteration: int = option("iteration limit of the solver", default=1000, least=1, group="linear probe")
+    use_sklearn: bool = option("use scikit-learn", default=False, takes_value=True, group="linear probe")
+    n_neighbors: int = option("number of neighbors", default=20, least=1, group="KNN")
+    n_iter: int = option("few-shot episodes per setting", default=100, least=1, group="few-shot")
+    use_all_way: bool = option(
+        "add the setting with all classes", default=True, takes_value=True, group="few-shot"
+    )
+    n_way: tuple[int, ...] = option(
+        "classes of an episode", default=(2, 3, 4, 5, 6, 7, 8, 9, 10), least=1, group="few-shot"
+    )
+    n_shot: tuple[int, ...] = option(
+        "training images per class of an episode",
+        default=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+        least=1,
+        group="few-shot",
+    )
+    keep_probabilities: bool = option(
+        "store the probabilities of every episode, for intervals of AUROC and log loss over images",
+        default=False,
+        takes_value=True,
+        group="few-shot",
+    )
+    zeroshot_model_name: str | None = option(
+        "encoder with a text tower", default=None, default_text="the features' encoder", group="zero-shot"
+    )
+    zeroshot_prompt_file: Path | None = option(
+        "one prompt per class, or templates x names as YAML or JSON", default=None, group="zero-shot"
+    )
+    zeroshot_batch_size: int = option("images per forward pass", default=32, least=1, group="zero-shot")
+    choose_by: str = option(
+        "how to hold out data for model selection when there is no validation set: whole groups where the "
+        "data has any, or single images as in the published recipes",
+        default="group",
+        choices=CHOICES,
+    )
+
+
+@record
+class DatasetEntry(Origin):
+    """One dataset of a plan: where it is and how it is split."""
+
+    name: str
+    source: Path
+    class2id: Path | None = option(
+        "class map: Name,ID or ID:Name lines, or plain names",
+        default=None,
+        default_text="from the labels or folder names",
+        also=("--class2id-txt",),
+    )
+    prompts: Path | None = option(
+        "zero-shot prompts: a line per class, or YAML or JSON with names and templates", default=None
+    )
+
+
+@record
+class Plan:
+    """Every combination of datasets, encoders, tasks and presets, and where the results go."""
+
+    datasets: tuple[DatasetEntry, ...]
+    encoders: tuple[str, ...]
+    results: Path
+    tasks: tuple[str, ...] = option(", ".join(TASKS), default=DEFAULT_TASKS, metavar="TASK,...")
+    presets: tuple[str, ...] = option(", ".join(PRESETS), default=("uni",), metavar="PRESET,...")
+    seed: int = option("seed of splits, episodes and everything else random", default=0, least=0)
+    size: int | None = option(
+        "image size in pixels as the encoder sees it",
+        default=None,
+        least=1,
+        also=("--resize-size",),
+        default_text="each encoder's own",
+    )
+    weights: str | None = option(
+        "checkpoint, folder of checkpoints, or table like model_weights.json", default=None, metavar="PATH"
+    )
+    allow_revision: bool = option(
+        "use weights in the hub's cache even if their revision is not the pinned one", default=False
+    )
+    settings: Settings = field(default_factory=lambda: Settings(**SETTINGS_OF_PLANS))
+    options: Options = field(default_factory=lambda: Options(**OPTIONS_OF_PLANS))
+    n_bootstrap: int | None = option(
+        "also write the older bootstrap intervals, from this many resamples", default=None, least=2
+    )
+    splits: str | None = option(
+        "repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, "
+        "or leave-one-group-out",
+        default=None,
+        metavar="RxF",
+    )
+    folds: int | None = option("folds of each repeat (instead of --splits)", default=None, least=2)
+    repeats: int | None = option("repeats of the folds", default=None, least=1, default_text="1")
+    slurm: str | None = option(
+        "options of Slurm jobs that run encoders: partition=gpu,gres=gpu:1,time=4:00:00",
+        default=None,
+        metavar="KEY=VALUE,...",
+        group=ENGINE_GROUP,
+    )
+    slurm_cpu: str | None = option(
+        "options of Slurm jobs without a GPU: evaluation and the summary",
+        default=None,
+        metavar="KEY=VALUE,...",
+        group=ENGINE_GROUP,
+    )
+
+    def values(self) -> dict[str, Any]:
+        """The keys of a plan file with what this plan says for each."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        settings, options = own.pop("settings"), own.pop("options")
+        return {
+            **own,
+            **{each.name: getattr(settings, each.name) for each in fields(settings)},
+            "batch_size": str(settings.batch_size),
+            **{name: getattr(options, name) for name in TASK_KEYS},
+        }
+
+
+def plan_options() -> tuple[Declared, ...]:
+    """Every option of a plan: its keys beside datasets, encoders and results, and the flags of `run`."""
+    tasks = {each.name: each for each in options_of(Options)}
+    found = [*options_of(Plan), *options_of(Settings), *(tasks[name] for name in TASK_KEYS)]
+    assumed = {**SETTINGS_OF_PLANS, **OPTIONS_OF_PLANS}
+    found = [replace(each, default=assumed.get(each.name, each.default)) for each in found]
+    ways = next(each for each in found if each.name == "n_way")
+    found[found.index(ways)] = replace(ways, said=replace(ways.said, least=2, default_text="all classes"))
+    return tuple(found)
