@@ -22,7 +22,7 @@ from histobench.roi.metrics.tally import (
     calibration_bin,
 )
 
-_SCORES_AT_ONCE = 400_000  # that one thread ranks: few, long operations that stay in the cache
+_SCORES_AT_ONCE = 150_000  # that one thread ranks: few, long operations that stay in the cache
 _WORKING_BYTES_PER_SCORE = 120  # what the ranking holds at once for each entry of [E, n, c]
 
 
