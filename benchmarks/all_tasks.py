@@ -1,6 +1,6 @@
 """All five tasks of one encoder: time and memory by threads and device, each in a process of its own.
 
-    python benchmarks/all_tasks.py --threads 1 2 4 8 16 --devices cpu cuda     # about five minutes on 16 cores
+    python benchmarks/all_tasks.py --threads 1 2 4 8 16 --devices cpu cuda     # five minutes on 16 cores
     python benchmarks/all_tasks.py --threads 2 --train 20000 --episodes 10
 
 Few-shot is all ways and shots. Beside it, for the fewest and the most threads and for a GPU: the linear probe

@@ -218,7 +218,9 @@ class Queries:
         """The setting whose episodes were played in groups."""
         way, shot = episodes.supports.shape[1:]
         whence = np.argsort(np.concatenate(groups))
-        metrics = {name: np.concatenate([p.metrics[name] for p in parts])[whence] for name in parts[0].metrics}
+        metrics = {
+            name: np.concatenate([p.metrics[name] for p in parts])[whence] for name in parts[0].metrics
+        }
         back = torch.argsort(self.order)
         # In the order of the groups, so that the sums do not depend on the threads.
         total = torch.stack([p.total for p in parts]).sum(0)[:, back]
@@ -247,57 +249,60 @@ class Queries:
         """Score some episodes together."""
         (count, way), n, device = episodes.classes.shape, len(self.features), self.features.device
         rays = self._rays(episodes.supports)
-        sizes = self._columns(episodes.classes)
-        ends = sizes.cumsum(1)
-        width = int(sizes.sum(1).max())
-        scores = torch.zeros(count, way, width, device=device)
-        labels = torch.full((count, width), -1, device=device)
+        numbers, images, begins = self._layout(episodes.classes)
+        labels = torch.from_numpy(numbers).to(device)
+        scores = torch.zeros(count, way, labels.shape[1], device=device)
         total = torch.zeros(n_classes, n, dtype=torch.float64, device=device)
-        places = []  # of every class: its rows, the episodes with it and where its columns begin in them
         for label, rows in self.runs.items():
             episode, number = np.nonzero(episodes.classes == label)
             if not len(episode):
                 continue
-            starts = (ends - sizes)[episode, number] if device.type == "cpu" else None
-            which = torch.from_numpy(episode).to(device)
-            said = self._probabilities(rays if len(which) == count else rays[which], rows)
+            which = slice(None) if len(episode) == count else torch.from_numpy(episode).to(device)
+            said = self._probabilities(rays[which], rows)
             # Sums over the episodes by class, exact to float64: which rows belong to which class is a matrix.
             chosen = np.zeros((n_classes, len(episode), way))
             np.put_along_axis(chosen, episodes.classes[None, episode], 1, 0)
             total[:, rows] = torch.from_numpy(chosen).to(device).flatten(1) @ said.double().flatten(0, 1)
-            places.append((rows, which, starts))
-            self._write(scores, said, places[-1])
-            self._write(labels, torch.from_numpy(number).to(device)[:, None].expand(-1, said.shape[2]), places[-1])
+            if begins is None:
+                scores[which, :, rows] = said
+                continue
+            for e, start, value in zip(episode, begins[episode, number], said, strict=True):
+                scores[e, :, start : start + said.shape[2]] = value
         metrics = evaluate_episodes(scores.transpose(1, 2), labels, memory=MEMORY["cuda"])
         classes = torch.from_numpy(episodes.classes).to(device)
         top = classes.gather(1, scores.max(1).indices).to(torch.int16)  # [E, width] class ids
-        votes = torch.full((count, n), -1, dtype=torch.int16, device=device)
-        kept = torch.full((count, way, n), torch.nan, device=device) if keep else None
-        for place in places:
-            self._read(top, votes, place)
-            if kept is not None:
-                self._read(scores, kept, place)
+        where = torch.from_numpy(images).to(device)
+        votes = top.new_full((count, n + 1), -1).scatter_(1, where, top)[:, :n]
+        kept = None
+        if keep:
+            kept = scores.new_full((count, way, n + 1), torch.nan)
+            kept = kept.scatter_(2, where[:, None].expand(-1, way, -1), scores)[:, :, :n]
         return _Part(metrics, total, votes, kept)
 
-    @staticmethod
-    def _write(table: Tensor, values: Tensor, place: _Place) -> None:
-        """Put the values [E', ..., r] of a class's images into a table [E, ..., width] of all episodes."""
-        rows, which, starts = place
-        if starts is None:
-            table[which, ..., rows] = values
-            return
-        for e, start, value in zip(which.tolist(), starts.tolist(), values, strict=True):
-            table[e, ..., start : start + value.shape[-1]] = value
+    def _layout(self, classes: Ints) -> tuple[Ints, Ints, Ints | None]:
+        """What the columns of the scores of episodes with these classes [E, way] are.
 
-    @staticmethod
-    def _read(table: Tensor, out: Tensor, place: _Place) -> None:
-        """Copy what a table [E, ..., width] says of a class's images to their rows in `out` [E, ..., n]."""
-        rows, which, starts = place
-        if starts is None:
-            out[which, ..., rows] = table[which, ..., rows]
-            return
-        for e, start in zip(which.tolist(), starts.tolist(), strict=True):
-            out[e, ..., rows] = table[e, ..., start : start + rows.stop - rows.start]
+        Given are the number of the class in the episode [E, width], -1 where there is no image to be scored;
+        the row of the image [E, width], n where there is none; and where the columns of each class begin
+        [E, way], None where every image has a column of its own in every episode.
+        """
+        count, way = classes.shape
+        n = len(self.features)
+        sizes = self._columns(classes)
+        if sizes.shape[1] < way or (sizes.sum(1) == n).all():
+            lengths = [rows.stop - rows.start for rows in self.runs.values()]
+            held = np.full((count, max([*self.runs, int(classes.max())]) + 1), -1)
+            np.put_along_axis(held, classes, np.arange(way)[None], 1)
+            numbers = held[:, np.repeat(list(self.runs), lengths)]
+            return numbers, np.where(numbers < 0, n, np.arange(n)), None
+        ends = sizes.cumsum(1)
+        column = np.arange(ends[:, -1].max())
+        number = (column >= ends[..., None]).sum(1)  # `way` beyond the last image
+        inside = number.clip(max=way - 1)
+        known = np.array([self.runs[label].start if label in self.runs else n for label in classes.flat])
+        first = known.reshape(count, way) - (ends - sizes)
+        images = np.where(number < way, np.take_along_axis(first, inside, 1) + column, n)
+        return np.where(number < way, number, -1), images, ends - sizes
 
     def _probabilities(self, rays: Tensor, rows: slice) -> Tensor:
         """Softmax of the negative L2 distances [E, way, r] of some unit queries to the class means.
@@ -339,6 +344,3 @@ class Queries:
             rays[some, :way] = (weights @ x.view(-1, shot, d)).view(len(rows), way, d)
             rays[some, way] = mean[:, 0] - self.shift.mean
         return rays
-
-
-_Place = tuple[slice, Tensor, Ints | None]

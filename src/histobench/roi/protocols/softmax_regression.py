@@ -313,9 +313,7 @@ def _approach(loss: SoftmaxLoss, theta: Tensor, order: Tensor, max_iterations: i
         )
     iterations, tolerance = _START
     allowed = min(iterations, max_iterations)
-    return minimise(
-        small, _metric(small, theta), theta, max_iterations=allowed, tolerance=tolerance
-    ).point
+    return minimise(small, _metric(small, theta), theta, max_iterations=allowed, tolerance=tolerance).point
 
 
 def _metric(loss: SoftmaxLoss, theta: Tensor) -> Solve:
