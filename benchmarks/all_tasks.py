@@ -174,7 +174,6 @@ def ratios(w: Workload, size: int, device: str) -> dict[str, float]:
     search = race(
         lambda: knn(x, y, small.test, n_classes=c, device=device),
         lambda: plain(small, device),
-        rounds=3,
         device=device,
     )
     report = {"train": float(size)}

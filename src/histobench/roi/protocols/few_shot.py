@@ -26,7 +26,7 @@ from histobench.roi.protocols.outcome import Outcome
 
 MEMORY = {"cpu": 2**26, "cuda": 2**29}  # bytes that one group of episodes works in
 _BYTES_PER_SCORE = {"cpu": 40, "cuda": 150}
-_SUPPORT = 2**21  # bytes of supports, in float64, that are scaled at a time on the CPU
+_SUPPORT = 2**22  # bytes of supports, in float64, that are scaled at a time on the CPU
 
 
 @dataclass(frozen=True)
@@ -335,12 +335,18 @@ class Queries:
         index = torch.from_numpy(supports).to(self.features.device).flatten(1)
         memory = _SUPPORT if self._device == "cpu" else MEMORY["cuda"] // 4
         for some in row_chunks(count, 8 * way * shot * d, memory):
-            rows = index[some]
-            x = self.train.index_select(0, rows.flatten()).double().view(len(rows), way * shot, d)
-            mean = x.new_full((len(rows), 1, way * shot), 1 / (way * shot)) @ x
-            x -= mean
-            scale = 1 / torch.linalg.vector_norm(x, dim=2).clamp_min_(SMALLEST_NORM)
-            weights = scale.view(-1, 1, shot).div_(shot)
-            rays[some, :way] = (weights @ x.view(-1, shot, d)).view(len(rows), way, d)
+            given = self.train.index_select(0, index[some].flatten()).view(-1, way, shot, d)
+            # Supports of an episode that do not fit are made float64 class by class, and twice.
+            parts = given.split(way if len(given) > 1 or 8 * way * shot * d <= memory else 1, 1)
+            exact = [parts[0].double()] if len(parts) == 1 else None
+            mean = rays.new_zeros(len(given), 1, d)
+            for part in exact or parts:
+                mean += rays.new_full((len(given), 1, part.shape[1] * shot), 1) @ part.double().flatten(1, 2)
+            mean /= way * shot
+            for k, part in enumerate(exact or parts):
+                x = part.double().flatten(1, 2).sub_(mean)
+                scale = 1 / torch.linalg.vector_norm(x, dim=2).clamp_min_(SMALLEST_NORM)
+                means = scale.view(-1, 1, shot).div_(shot) @ x.view(-1, shot, d)
+                rays[some, k * part.shape[1] : (k + 1) * part.shape[1]] = means.view(len(given), -1, d)
             rays[some, way] = mean[:, 0] - self.shift.mean
         return rays
