@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import islice
@@ -46,7 +46,7 @@ def stream(
     *,
     device: str = "cpu",
     threads: int | None = None,
-) -> Iterator[R]:
+) -> Generator[R, None, None]:
     """As `spread`, one result after the other; parts are taken as they are needed, two for every thread.
 
     Close the iterator where it may not be read to its end.

@@ -86,7 +86,7 @@ def _tally_block(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -
     confusion = by_slot(label * c + guess.clip(0), c * c, ones)[0].reshape(episodes, c, c)
     concordance, average_precision = rank_classes(p, labels)
     nothing = np.full(episodes, np.nan)
-    micro = (nothing, nothing) if c == 2 else rank_together(p, labels)
+    micro_auroc, micro_auprc = (nothing, nothing) if c == 2 else rank_together(p, labels)
     own = np.take_along_axis(p, label[:, None], 1)[:, 0].astype(np.float64)
     log_own = np.log(own.clip(SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY))
     exact = p.astype(np.float64)
@@ -107,7 +107,8 @@ def _tally_block(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -
         confusion,
         concordance,
         average_precision,
-        *micro,
+        micro_auroc,
+        micro_auprc,
         log_loss,
         squared_error,
         np.stack(calibration, -1),

@@ -33,7 +33,11 @@ def rank_classes(scores: Scores, labels: Ints) -> tuple[Floats, Floats]:
     is_positive = ranked == np.arange(c, dtype=keys.dtype)[:, None]
     upto = torch.cumsum(torch.from_numpy(is_positive), -1, dtype=torch.int32).numpy()
     rows = np.arange(episodes * c)
-    sizes = class_sizes(labels, c).ravel()
+    held = sums_by_slot(
+        codes + np.arange(episodes)[:, None] * n_codes, np.ones(codes.shape), episodes * n_codes
+    )
+    by_class = held.reshape(episodes, n_codes)[:, :c].astype(np.int64)
+    sizes = by_class.ravel()
     # Each image is positive in one row: by row, and within it in the order of the scores.
     place = np.flatnonzero(is_positive)
     row = np.repeat(rows, sizes)
@@ -56,18 +60,17 @@ def rank_classes(scores: Scores, labels: Ints) -> tuple[Floats, Floats]:
     slot = ranked.astype(np.int64)
     slot += (rows * n_codes).reshape(episodes, c, 1)
     lost = sums_by_slot(slot, twice, episodes * c * n_codes).reshape(episodes, c, n_codes)[..., :c]
-    sizes = sizes.reshape(episodes, c)
-    return sizes[:, :, None] * sizes[:, None] - lost / 2, average.reshape(episodes, c)
+    return by_class[:, :, None] * by_class[:, None] - lost / 2, average.reshape(episodes, c)
 
 
 def rank_together(scores: Scores, labels: Ints) -> tuple[Floats, Floats]:
     """AUROC and average precision, [E] each, of all score columns of [E, c, m] in one ranking."""
     episodes, c, m = scores.shape
     padded = bool((labels < 0).any())
-    own = labels[:, None] == np.arange(c)[:, None]
-    codes = own.astype(np.uint8)
+    codes = np.zeros(scores.shape, dtype=np.uint8)
+    np.put_along_axis(codes, labels.clip(0)[:, None], (labels >= 0).view(np.uint8)[:, None], 1)
     if padded:
-        codes += np.where(labels < 0, np.uint8(2), np.uint8(0))[:, None]
+        codes |= np.where(labels < 0, np.uint8(2), np.uint8(0))[:, None]
     flat = scores.reshape(episodes, c * m)
     keys, bits = _sorted(flat, codes.reshape(flat.shape), 2 + padded, lowest=2 if padded else None)
     place = np.flatnonzero(keys & keys.dtype.type(1))
@@ -96,11 +99,6 @@ def rank_together(scores: Scores, labels: Ints) -> tuple[Floats, Floats]:
     with np.errstate(invalid="ignore"):
         auroc = sums_by_slot(episode, others, episodes) / (positives * (c - 1.0) * positives)
         return auroc, sums_by_slot(episode, precision, episodes) / positives
-
-
-def class_sizes(labels: Ints, c: int) -> Ints:
-    """Images of every class [E, c]."""
-    return np.stack([np.count_nonzero(labels == k, axis=1) for k in range(c)], 1)
 
 
 def sums_by_slot(slot: Ints, weights: NDArray[Any], size: int) -> Floats:

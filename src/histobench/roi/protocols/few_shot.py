@@ -299,8 +299,10 @@ class Queries:
         column = np.arange(ends[:, -1].max())
         number = (column >= ends[..., None]).sum(1)  # `way` beyond the last image
         inside = number.clip(max=way - 1)
-        known = np.array([self.runs[label].start if label in self.runs else n for label in classes.flat])
-        first = known.reshape(count, way) - (ends - sizes)
+        known = np.zeros(max([*self.runs, int(classes.max())]) + 1, dtype=np.int64)
+        for label, rows in self.runs.items():
+            known[label] = rows.start
+        first = known[classes] - (ends - sizes)
         images = np.where(number < way, np.take_along_axis(first, inside, 1) + column, n)
         return np.where(number < way, number, -1), images, ends - sizes
 
