@@ -84,17 +84,23 @@ def rank_together(scores: Scores, labels: Ints) -> tuple[Floats, Floats]:
     others = (at - below).astype(np.float64)  # others with a lower score, a tie half
     first_at = at.copy()
     keys >>= keys.dtype.type(bits)
-    members, first, last = _tie_groups(keys, besides=0 if padded else None)
-    if len(members):
-        which = np.searchsorted(place, members)
-        tied = which < len(place)
-        tied[tied] = place[which[tied]] == members[tied]
-        which, first, last = which[tied], first[tied], last[tied]
-        lower = np.searchsorted(place, first)
-        upto = np.searchsorted(place, last, "right")
+    mine = keys.ravel()[place]
+    tied = np.zeros(len(place), dtype=bool)
+    for step, edge in ((-1, 0), (1, c * m - 1)):  # equal to a neighbor in its row
+        inside = np.flatnonzero(place % (c * m) != edge)
+        tied[inside] |= keys.ravel()[place[inside] + step] == mine[inside]
+    which = np.flatnonzero(tied)
+    if len(which):
+        first, last = np.empty((2, len(which)), dtype=np.int64)
+        for e in np.unique(episode[which]):
+            some = episode[which] == e
+            first[some], last[some] = (
+                e * c * m + np.searchsorted(keys[e], mine[which[some]], side) for side in ("left", "right")
+            )
+        lower, upto = np.searchsorted(place, first), np.searchsorted(place, last)
         below[which] = lower - start[which]
         first_at[which] = first - row_start[which]
-        others[which] = first_at[which] - below[which] + ((last + 1 - first) - (upto - lower)) / 2
+        others[which] = first_at[which] - below[which] + ((last - first) - (upto - lower)) / 2
     precision = (np.repeat(positives, positives) - below) / (np.repeat(among, positives) - first_at)
     with np.errstate(invalid="ignore"):
         auroc = sums_by_slot(episode, others, episodes) / (positives * (c - 1.0) * positives)
