@@ -108,7 +108,9 @@ def hard(
     def split(n: int) -> tuple[Tensor, Tensor]:
         labels = torch.randint(n_classes, (n,), generator=g)
         features = torch.randn(n, dim, generator=g)
-        features += means[labels]
+        for start in range(0, n, 8192):  # at once it would be the features a second time
+            part = slice(start, start + 8192)
+            features[part] += means[labels[part]]
         return features, labels
 
     return Workload(*split(n_train), *split(n_test), n_classes, "hard")

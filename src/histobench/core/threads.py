@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -34,23 +36,45 @@ def spread(
     and cores that others use too, most of the time goes there. A part that takes long delays nobody here.
     On a GPU the parts follow each other.
     """
+    with closing(stream(work, parts, device=device, threads=threads)) as results:
+        return list(results)
+
+
+def stream(
+    work: Callable[[T], R],
+    parts: Iterable[T],
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+) -> Generator[R, None, None]:
+    """As `spread`, one result after the other; parts are taken as they are needed, two for every thread.
+
+    Close the iterator where it may not be read to its end.
+    """
     import torch
 
     own = torch.get_num_threads()
     threads = threads or own
-    if min(threads, len(parts)) <= 1 or torch.device(device).type != "cpu":
-        return [work(part) for part in parts]
+    if isinstance(parts, Sequence):
+        threads = min(threads, len(parts))
+    if threads <= 1 or torch.device(device).type != "cpu":
+        yield from map(work, parts)
+        return
     inference = torch.is_inference_mode_enabled()
 
     def alone(part: T) -> R:
         with torch.inference_mode(inference):
             return work(part)
 
+    left = iter(parts)
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        with ThreadPoolExecutor(
-            min(threads, len(parts)), initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
-            return list(pool.map(alone, parts))
+        waiting: deque[Future[R]] = deque(pool.submit(alone, part) for part in islice(left, 2 * threads))
+        while waiting:
+            done = waiting.popleft().result()
+            waiting.extend(pool.submit(alone, part) for part in islice(left, 1))
+            yield done
     finally:
+        pool.shutdown(cancel_futures=True)
         # A worker's number is its own, but it is also what threads that start later begin with.
         torch.set_num_threads(own)

@@ -113,3 +113,45 @@ def test_a_class_that_is_only_in_the_test_set_is_not_scored() -> None:
     assert full.way == 4
     assert (full.episodes_per_image[test_labels.numpy() == 4] == 0).all()
     assert (full.episodes_per_image[test_labels.numpy() != 4] == 2).all()
+
+
+def assert_same(first: FewShotResult, second: FewShotResult, *, metrics: float, mean: float) -> None:
+    for a, b in zip(first.settings, second.settings, strict=True):
+        for name, values in a.episode_metrics.items():
+            np.testing.assert_allclose(b.episode_metrics[name], values, rtol=0, atol=metrics, err_msg=name)
+        np.testing.assert_array_equal(b.votes, a.votes)
+        np.testing.assert_array_equal(b.episodes_per_image, a.episodes_per_image)
+        np.testing.assert_array_equal(b.probabilities is None, a.probabilities is None)
+        np.testing.assert_allclose(b.outcome.probabilities, a.outcome.probabilities, rtol=0, atol=mean)
+
+
+def test_the_number_of_threads_does_not_change_a_bit() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
+        torch.set_num_threads(3)
+        together = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
+    finally:
+        torch.set_num_threads(before)
+    assert_same(alone, together, metrics=0, mean=0)
+
+
+def test_columns_for_all_images_as_on_a_gpu_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    compact = run(n_way=[2, 3], n_shot=[1, 4])
+    monkeypatch.setattr(Queries, "_device", property(lambda _: "cuda"))
+    assert_same(compact, run(n_way=[2, 3], n_shot=[1, 4]), metrics=1e-9, mean=1e-9)
+
+
+def test_a_test_set_without_images_of_an_episode_has_no_metrics() -> None:
+    train, labels, test, test_labels = data()
+    only = test_labels == 0
+    result = few_shot(
+        train, labels, test[only], test_labels[only], n_classes=5, n_iter=8, n_way=[2], n_shot=[1]
+    )
+    pair = result.settings[0]
+    scored = (pair.episodes.classes == 0).any(1)
+    assert not scored.all()
+    assert np.isfinite(pair.episode_metrics["accuracy"][scored]).all()
+    assert np.isnan(pair.episode_metrics["accuracy"][~scored]).all()
+    assert (pair.votes[:, ~scored] == -1).all()

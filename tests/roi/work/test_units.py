@@ -32,6 +32,7 @@ from histobench.roi.plan.benchmark import collect, run_benchmark
 from histobench.roi.plan.run import outcome_of, run_plan
 from histobench.roi.plan.schema import read_plan
 from histobench.roi.work import comparing
+from histobench.roi.work.engines import local as local_engine
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.engines.slurm import SlurmEngine
 from histobench.roi.work.loop import work_through
@@ -105,6 +106,20 @@ def test_units_in_any_hands_give_the_bytes_of_one_process(plan: Plan, local: Pat
     status = status_of(plan.results)
     assert dict(status.states) == {"done": 10}  # rows are in the cache
     assert (status.cells[-1].dataset, status.cells[-1].encoder) == ("(all)", "(report)")
+
+
+@pytest.mark.slow
+def test_evaluations_in_several_processes_give_the_bytes_of_one(
+    plan: Plan, local: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_engine, "LEAST_EACH", 1)
+    monkeypatch.setattr(local_engine, "_cores", lambda: 2)
+    threads = torch.get_num_threads()
+    done = run_benchmark(plan)
+    assert (done.outcome.evaluated, done.outcome.failures) == (4, [])
+    assert torch.get_num_threads() == threads
+    assert [path.name for path in done.outcome.folder.path.glob("logs/*")] == ["evaluating-1.log"]
+    assert_same(local, plan.results)
 
 
 @pytest.mark.slow

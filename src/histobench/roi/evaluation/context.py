@@ -106,6 +106,11 @@ class Context:
             named_here=all(part.metadata.get("fingerprint") for part in given.values()),
         )
 
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        """Of what computes; to look them up takes as long as a small task."""
+        return versions("scipy", "scikit-learn")
+
     @property
     def info(self) -> dict[str, Any]:
         """What is said about the data in every results file."""
@@ -115,7 +120,7 @@ class Context:
             "train_features": self.request.train.metadata.get("source", ""),
             "test_features": self.request.test.metadata.get("source", ""),
             "device": self.device,
-            "versions": versions("scipy", "scikit-learn"),
+            "versions": self._versions,
         }
         if self.request.split is not None:
             sizes = {"num_train": len(self.train), "num_test": len(self.request.test)}

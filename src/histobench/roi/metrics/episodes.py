@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,10 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from histobench.core.threads import spread
-from histobench.roi.metrics.packed_ranking import rank_classes, rank_together
+from histobench.roi.metrics.packed_ranking import rank_classes, rank_together, sums_by_slot
 from histobench.roi.metrics.ranking import rank_rows
-from histobench.roi.metrics.tally import CALIBRATION_BINS, SMALLEST_PROBABILITY, Ints, Tally, calibration_bin
+from histobench.roi.metrics.tally import (
+    CALIBRATION_BINS,
+    SMALLEST_PROBABILITY,
+    Floats,
+    Ints,
+    Tally,
+    calibration_bin,
+)
 
+_SCORES_AT_ONCE = 150_000  # that one thread ranks: few, long operations that stay in the cache
 _WORKING_BYTES_PER_SCORE = 120  # what the ranking holds at once for each entry of [E, n, c]
 
 
@@ -29,8 +38,14 @@ def tally_episodes(probabilities: Tensor, labels: Tensor, predicted: Tensor | No
         guess = None if predicted is None else predicted.numpy()
         # A NaN is greater than any number for `min` and `max` alike.
         if not np.isnan(p.min()):
-            each = [(p[e], truth[e], None if guess is None else guess[e]) for e in range(episodes)]
-            return _joined(spread(lambda one: _tally_one(*one), each))
+            step = max(1, _SCORES_AT_ONCE // (n * c))
+            blocks = [slice(k, k + step) for k in range(0, episodes, step)]
+            return _joined(
+                spread(
+                    lambda some: _tally_block(p[some], truth[some], None if guess is None else guess[some]),
+                    blocks,
+                )
+            )
     chunk = max(1, memory // max(1, n * c * _WORKING_BYTES_PER_SCORE))
     parts = [
         _tally_chunk(
@@ -49,37 +64,55 @@ def _joined(parts: Sequence[Tally]) -> Tally:
     )
 
 
-def _tally_one(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -> Tally:
-    """Tally of one evaluation, scores [c, n] without NaN: what fits into a processor's cache."""
-    counted = labels >= 0
-    if not counted.all():
-        p, labels = p[:, counted], labels[counted]
-        predicted = None if predicted is None else predicted[counted]
-    c, n = p.shape
-    if n == 0:
-        nobody = torch.full((1, 1), -1)
-        return _tally_chunk(torch.zeros(1, 1, c), nobody, None)
-    confidence, top = p[0], np.zeros(n, dtype=np.int64)
-    for k in range(1, c):
-        top[p[k] > confidence] = k
-        confidence = np.maximum(confidence, p[k])
-    image = np.arange(n)
+def _tally_block(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -> Tally:
+    """Tally of a few evaluations, scores [E, c, n] without NaN: what fits into a processor's cache."""
+    episodes, c, n = p.shape
+    valid = labels >= 0
+    everyone = bool(valid.all())
+    confidence, top = (found.numpy() for found in torch.from_numpy(p).max(1))
     guess = top if predicted is None else predicted
-    confusion = np.bincount(labels * c + guess.clip(0), minlength=c * c).reshape(c, c)
+    label = labels if everyone else labels.clip(0)
+    episode = np.arange(episodes)[:, None]
+
+    def by_slot(slot: Ints, size: int, *weights: NDArray[Any]) -> list[Floats]:
+        """Sums over the images of an evaluation [E, size] by slot; those that do not count are left out."""
+        where = slot + episode * (size + 1)
+        if not everyone:
+            where = np.where(valid, where, episode * (size + 1) + size)
+        whole = episodes * (size + 1)
+        return [sums_by_slot(where, w, whole).reshape(episodes, size + 1)[:, :size] for w in weights]
+
+    ones = np.ones((episodes, n))
+    confusion = by_slot(label * c + guess.clip(0), c * c, ones)[0].reshape(episodes, c, c)
     concordance, average_precision = rank_classes(p, labels)
-    micro = (np.nan, np.nan) if c == 2 else rank_together(p, labels)
-    own = p[labels, image].astype(np.float64)
-    log_loss = -np.log(own.clip(SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)).sum() / n
-    squares = np.square(p, dtype=np.float64).sum(0)
-    squared_error = (squares - 2 * own + 1).sum() / n
-    # A rule may predict another label than the most probable: the confidence is that of the latter.
-    named = guess if predicted is None else np.where(p[guess.clip(0), image] == confidence, guess, top)
+    nothing = np.full(episodes, np.nan)
+    micro_auroc, micro_auprc = (nothing, nothing) if c == 2 else rank_together(p, labels)
+    own = np.take_along_axis(p, label[:, None], 1)[:, 0].astype(np.float64)
+    log_own = np.log(own.clip(SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY))
+    exact = p.astype(np.float64)
+    error = np.einsum("ecn,ecn->en", exact, exact) - 2 * own + 1
+    count = valid.sum(1)
+    with np.errstate(invalid="ignore"):
+        log_loss = -np.where(valid, log_own, 0).sum(1) / count
+        squared_error = np.where(valid, error, 0).sum(1) / count
+    named = guess
+    if predicted is not None:
+        # A rule may predict another label than the most probable: the confidence is that of the latter.
+        told = np.take_along_axis(p, guess.clip(0)[:, None], 1)[:, 0]
+        named = np.where(told == confidence, guess, top)
     sure = confidence.astype(np.float64)
     bins = calibration_bin(sure)
-    weights = (None, sure, (named == labels).astype(np.float64))
-    calibration = np.stack([np.bincount(bins, w, minlength=CALIBRATION_BINS) for w in weights], -1)
-    fields = (confusion, concordance, average_precision, *micro, log_loss, squared_error, calibration)
-    return Tally(*(np.asarray(field, dtype=np.float64)[None] for field in fields))
+    calibration = by_slot(bins, CALIBRATION_BINS, ones, sure, (named == labels).astype(np.float64))
+    return Tally(
+        confusion,
+        concordance,
+        average_precision,
+        micro_auroc,
+        micro_auprc,
+        log_loss,
+        squared_error,
+        np.stack(calibration, -1),
+    )
 
 
 def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None) -> Tally:
@@ -122,7 +155,7 @@ def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None
     named = torch.where(p.gather(1, guess.clamp(min=0)[:, None])[:, 0] == confidence, guess, top)
     correct = (named == labels).double()
     confidence = confidence.double()
-    bins = torch.from_numpy(calibration_bin(confidence.cpu().numpy())).to(device)
+    bins = torch.ceil(confidence * CALIBRATION_BINS - 1e-9).long().sub_(1).clamp_(0, CALIBRATION_BINS - 1)
     bins = torch.where(valid, bins, CALIBRATION_BINS)
     calibration = torch.stack(
         [_histogram(bins, w, CALIBRATION_BINS + 1)[:, :-1] for w in (valid.double(), confidence, correct)], -1

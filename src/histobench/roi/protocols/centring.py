@@ -25,8 +25,9 @@ class Centring:
     mean: Tensor  # [d] float64
 
     @classmethod
-    def of(cls, features: Tensor, *, memory: int = 2**22) -> Centring:
+    def of(cls, features: Tensor) -> Centring:
         """The centring of a training set."""
+        memory = 2**22 if features.device.type == "cpu" else 2**27
         total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
         for part in row_chunks(len(features), 8 * features.shape[1], memory):
             rows = features[part].double()

@@ -21,14 +21,9 @@ class Episodes:
     def __len__(self) -> int:
         return len(self.classes)
 
-    def __getitem__(self, some: slice) -> Episodes:
+    def __getitem__(self, some: slice | Ints) -> Episodes:
         """Some of the episodes."""
         return Episodes(self.classes[some], self.supports[some])
-
-    @property
-    def alike(self) -> bool:
-        """Whether all have the same classes."""
-        return bool((self.classes == self.classes[:1]).all())
 
     @classmethod
     def of(cls, supports: Sequence[Sequence[Sequence[int]]], train_labels: Ints) -> Episodes:

@@ -1,24 +1,32 @@
-"""Few-shot (SimpleShot): nearest support mean, many episodes through one matrix product per class."""
+"""Few-shot (SimpleShot): nearest support mean, many episodes through one matrix product per class.
+
+Episodes are played in groups, from the draw to the metrics. A group is a few long operations, none of them
+per episode on a GPU; on the CPU each is one thread's, which hardly needs Python's lock, and threads take
+groups of whatever setting comes next. Which episodes are a group does not depend on the number of threads.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from histobench.core.threads import spread
+from histobench.core.threads import spread, stream
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.centring import SMALLEST_NORM, Centring, row_chunks
 from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler, Ints, possible_settings
 from histobench.roi.protocols.outcome import Outcome
 
-MEMORY = 2**26
-_EPISODES = 10  # at most, that one thread scores at a time
+MEMORY = {"cpu": 2**26, "cuda": 2**29}  # bytes that one group of episodes works in
+_BYTES_PER_SCORE = {"cpu": 40, "cuda": 150}
+_SUPPORT = 2**22  # bytes of supports, in float64, that are scaled at a time on the CPU
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ def few_shot(
     use_all_way: bool = True,
     seed: int = 0,
     device: str = "cpu",
-    memory: int = MEMORY,
+    memory: int | None = None,
 ) -> FewShotResult:
     """Run every setting; impossible ways and shots are left out with a warning that names them."""
     sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
@@ -98,24 +106,37 @@ def few_shot_settings(
     n_iter: int = 100,
     seed: int = 0,
     device: str = "cpu",
-    memory: int = MEMORY,
+    memory: int | None = None,
     keep_probabilities: bool = False,
 ) -> Iterator[FewShotSetting]:
     """Possible settings (way, shot), one at a time; none depends on which others there are."""
     sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
     queries = Queries.of(train, test, test_labels, device=device)
-    for way, shot in settings:
-        episodes = sampler.draw(way=way, shot=shot, n_iter=n_iter)
-        yield queries.run(episodes, n_classes=n_classes, memory=memory, keep_probabilities=keep_probabilities)
+    drawn: deque[tuple[Episodes, list[Ints]]] = deque()
+
+    def groups() -> Iterator[tuple[Episodes, Ints]]:
+        for way, shot in settings:
+            episodes = sampler.draw(way=way, shot=shot, n_iter=n_iter)
+            some = queries.groups(episodes, memory)
+            drawn.append((episodes, some))
+            yield from ((episodes, group) for group in some)
+
+    def play(job: tuple[Episodes, Ints]) -> _Part:
+        return queries.play(job[0][job[1]], n_classes, keep=keep_probabilities)
+
+    played = stream(play, groups(), device=device)
+    with closing(played):
+        for first in played:
+            episodes, some = drawn.popleft()
+            yield queries.joined(episodes, some, [first, *islice(played, len(some) - 1)])
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What some of the episodes of a setting said, with the test images sorted by class."""
+    """What a group of episodes said, with the test images sorted by class."""
 
     metrics: dict[str, NDArray[np.float64]]  # [E] each
     total: Tensor  # [n_classes, n] sums of probabilities over the episodes
-    taken: Tensor  # [n] episodes with the image's class
     votes: Tensor  # [E, n]
     kept: Tensor | None  # [E, way, n]
 
@@ -152,28 +173,67 @@ class Queries:
         features = test.to(device)[order].double() - shift.mean
         return cls(train, shift, features, features.square().sum(1), order, runs)
 
+    @property
+    def _device(self) -> str:
+        return self.features.device.type
+
     def run(
-        self, episodes: Episodes, *, n_classes: int, memory: int = MEMORY, keep_probabilities: bool = False
+        self,
+        episodes: Episodes,
+        *,
+        n_classes: int,
+        memory: int | None = None,
+        keep_probabilities: bool = False,
     ) -> FewShotSetting:
         """Score every test image of an episode's classes, in every episode."""
-        n, d = self.features.shape
-        way, shot = episodes.classes.shape[1], episodes.supports.shape[2]
-        parts = []
-        for chunk in row_chunks(len(episodes), 8 * (way + 1) * (d + n), memory):
-            parts += self._run_chunk(episodes[chunk], n_classes, memory, keep_probabilities)
-        metrics = {name: np.concatenate([p.metrics[name] for p in parts]) for name in parts[0].metrics}
+        groups = self.groups(episodes, memory)
+        parts = spread(
+            lambda group: self.play(episodes[group], n_classes, keep=keep_probabilities),
+            groups,
+            device=self._device,
+        )
+        return self.joined(episodes, groups, parts)
+
+    def groups(self, episodes: Episodes, memory: int | None = None) -> list[Ints]:
+        """Episodes that are played together: as many as the memory allows, of about the same size."""
+        memory = memory or MEMORY.get(self._device, MEMORY["cuda"])
+        way = episodes.classes.shape[1]
+        sizes = self._columns(episodes.classes).sum(1)
+        order = np.argsort(sizes, kind="stable")
+        each = way * (_BYTES_PER_SCORE.get(self._device, 150) * sizes.max() + 16 * self.features.shape[1])
+        count = min(len(order), -(-len(order) * int(each) // memory))
+        return np.array_split(order, count)
+
+    def _columns(self, classes: Ints) -> Ints:
+        """How many columns each class [E, way] of an episode has among its scores."""
+        if self._device != "cpu":
+            # All images in every episode: nothing is moved, and what does not count is left out later.
+            return np.full((len(classes), 1), len(self.features))
+        known = np.zeros(max(max(self.runs, default=0), int(classes.max())) + 1, dtype=np.int64)
+        for label, rows in self.runs.items():
+            known[label] = rows.stop - rows.start
+        return known[classes]
+
+    def joined(self, episodes: Episodes, groups: Sequence[Ints], parts: Sequence[_Part]) -> FewShotSetting:
+        """The setting whose episodes were played in groups."""
+        way, shot = episodes.supports.shape[1:]
+        whence = np.argsort(np.concatenate(groups))
+        metrics = {
+            name: np.concatenate([p.metrics[name] for p in parts])[whence] for name in parts[0].metrics
+        }
         back = torch.argsort(self.order)
-        # In the order of the parts, so that the sums do not depend on the threads.
+        # In the order of the groups, so that the sums do not depend on the threads.
         total = torch.stack([p.total for p in parts]).sum(0)[:, back]
-        taken = torch.stack([p.taken for p in parts]).sum(0)[back]
-        votes = torch.cat([p.votes for p in parts])[:, back].T.contiguous()
+        turn = torch.from_numpy(whence).to(back.device)
+        votes = torch.cat([p.votes for p in parts])[turn][:, back].T.contiguous()
+        taken = (votes >= 0).sum(1)
         scored = taken > 0
         mean = torch.where(scored, total / taken.clamp_min(1), torch.nan).T.contiguous()
         predicted = torch.where(scored, total.T.contiguous().argmax(1), -1)
         info = {"way": way, "shot": shot, "n_iter": len(episodes)}
         outcome = Outcome(mean.cpu().numpy(), predicted.cpu().numpy(), info)
         kept = [p.kept for p in parts if p.kept is not None]
-        probabilities = torch.cat(kept)[:, :, back].permute(2, 0, 1).contiguous() if kept else None
+        probabilities = torch.cat(kept)[turn][:, :, back].permute(2, 0, 1).contiguous() if kept else None
         return FewShotSetting(
             way,
             shot,
@@ -185,147 +245,110 @@ class Queries:
             None if probabilities is None else probabilities.cpu().numpy(),
         )
 
-    def _run_chunk(self, episodes: Episodes, n_classes: int, memory: int, keep: bool) -> list[_Part]:
-        """Score some episodes: large products for all of them, then a few at a time."""
-        device = str(self.features.device)
-        way = episodes.classes.shape[1]
-        # The same parts whatever the number of threads, and enough of them to keep all threads at work.
-        each = 8 * (way + 1) * 4 * len(self.features)
-        groups = list(row_chunks(len(episodes), each, min(memory, _EPISODES * each)))
-        means = spread(lambda part: self._support_means(episodes.supports[part]), groups, device=device)
-        rays = torch.cat(means)  # [E, way + 1, d]
-        labels = list(self.runs)
-        products = spread(lambda label: self._table(rays, episodes, label), labels, device=device)
-        tables = dict(zip(labels, products, strict=True))
-
-        def score(part: slice) -> _Part:
-            some = episodes[part]
-            places = [self._places(classes) for classes in some.classes.tolist()]
-            distances = self._distances(rays[part], *self._products(tables, some, places, part.start))
-            return self._part(some, places, distances, n_classes, memory, keep)
-
-        return spread(score, groups, device=device)
-
-    def _table(self, rays: Tensor, episodes: Episodes, label: int) -> tuple[Ints, Tensor]:
-        """Products [E', way + 1, r] of a class's r queries with the rays of the episodes that have it.
-
-        The first of the pair [E] tells which of the E' an episode is.
-        """
-        mine = (episodes.classes == label).any(1)
-        some = rays if mine.all() else rays[torch.from_numpy(mine).to(rays.device)]
-        queries = self.features[self.runs[label]]
-        products = some.view(-1, rays.shape[2]) @ queries.T
-        return np.cumsum(mine) - 1, products.view(len(some), rays.shape[1], len(queries))
-
-    def _part(
-        self,
-        episodes: Episodes,
-        places: list[list[tuple[int, slice, slice]]],
-        distances: Tensor,
-        n_classes: int,
-        memory: int,
-        keep: bool,
-    ) -> _Part:
-        n, count = len(self.features), len(episodes)
-        device = self.features.device
-        # Rounded as everybody's float32 pipelines round: scores that these cannot tell apart are ties.
-        distances = distances.float()
-        probabilities = torch.softmax(distances.neg_(), dim=1)  # [E, way, q]
-        labels = torch.full((count, probabilities.shape[2]), -1, device=device)
-        for e, runs in enumerate(places):
-            for k, _, columns in runs:
-                labels[e, columns] = k
-        metrics = evaluate_episodes(probabilities.transpose(1, 2), labels, memory=memory)
+    def play(self, episodes: Episodes, n_classes: int, *, keep: bool = False) -> _Part:
+        """Score some episodes together."""
+        (count, way), n, device = episodes.classes.shape, len(self.features), self.features.device
+        rays = self._rays(episodes.supports)
+        numbers, images, begins = self._layout(episodes.classes)
+        labels = torch.from_numpy(numbers).to(device)
+        scores = torch.zeros(count, way, labels.shape[1], device=device)
         total = torch.zeros(n_classes, n, dtype=torch.float64, device=device)
-        taken = torch.zeros(n, dtype=torch.long, device=device)
+        for label, rows in self.runs.items():
+            episode, number = np.nonzero(episodes.classes == label)
+            if not len(episode):
+                continue
+            which = slice(None) if len(episode) == count else torch.from_numpy(episode).to(device)
+            said = self._probabilities(rays[which], rows)
+            # Sums over the episodes by class, exact to float64: which rows belong to which class is a matrix.
+            chosen = np.zeros((n_classes, len(episode), way))
+            np.put_along_axis(chosen, episodes.classes[None, episode], 1, 0)
+            total[:, rows] = torch.from_numpy(chosen).to(device).flatten(1) @ said.double().flatten(0, 1)
+            if begins is None:
+                scores[which, :, rows] = said
+                continue
+            for e, start, value in zip(episode, begins[episode, number], said, strict=True):
+                scores[e, :, start : start + said.shape[2]] = value
+        metrics = evaluate_episodes(scores.transpose(1, 2), labels, memory=MEMORY["cuda"])
         classes = torch.from_numpy(episodes.classes).to(device)
-        top = classes.gather(1, probabilities.max(1).indices).to(torch.int16)  # [E, q] class ids
-        votes = torch.full((count, n), -1, dtype=torch.int16, device=device)
-        kept = torch.full((count, classes.shape[1], n), torch.nan, device=device) if keep else None
-        # Together where all have the same classes.
-        alike = [slice(None)] if episodes.alike else [slice(e, e + 1) for e in range(count)]
-        for some, runs in zip(alike, places, strict=False):
-            for _, rows, columns in runs:
-                said = probabilities[some, :, columns]
-                total[classes[some][0], rows] += said.sum(0, dtype=torch.float64)
-                taken[rows] += len(said)
-                votes[some, rows] = top[some, columns]
-                if kept is not None:
-                    kept[some, :, rows] = said
-        return _Part(metrics, total, taken, votes, kept)
+        top = classes.gather(1, scores.max(1).indices).to(torch.int16)  # [E, width] class ids
+        where = torch.from_numpy(images).to(device)
+        votes = top.new_full((count, n + 1), -1).scatter_(1, where, top)[:, :n]
+        kept = None
+        if keep:
+            kept = scores.new_full((count, way, n + 1), torch.nan)
+            kept = kept.scatter_(2, where[:, None].expand(-1, way, -1), scores)[:, :, :n]
+        return _Part(metrics, total, votes, kept)
 
-    def _places(self, classes: list[int]) -> list[tuple[int, slice, slice]]:
-        """For each class of an episode that has test images: its number in it, their rows and columns."""
-        found = []
-        start = 0
-        for k, label in enumerate(classes):
-            rows = self.runs.get(label)
-            if rows is not None:
-                end = start + rows.stop - rows.start
-                found.append((k, rows, slice(start, end)))
-                start = end
-        return found
+    def _layout(self, classes: Ints) -> tuple[Ints, Ints, Ints | None]:
+        """What the columns of the scores of episodes with these classes [E, way] are.
 
-    def _distances(self, rays: Tensor, products: Tensor, squares: Tensor) -> Tensor:
-        """L2 distances [E, way, q] between the episode's unit queries and class means.
+        Given are the number of the class in the episode [E, width], -1 where there is no image to be scored;
+        the row of the image [E, width], n where there is none; and where the columns of each class begin
+        [E, way], None where every image has a column of its own in every episode.
+        """
+        count, way = classes.shape
+        n = len(self.features)
+        sizes = self._columns(classes)
+        if sizes.shape[1] < way or (sizes.sum(1) == n).all():
+            lengths = [rows.stop - rows.start for rows in self.runs.values()]
+            held = np.full((count, max([*self.runs, int(classes.max())]) + 1), -1)
+            np.put_along_axis(held, classes, np.arange(way)[None], 1)
+            numbers = held[:, np.repeat(list(self.runs), lengths)]
+            return numbers, np.where(numbers < 0, n, np.arange(n)), None
+        ends = sizes.cumsum(1)
+        column = np.arange(ends[:, -1].max())
+        number = (column >= ends[..., None]).sum(1)  # `way` beyond the last image
+        inside = number.clip(max=way - 1)
+        known = np.zeros(max([*self.runs, int(classes.max())]) + 1, dtype=np.int64)
+        for label, rows in self.runs.items():
+            known[label] = rows.start
+        first = known[classes] - (ends - sizes)
+        images = np.where(number < way, np.take_along_axis(first, inside, 1) + column, n)
+        return np.where(number < way, number, -1), images, ends - sizes
+
+    def _probabilities(self, rays: Tensor, rows: slice) -> Tensor:
+        """Softmax of the negative L2 distances [E, way, r] of some unit queries to the class means.
 
         With m the support mean and p a class mean of unit supports:
         ||(q - m)/|q - m| - p||^2 = 1 - 2 (q.p - m.p) / |q - m| + |p|^2  and
         |q - m|^2 = |q|^2 - 2 q.m + |m|^2,
-        so the products of the queries with all m and p are all that is needed of them. Columns beyond an
-        episode's queries are filled with zeros.
+        so the products of the queries with all m and p are all that is needed of them.
         """
         prototypes, means = rays[:, :-1], rays[:, -1]
+        products = (rays.flatten(0, 1) @ self.features[rows].T).unflatten(0, rays.shape[:2])
         along = products[:, :-1]
-        beside = products[:, -1].mul_(-2).add_(squares)
-        length = beside.add_(means.square().sum(1)[:, None]).clamp_min_(0).sqrt_()  # [E, q]
+        beside = products[:, -1].mul_(-2).add_(self.squares[rows])
+        length = beside.add_(means.square().sum(1)[:, None]).clamp_min_(0).sqrt_()  # [E, r]
         at_mean = length <= SMALLEST_NORM
         offset = (prototypes * means[:, None]).sum(2)[..., None]  # [E, way, 1]
         size = prototypes.square().sum(2)[..., None]
         squared = along.sub_(offset).mul_((-2 / length.clamp_min_(SMALLEST_NORM))[:, None]).add_(1 + size)
-        if bool(at_mean.any()):
-            # A query that equals the support mean has no direction: it stays at the origin.
+        # A query that equals the support mean has no direction: it stays at the origin.
+        if self._device != "cpu" or bool(at_mean.any()):
             squared = torch.where(at_mean[:, None], size, squared)
-        return squared.clamp_min_(0).sqrt_()
+        # Rounded as everybody's float32 pipelines round: scores that these cannot tell apart are ties.
+        return torch.softmax(squared.clamp_min_(0).sqrt_().float().neg_(), dim=1)
 
-    def _products(
-        self,
-        tables: dict[int, tuple[Ints, Tensor]],
-        episodes: Episodes,
-        places: list[list[tuple[int, slice, slice]]],
-        first: int,
-    ) -> tuple[Tensor, Tensor]:
-        """Products [E, way + 1, q] of rays with the queries of their episodes, and squared lengths [E, q]."""
-        count, way = episodes.classes.shape
-        if episodes.alike and places[0]:
-            # Queries side by side: all episodes have them in the same order.
-            found = [tables[label] for label in episodes.classes[0].tolist() if label in tables]
-            together = [table[which[first] : which[first] + count] for which, table in found]
-            squares = torch.cat([self.squares[rows] for _, rows, _ in places[0]])
-            return torch.cat(together, 2), squares.expand(count, -1)
-        most = max((runs[-1][2].stop if runs else 0) for runs in places)
-        products = self.features.new_zeros(count, way + 1, most)
-        squares = self.features.new_zeros(count, most)
-        for e, runs in enumerate(places):
-            for k, rows, columns in runs:
-                which, table = tables[int(episodes.classes[e, k])]
-                products[e, :, columns] = table[which[first + e]]
-                squares[e, columns] = self.squares[rows]
-        return products, squares
-
-    def _support_means(self, supports: Ints) -> Tensor:
+    def _rays(self, supports: Ints) -> Tensor:
         """Class means of the centred unit supports and, last, the mean of all supports [E, way + 1, d]."""
-        episodes, way, shot = supports.shape
+        count, way, shot = supports.shape
         d = self.features.shape[1]
-        rays = self.features.new_empty(episodes, way + 1, d)
+        rays = self.features.new_empty(count, way + 1, d)
         index = torch.from_numpy(supports).to(self.features.device).flatten(1)
-        x = self.features.new_empty(way * shot, d)
-        ones = x.new_ones(way * shot)
-        for e in range(episodes):
-            x.copy_(self.train.index_select(0, index[e]))
-            mean = (ones @ x).div_(way * shot)
-            x -= mean
-            scale = 1 / torch.linalg.vector_norm(x, dim=1).clamp_min_(SMALLEST_NORM)
-            torch.bmm(scale.view(way, 1, shot).div_(shot), x.view(way, shot, d), out=rays[e, :way, None])
-            rays[e, way] = mean - self.shift.mean
+        memory = _SUPPORT if self._device == "cpu" else MEMORY["cuda"] // 4
+        for some in row_chunks(count, 8 * way * shot * d, memory):
+            given = self.train.index_select(0, index[some].flatten()).view(-1, way, shot, d)
+            # Supports of an episode that do not fit are made float64 class by class, and twice.
+            parts = given.split(way if len(given) > 1 or 8 * way * shot * d <= memory else 1, 1)
+            exact = [parts[0].double()] if len(parts) == 1 else None
+            mean = rays.new_zeros(len(given), 1, d)
+            for part in exact or parts:
+                mean += rays.new_full((len(given), 1, part.shape[1] * shot), 1) @ part.double().flatten(1, 2)
+            mean /= way * shot
+            for k, part in enumerate(exact or parts):
+                x = part.double().flatten(1, 2).sub_(mean)
+                scale = 1 / torch.linalg.vector_norm(x, dim=2).clamp_min_(SMALLEST_NORM)
+                means = scale.view(-1, 1, shot).div_(shot) @ x.view(-1, shot, d)
+                rays[some, k * part.shape[1] : (k + 1) * part.shape[1]] = means.view(len(given), -1, d)
+            rays[some, way] = mean[:, 0] - self.shift.mean
         return rays

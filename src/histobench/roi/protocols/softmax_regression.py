@@ -18,9 +18,12 @@ from torch import Tensor
 from histobench.core.threads import one_thread, spread
 from histobench.roi.protocols.centring import Centring, row_chunks
 from histobench.roi.protocols.curvature import CoupledCurvature, LeadingCurvature
-from histobench.roi.protocols.lbfgs import NEGLIGIBLE, Descent, minimise
+from histobench.roi.protocols.lbfgs import NEGLIGIBLE, Descent, Solve, minimise
 
-_BLOCK = 2**23  # bytes of features per block: read once, used for the logits and for the gradient
+#: Bytes of features per block. On the CPU: read once, used for the logits and for the gradient. On a GPU: few
+#: operations, and sums of float32 that are not too long.
+_BLOCK = {"cpu": 2**23, "cuda": 2**27}
+_FEW = 2**18  # parameters up to which the optimizer's own work is faster on the CPU than by calls to a GPU
 _SMALL = 2**20  # up to this many numbers the work is done in float64
 _REFRESH = 10  # iterations after which the metric is taken again
 _START = (8, 1e-2)  # iterations and tolerance on a part of the rows
@@ -119,11 +122,16 @@ class SoftmaxLoss:
 
     def _parts(self) -> list[slice]:
         n, d = self.features.shape
-        return list(row_chunks(n, d * self.features.element_size(), _BLOCK))
+        block = _BLOCK.get(self.features.device.type, _BLOCK["cuda"])
+        return list(row_chunks(n, d * self.features.element_size(), block))
 
     def __call__(self, theta: Tensor) -> tuple[float, Tensor]:
-        """Objective and gradient at parameters [c, d + 1]."""
-        affine = self._affine(theta)
+        """Objective and gradient at parameters [c, d + 1], which may be on another device than the features.
+
+        All that comes back from a GPU comes in one transfer, the only time that it is waited for.
+        """
+        here = theta.to(self.features.device)
+        affine = self._affine(here)
 
         def work(part: slice) -> tuple[Tensor, Tensor, Tensor]:
             log_p = self._log_probabilities(*affine, part)
@@ -134,19 +142,20 @@ class SoftmaxLoss:
             return loss, residual @ self.features[part], residual.sum(1, dtype=torch.float64)
 
         # Summed in the order of the parts, so that the result does not depend on the threads.
-        found = spread(work, self._parts(), device=str(theta.device), threads=self.threads)
+        found = spread(work, self._parts(), device=str(here.device), threads=self.threads)
         loss = -torch.stack([part[0] for part in found]).sum()
-        gradient = torch.zeros_like(theta)
+        pulled = torch.zeros_like(here)
         for _, pull, sums in found:
-            gradient[:, :-1] += pull
-            gradient[:, -1] += sums
-        gradient[:, :-1] -= gradient[:, -1:] * self.mean
+            pulled[:, :-1] += pull
+            pulled[:, -1] += sums
+        pulled[:, :-1] -= pulled[:, -1:] * self.mean
         n = len(self.features)
-        gradient /= n
+        both = torch.cat([pulled.flatten(), loss.view(1)]).to(theta.device)
+        gradient = both[:-1].view_as(theta).div_(n)
         gradient[:, :-1] += self.penalty.gradient(theta[:, :-1])
         self.evaluations += 1
         self.ridge = self.penalty.curvature(theta[:, :-1])
-        return float(loss) / n + self.penalty.value(theta[:, :-1]), gradient
+        return float(both[-1]) / n + self.penalty.value(theta[:, :-1]), gradient
 
 
 def fit_softmax(
@@ -195,13 +204,16 @@ def _fit(
         return replace(found, bias=found.bias - found.weight @ far)
     loss = SoftmaxLoss(x, labels, mean=mean, n_classes=n_classes, penalty=penalty, threads=threads)
     theta = _prior(labels, d, n_classes) if start is None else _parameters(start, mean)
+    if theta.numel() <= _FEW:
+        theta = theta.cpu()
     known = loss(theta)
     if start is None and penalty.kind == "norm" and float(known[1][:, :-1].norm()) <= penalty.strength:
         # The pull of the data is weaker than the penalty's: W = 0 is the minimum.
         return _solution(Descent(theta, *known, 0, 0.0, True), mean, loss)
     done = 0
     if d > _NARROW:
-        leading = LeadingCurvature(x[order[:_LOOKED_AT]] - mean.to(x.dtype), n_classes=n_classes)
+        some = (x[order[:_LOOKED_AT]] - mean.to(x.dtype)).to(theta.device)
+        leading = LeadingCurvature(some, n_classes=n_classes)
         descent = minimise(
             loss,
             lambda gradient: leading.solve(gradient, ridge=loss.ridge),
@@ -223,7 +235,7 @@ def _fit(
     while True:
         descent = minimise(
             loss,
-            _curvature(loss, theta).solve,
+            _metric(loss, theta),
             theta,
             max_iterations=min(_REFRESH, max_iterations - done),
             tolerance=tolerance,
@@ -300,9 +312,14 @@ def _approach(loss: SoftmaxLoss, theta: Tensor, order: Tensor, max_iterations: i
             threads=loss.threads,
         )
     iterations, tolerance = _START
-    metric = _curvature(small, theta)
     allowed = min(iterations, max_iterations)
-    return minimise(small, metric.solve, theta, max_iterations=allowed, tolerance=tolerance).point
+    return minimise(small, _metric(small, theta), theta, max_iterations=allowed, tolerance=tolerance).point
+
+
+def _metric(loss: SoftmaxLoss, theta: Tensor) -> Solve:
+    """An approximate inverse Hessian at a point, applied where the features are."""
+    curvature = _curvature(loss, theta.to(loss.features.device))
+    return lambda gradient: curvature.solve(gradient.to(loss.features.device)).to(gradient.device)
 
 
 def _curvature(loss: SoftmaxLoss, theta: Tensor) -> CoupledCurvature:
@@ -337,6 +354,7 @@ def _parameters(solution: Solution, mean: Tensor) -> Tensor:
 
 
 def _solution(descent: Descent, mean: Tensor, loss: SoftmaxLoss, *, iterations: int = 0) -> Solution:
-    weight = descent.point[:, :-1]
-    bias = descent.point[:, -1] - weight @ mean
+    point = descent.point.to(mean.device)
+    weight = point[:, :-1]
+    bias = point[:, -1] - weight @ mean
     return Solution(weight, bias, descent.value, iterations, loss.evaluations, descent.converged)

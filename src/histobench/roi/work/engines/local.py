@@ -1,18 +1,29 @@
-"""This process does everything, one unit after the other."""
+"""This machine does everything: one process, and more of them where many evaluations are left."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from histobench.roi.work.engines.engine import Display
 from histobench.roi.work.loop import work_through
 from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.unit import KINDS, Unit, same_batch
 from histobench.roi.work.worker import Worker
+
+#: What is done with features that are there; units of different encoders do not depend on each other.
+EVALUATING = ("episodes", "evaluate", "splits", "compare")
+#: Evaluations of one encoder and dataset for every process: fewer do not pay for its start.
+LEAST_EACH = 4
+#: Seconds that helpers have to end in.
+PATIENCE = 10.0
 
 
 class LocalEngine:
-    """No cluster, no second process; the features of a dataset are computed in one pass over its images."""
+    """No cluster; the features of a dataset are computed in one pass over its images, by this process."""
 
     name = "local"
     whole = True
@@ -21,7 +32,7 @@ class LocalEngine:
         """This process is always there."""
 
     def run(self, folder: RunFolder, display: Display) -> bool:
-        """Do the units in their order."""
+        """Do the units in their order; where there are many evaluations, these last and side by side."""
         worker = Worker(folder, display.progress, display.say)
 
         def before(units: Sequence[Unit]) -> None:
@@ -32,5 +43,80 @@ class LocalEngine:
             if units[0].kind in ("hash", "prepare"):
                 display.after_extraction()
 
+        processes = _processes(folder)
+        if processes > 1:
+            computing = [kind for kind in KINDS if kind not in EVALUATING]
+            work_through(folder, worker, kinds=computing, alone=True, before=before, after=after)
+            with _helpers(folder, processes):
+                display.say(f"evaluating in {processes} processes")
+                work_through(folder, worker, kinds=EVALUATING)
         work_through(folder, worker, alone=True, before=before, after=after)
         return True
+
+
+def _processes(folder: RunFolder) -> int:
+    """How many processes evaluate: a core each, unless that is on a GPU or there is little to do."""
+    folder.refresh()
+    left = [unit for unit in folder.units() if unit.kind == "evaluate" and folder.state(unit.id) is None]
+    most = len({same_batch(unit) for unit in left}) // LEAST_EACH
+    if most <= 1:
+        return 1
+    import torch
+
+    asked = left[0].spec["device"] or "cuda"
+    on_gpu = asked == "mps" or (asked.startswith("cuda") and torch.cuda.is_available())
+    return 1 if on_gpu else max(1, min(_cores(), most))
+
+
+def _cores() -> int:
+    """Cores that this process may use, as far as it was not told to use fewer threads."""
+    import torch
+
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(here, torch.get_num_threads())
+
+
+@contextmanager
+def _helpers(folder: RunFolder, processes: int) -> Iterator[None]:
+    """Processes that take evaluations as this one does; each, and this one, with its share of the threads."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    own = torch.get_num_threads()
+    threads = max(1, own // processes)
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    logs = folder.path / "logs"
+    logs.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "histobench.cli.main", "work", str(folder.path)]
+    command += ["--kinds", ",".join(EVALUATING)]
+    helpers = []
+    try:
+        for number in range(1, processes):
+            with (logs / f"evaluating-{number}.log").open("wb") as log:
+                helpers.append(
+                    subprocess.Popen(
+                        command,
+                        env={**os.environ, **limits},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+        torch.set_num_threads(threads)
+        with threadpool_limits(threads):
+            yield
+    finally:
+        torch.set_num_threads(own)
+        _end(helpers)
+
+
+def _end(helpers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Nothing is left to do, or this process was stopped: helpers stop at what they have in hand."""
+    for helper in helpers:
+        helper.terminate()
+    for helper in helpers:
+        try:
+            helper.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            helper.kill()
+            helper.wait()
