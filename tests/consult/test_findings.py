@@ -12,10 +12,16 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from histobench.cli.main import main
+from histobench.consult.arms import select_cases
 from histobench.consult.findings import Findings
-from histobench.consult.measures import Evaluation, area_under_risk_coverage, swap_noticed
-from histobench.consult.plays import NO_LABEL, Plays, read_plays
-from histobench.consult.selection import select_cases
+from histobench.consult.measures import (
+    NO_LABEL,
+    Evaluation,
+    Plays,
+    area_under_risk_coverage,
+    read_plays,
+    swap_noticed,
+)
 from histobench.consult.study import Study
 from histobench.core.statistics.resampling import draw_counts, sampling_design
 

@@ -13,8 +13,8 @@ from scipy import stats
 
 from histobench.cli.main import main
 from histobench.consult.findings import CONTRASTS, Findings
+from histobench.consult.measures import Plays, read_plays
 from histobench.consult.pilot import plan_cases
-from histobench.consult.plays import Plays, read_plays
 from histobench.consult.study import Study
 from histobench.core.errors import HistobenchError
 

@@ -8,12 +8,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from histobench.consult.answers import first_class, read_prediction
 from histobench.consult.arms import ARMS, DOSES
 from histobench.consult.audit import leaks
-from histobench.consult.case import Case
-from histobench.consult.cassette import COLUMNS, Cassette, Recorded, canonical
-from histobench.consult.study import Study
+from histobench.consult.study import COLUMNS, Case, Cassette, Recorded, Study, canonical
+from histobench.consult.tool_text import first_class, read_prediction
 from histobench.core.errors import HistobenchError
 
 
@@ -113,7 +111,7 @@ def test_no_neighbour_is_of_the_own_group_and_the_audit_would_notice(study: Stud
 
 
 def test_a_changed_cassette_is_refused(study: Study, tmp_path: Path) -> None:
-    from histobench.consult.cassette import read_cassette
+    from histobench.consult.study import read_cassette
 
     table = pq.read_table(study.folder / "cassette.parquet").to_pandas()
     table.loc[0, "arm"] = "another"

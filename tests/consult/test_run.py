@@ -18,13 +18,10 @@ import pytest
 from PIL import Image as Pillow
 
 from histobench.cli.main import main
-from histobench.consult.answer import read_answer
-from histobench.consult.desk import MOST_CALLS, SPENT, Desk, desk_tools
-from histobench.consult.plays import read_played
-from histobench.consult.policies import POLICIES, PolicyAgent
-from histobench.consult.policy_models import PolicyModels
+from histobench.consult.consultation import MOST_CALLS, SPENT, ConsultTask, Desk, desk_tools, read_answer
+from histobench.consult.measures import read_played
+from histobench.consult.policies import POLICIES, PolicyAgent, PolicyModels
 from histobench.consult.study import Study
-from histobench.consult.task import ConsultTask
 from histobench.core import ray_cluster
 from histobench.mint import sandbox
 from histobench.mint.envs.episode import play

@@ -11,11 +11,23 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from histobench.consult.answer import Answer
-from histobench.consult.answers import Neighbour, neighbours_text, prediction_text
-from histobench.consult.case import Case, ToolView, write_cases
-from histobench.consult.cassette import FILE, Recorded, canonical, write_cassette
-from histobench.consult.study import CASES, PICTURES, RUNS, EncoderFacts, StudyFacts, write_facts
+from histobench.consult.consultation import Answer
+from histobench.consult.study import (
+    CASES,
+    FILE,
+    PICTURES,
+    RUNS,
+    Case,
+    EncoderFacts,
+    Recorded,
+    StudyFacts,
+    ToolView,
+    canonical,
+    write_cases,
+    write_cassette,
+    write_facts,
+)
+from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_text
 
 ARMS = ("none", "strong", "swap", "sure", "unsure", "wrong-25")
 CASE_COUNT = 40

@@ -15,7 +15,7 @@ import pytest
 
 from histobench.cli.main import main
 from histobench.consult.findings import Findings
-from histobench.consult.plays import read_plays
+from histobench.consult.measures import read_plays
 from histobench.consult.study import RUNS, open_study
 from histobench.report.site import build_site
 

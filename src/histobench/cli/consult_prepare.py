@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """Prepare and say what was written."""
     from histobench.cli.extraction_display import display
     from histobench.consult.arms import parse_arms
-    from histobench.consult.plan import StudyPlan, assign_roles
+    from histobench.consult.encoder_views import StudyPlan, assign_roles
     from histobench.consult.prepare import prepare
     from histobench.roi.data.load import load_dataset
 

@@ -30,7 +30,7 @@ from histobench.cli.mint_summary import INCOMPLETE
 from histobench.cli.terminal import open_terminal
 
 if TYPE_CHECKING:
-    from histobench.consult.run import Seat
+    from histobench.consult.playing import Seat
     from histobench.consult.study import Study
     from histobench.mint.runs.planned_cell import PlannedCell
     from histobench.mint.runs.play import Display, Loaded, Played
@@ -96,7 +96,7 @@ def play(
 ) -> tuple[Path, list[PlannedCell], RunOutcome]:
     """Play the missing episodes: where they are, what was planned and what has come of it."""
     from histobench.cli.mint_progress import progress_display
-    from histobench.consult.run import player_opener
+    from histobench.consult.playing import player_opener
     from histobench.mint.prompts.first_message import OwnWording
     from histobench.mint.runs.options import RunOptions
     from histobench.mint.runs.play import open_terms, play_cells
@@ -150,7 +150,7 @@ def _run_elsewhere(args: argparse.Namespace) -> int:
 
 def _planned(args: argparse.Namespace) -> tuple[Study, list[tuple[PlannedCell, list[Task]]], Path]:
     """The study, the cells that are asked for with their cases, and the folder of the episodes."""
-    from histobench.consult.run import check_arms, plan_cells
+    from histobench.consult.playing import check_arms, plan_cells
     from histobench.consult.study import RUNS, open_study
 
     study = open_study(args.study)
@@ -159,8 +159,8 @@ def _planned(args: argparse.Namespace) -> tuple[Study, list[tuple[PlannedCell, l
 
 
 def _seat(args: argparse.Namespace) -> Seat:
+    from histobench.consult.playing import Seat
     from histobench.consult.policies import KIND, parse_policy, policy_name
-    from histobench.consult.run import Seat
     from histobench.mint.agents.factory import player_name
     from histobench.mint.agents.spec import parse_agent
     from histobench.mint.configs.cell import NONE, check_model_name

@@ -109,7 +109,7 @@ def open_findings(args: argparse.Namespace) -> Findings:
 def findings_of(folder: str | Path, *, runs: str | None = None, **settings: int) -> Findings:
     """What the runs of a study come to; `settings` are those of `Findings`."""
     from histobench.consult.findings import Findings
-    from histobench.consult.plays import read_plays
+    from histobench.consult.measures import read_plays
     from histobench.consult.study import RUNS, open_study
 
     study = open_study(folder)

@@ -52,7 +52,7 @@ def play_consult(
 
 
 def _prepare(table: Path, study: Path, encoders: Sequence[str], seed: int) -> None:
-    from histobench.consult.plan import StudyPlan
+    from histobench.consult.encoder_views import StudyPlan
     from histobench.consult.prepare import prepare
     from histobench.roi.data.load import load_dataset
 

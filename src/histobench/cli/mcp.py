@@ -45,9 +45,8 @@ def run(args: argparse.Namespace) -> int:
     """Prepare the answers, then serve until the assistant leaves."""
     import tempfile
 
-    from histobench.consult.bench import open_bench
-    from histobench.consult.mcp_server import make_server
-    from histobench.consult.plan import StudyPlan
+    from histobench.consult.encoder_views import StudyPlan
+    from histobench.consult.mcp_server import make_server, open_bench
     from histobench.roi.data.load import load_dataset
 
     names = tuple(dict.fromkeys(name.strip() for name in args.encoders.split(",") if name.strip()))

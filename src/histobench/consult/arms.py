@@ -8,11 +8,122 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.confidence import at_temperature, temperature_of_mean
 from histobench.core.errors import HistobenchError, did_you_mean
 
 Floats = NDArray[np.float64]
+#: A probability of 0 has no logarithm.
+SMALLEST = 1e-12
+_RANGE = (1e-3, 1e3)
+
+
+def at_temperature(probabilities: Floats, temperature: float) -> Floats:
+    """Probabilities [n, c] with their logarithms divided by the temperature.
+
+    >>> at_temperature(np.array([[0.8, 0.2]]), 1.0).round(6).tolist()
+    [[0.8, 0.2]]
+    """
+    logits = np.log(np.maximum(probabilities, SMALLEST)) / temperature
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    scaled: Floats = powers / powers.sum(axis=1, keepdims=True)
+    return scaled
+
+
+def fit_temperature(probabilities: Floats, labels: NDArray[np.int64]) -> float:
+    """The temperature of least cross-entropy on labelled (validation) rows."""
+    from scipy.optimize import minimize_scalar
+
+    rows = np.arange(len(labels))
+
+    def loss(log_temperature: float) -> float:
+        scaled = at_temperature(probabilities, float(np.exp(log_temperature)))
+        return float(-np.log(np.maximum(scaled[rows, labels], SMALLEST)).mean())
+
+    found = minimize_scalar(loss, bounds=tuple(np.log(_RANGE)), method="bounded", options={"xatol": 1e-6})
+    return float(np.exp(found.x))
+
+
+def temperature_of_mean(probabilities: Floats, mean: float) -> float:
+    """The temperature at which the highest probabilities of all rows have this mean, or come near it."""
+    low, high = np.log(_RANGE)
+    for _ in range(100):  # the mean falls as the temperature rises
+        middle = (low + high) / 2
+        if at_temperature(probabilities, float(np.exp(middle))).max(axis=1).mean() > mean:
+            low = middle
+        else:
+            high = middle
+    return float(np.exp((low + high) / 2))
+
+
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen rows in ascending order, and each one's chance of having been chosen."""
+
+    rows: Ints  # [m]
+    probability: Floats  # [m]
+
+
+def select_cases(labels: Ints, wrong: NDArray[np.bool_], *, count: int, seed: int = 0) -> Selection:
+    """`count` of the rows: half from the `wrong` ones (all if fewer), as even over classes as can be.
+
+    Within each half and class the draw is simple random sampling. Places that cannot be shared evenly go to
+    classes by lot, so that no row has the chance 0; the chance is taken over that lot, too, which makes the
+    weights 1 / probability unbiased.
+
+    >>> labels, wrong = np.array([0, 0, 0, 1, 1, 1]), np.array([1, 0, 0, 0, 0, 0], dtype=bool)
+    >>> chosen = select_cases(labels, wrong, count=3)
+    >>> len(chosen.rows), float(chosen.probability[0])
+    (3, 1.0)
+    """
+    generator = np.random.default_rng([seed, len(labels), count])
+    right = int((~wrong).sum())
+    from_wrong = min(int(wrong.sum()), max(count // 2, count - right))
+    parts = [
+        _draw(np.flatnonzero(wrong), labels, from_wrong, generator),
+        _draw(np.flatnonzero(~wrong), labels, min(count - from_wrong, right), generator),
+    ]
+    rows = np.concatenate([part.rows for part in parts])
+    order = np.argsort(rows)
+    return Selection(rows[order], np.concatenate([part.probability for part in parts])[order])
+
+
+def even_shares(sizes: Ints, count: int) -> tuple[Ints, Ints]:
+    """How many of each class everybody gets for certain, and which classes draw lots for one place more.
+
+    >>> even_shares(np.array([1, 5, 5]), 6)
+    (array([1, 2, 2]), array([1, 2]))
+    """
+    certain = np.zeros(len(sizes), dtype=np.int64)
+    left = min(count, int(sizes.sum()))
+    while True:
+        waiting = np.flatnonzero(certain < sizes)
+        if not len(waiting) or left < len(waiting):
+            return certain, waiting
+        step = min(int((sizes - certain)[waiting].min()), left // len(waiting))
+        certain[waiting] += step
+        left -= step * len(waiting)
+
+
+def _draw(pool: Ints, labels: Ints, count: int, generator: np.random.Generator) -> Selection:
+    if not len(pool) or count <= 0:
+        return Selection(np.zeros(0, dtype=np.int64), np.zeros(0))
+    classes, sizes = np.unique(labels[pool], return_counts=True)
+    certain, waiting = even_shares(sizes, count)
+    left = min(count, len(pool)) - int(certain.sum())
+    expected = certain.astype(np.float64)
+    if left:
+        expected[waiting] += left / len(waiting)
+        certain[generator.choice(waiting, size=left, replace=False)] += 1
+    rows: list[Ints] = []
+    chances: list[Floats] = []
+    for label, size, places, mean in zip(classes, sizes, certain, expected, strict=True):
+        members = pool[labels[pool] == label]
+        rows.append(np.sort(generator.choice(members, size=int(places), replace=False)))
+        chances.append(np.full(int(places), mean / size))
+    return Selection(np.concatenate(rows), np.concatenate(chances))
+
 
 #: arm -> what the encoder tools do.
 ARMS: dict[str, str] = {

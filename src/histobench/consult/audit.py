@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from histobench.consult.case import Case
-from histobench.consult.cassette import Cassette
+from histobench.consult.study import Case, Cassette
 
 _IMAGE = re.compile(r"\bimage ([0-9a-f]+)$", re.MULTILINE)
 #: Shorter names stand in numbers and words by chance.

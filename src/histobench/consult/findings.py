@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from histobench.consult.arms import DOSES
 from histobench.consult.measures import (
     Evaluation,
+    Plays,
     area_under_risk_coverage,
     calibration_error,
     per_correct,
     swap_noticed,
 )
-from histobench.consult.plays import Plays
 from histobench.consult.study import Study
 from histobench.core.statistics.intervals import Interval, percentile_interval
 from histobench.core.statistics.multiplicity import holm

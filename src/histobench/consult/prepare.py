@@ -9,32 +9,43 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.answers import (
+from histobench.consult.arms import ArmPlan, plan_arm, select_cases
+from histobench.consult.audit import leaks
+from histobench.consult.encoder_views import (
+    EncoderView,
+    Gallery,
+    Regions,
+    StudyPlan,
+    assign_roles,
+    view_encoders,
+)
+from histobench.consult.measurements import as_shown, measure, measurement_text, typical_text
+from histobench.consult.study import (
+    CASES,
+    FILE,
+    PICTURES,
+    STUDY,
+    Case,
+    Cassette,
+    Lessons,
+    Recorded,
+    Study,
+    StudyFacts,
+    ToolView,
+    canonical,
+    open_study,
+    shuffled_options,
+    write_cases,
+    write_cassette,
+    write_facts,
+    write_lessons,
+)
+from histobench.consult.tool_text import (
     neighbour_votes,
     neighbours_text,
     prediction_text,
     read_neighbours,
     record_text,
-)
-from histobench.consult.arms import ArmPlan, plan_arm
-from histobench.consult.audit import leaks
-from histobench.consult.case import Case, ToolView, shuffled_options, write_cases
-from histobench.consult.cassette import FILE, Cassette, Recorded, canonical, write_cassette
-from histobench.consult.encoder_views import EncoderView, Regions, view_encoders
-from histobench.consult.measurements import as_shown, measure, measurement_text, typical_text
-from histobench.consult.nearest import Gallery
-from histobench.consult.plan import StudyPlan, assign_roles
-from histobench.consult.selection import select_cases
-from histobench.consult.study import (
-    CASES,
-    PICTURES,
-    STUDY,
-    Lessons,
-    Study,
-    StudyFacts,
-    open_study,
-    write_facts,
-    write_lessons,
 )
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from histobench.consult.answers import read_neighbours
-from histobench.consult.case import Case
-from histobench.consult.plays import NO_LABEL, Plays
-from histobench.consult.study import Study
+from histobench.consult.measures import NO_LABEL, Plays
+from histobench.consult.study import Case, Study
+from histobench.consult.tool_text import read_neighbours
 from histobench.core.errors import HistobenchError
 from histobench.report.agent_payload import talk_payload
 from histobench.report.agent_runs import conversation

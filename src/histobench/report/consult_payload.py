@@ -9,8 +9,7 @@ from typing import Any
 
 from histobench.consult.arms import ARMS
 from histobench.consult.findings import CONTRASTS, Contrast, Estimate, Findings, Line, RelianceBin
-from histobench.consult.measures import risk_coverage
-from histobench.consult.plays import Played, plays_of, read_played
+from histobench.consult.measures import Played, plays_of, read_played, risk_coverage
 from histobench.consult.study import RUNS, STUDY, Study, open_study
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from histobench.consult.policies import KIND, PolicyPlayer
-from histobench.consult.policy_models import PolicyModels
+from histobench.consult.consultation import FAMILY, ConsultTask
+from histobench.consult.policies import KIND, PolicyModels, PolicyPlayer
 from histobench.consult.study import Study
-from histobench.consult.task import FAMILY, ConsultTask
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.agent import Player
 from histobench.mint.agents.completion import Sampling
