@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+from histobench.consult.arms import Step
 from histobench.consult.study import Case, Cassette, Study, StudyFacts, ToolView
 from histobench.core.plain_data import parse_json
 from histobench.mint.envs.action import Action
@@ -19,6 +23,7 @@ from histobench.mint.envs.state import Budget
 from histobench.mint.envs.turn_loop import ActionOutcome
 from histobench.mint.messages.images import load_image
 from histobench.mint.messages.parts import Message, Text, ToolResult, ToolSpec
+from histobench.mint.runs.episode_run import StoppedError
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError
 from histobench.roi.data.image_ref import locate
@@ -122,11 +127,13 @@ class Desk:
     cassette: Cassette
     opened: bool = False
     calls: list[str] = field(default_factory=list)
+    #: The arm whose answers are shown, where it is another one: an encoder's own, in a sequence.
+    shown: str = ""
 
     @property
     def view(self) -> ToolView | None:
         """The arm's encoder for this case; None where there is none."""
-        return self.case.arms.get(self.arm)
+        return self.case.arms.get(self.shown or self.arm)
 
     def own(self, tool: str, **arguments: Any) -> str:
         """An answer that is the same in every arm."""
@@ -137,7 +144,7 @@ class Desk:
         """An answer of the arm's encoder."""
         assert self.view is not None
         return self._counted(tool) or self.cassette.answer(
-            tool, arguments, image=self.case.id, encoder=self.view.encoder, arm=self.arm
+            tool, arguments, image=self.case.id, encoder=self.view.encoder, arm=self.shown or self.arm
         )
 
     def look(self, picture: Path, box: list[float]) -> str:
@@ -303,9 +310,19 @@ AVAILABLE = "An image encoder is now available"
 
 
 def consult_prompt(
-    case: Case, facts: StudyFacts, tools: Sequence[Tool], budget: Budget, *, native: bool, sees: bool = False
+    case: Case,
+    facts: StudyFacts,
+    tools: Sequence[Tool],
+    budget: Budget,
+    *,
+    native: bool,
+    sees: bool = False,
+    handed: Handed | None = None,
 ) -> str:
-    """Instructions, functions, budget, case. Nothing in it depends on the arm."""
+    """Instructions, functions, budget, case. Nothing in it depends on the arm.
+
+    In a sequence what was handed on from the case before comes with it: the same in both sequence arms.
+    """
     about = [f"Organ: {facts.organ}."] if facts.organ else []
     about.append(f"The region is {facts.region}.")
     if facts.microns_per_pixel:
@@ -317,7 +334,10 @@ def consult_prompt(
         open_tools=_listed(tools, encoder=False),
         encoder_tools=_listed(tools, encoder=True),
         turns=budget.max_steps,
-        answers=budget.max_propose_solution,
+        answers=budget.max_propose_solution - (handed is not None),
+        and_notes=" and 1 for your notes" if handed else "",
+        told=TOLD if handed and handed.outcomes else NOT_TOLD,
+        memory=_memory(handed) if handed else "",
         calls=MOST_CALLS,
         case=" ".join(about),
         options="\n".join(f"- {option}" for option in case.options),
@@ -333,6 +353,21 @@ def first_noted(open_tools: Sequence[Tool], problem: str) -> str:
     return f"{noted} {AVAILABLE}: {names}. You may ask it, then give your final answer."
 
 
+def _memory(handed: Handed) -> str:
+    record = ""
+    if handed.outcomes and handed.right:
+        last = "right" if handed.right[-1] else "wrong"
+        record = f" Of your {len(handed.right)} final answers so far {sum(handed.right)} were right"
+        record += f", and the last one was {last}."
+    return _template("memory").format(
+        number=handed.step.position + 1,
+        total=handed.length,
+        tokens=NOTES_TOKENS,
+        record=record,
+        notes=handed.notes or "(none)",
+    )
+
+
 def _template(name: str) -> str:
     return (TEMPLATES / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
 
@@ -343,6 +378,94 @@ def _listed(tools: Sequence[Tool], *, encoder: bool) -> str:
         for tool in tools
         if isinstance(tool, EncoderTool) is encoder
     )
+
+
+#: Of an agent's notes; tokens are counted as four characters each, whatever the model.
+NOTES_TOKENS = 300
+_NOTES_CHARS = 4 * NOTES_TOKENS
+NOT_TOLD = "You are not told whether they are right."
+TOLD = "You are told afterwards whether your final answer is right."
+NOTES_WANTED = "Write your notes for the next cases"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one case of a sequence leaves: the agent's notes, and whether its final answer was right."""
+
+    notes: str
+    right: bool
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What an agent knows of earlier cases of a sequence when it meets the next one."""
+
+    step: Step
+    length: int
+    notes: str = ""
+    right: tuple[bool, ...] = ()
+    outcomes: bool = False  # whether it is told what was right
+
+
+class SequenceMemory:
+    """Hands notes from one case of a sequence to the next, whichever threads play them.
+
+    Episodes are begun in the order of `steps_of`, so that the one that is waited for is under way, done, or
+    lost: then those after it are left for the next run.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        kept: Mapping[tuple[int, int], Kept] | None = None,
+        *,
+        outcomes: bool = False,
+    ) -> None:
+        self._lengths, self._outcomes = lengths, outcomes
+        self._kept = dict(kept or {})
+        self._lost: set[tuple[int, int]] = set()
+        self._changed = threading.Condition()
+
+    def recall(self, step: Step) -> Handed:
+        """What is handed on to a step; waits for the case before it."""
+        number, position = step.sequence, step.position
+        before = (number, position - 1)
+        with self._changed:
+            self._lost.discard((number, position))
+            self._changed.wait_for(lambda: position == 0 or before in self._kept or before in self._lost)
+            if before in self._lost:
+                self._lost.add((number, position))
+                self._changed.notify_all()
+                raise StoppedError
+            earlier = [self._kept[number, place] for place in range(position)]
+        notes = earlier[-1].notes if earlier else ""
+        right = tuple(each.right for each in earlier)
+        return Handed(step, self._lengths[number], notes, right, self._outcomes)
+
+    def keep(self, step: Step, kept: Kept) -> None:
+        """A case is done."""
+        with self._changed:
+            self._kept[step.sequence, step.position] = kept
+            self._changed.notify_all()
+
+    def lose(self, step: Step) -> None:
+        """A case could not be played to its end."""
+        with self._changed:
+            self._lost.add((step.sequence, step.position))
+            self._changed.notify_all()
+
+
+def read_notes(solution: str) -> str:
+    """The notes in a solution, cut to their length: an entry `notes` of JSON, or the text itself.
+
+    >>> read_notes('{"notes": "the tool was wrong twice"}')
+    'the tool was wrong twice'
+    """
+    said = _as_json(solution.strip()) if len(solution) < 10 * _NOTES_CHARS else solution
+    if isinstance(said, dict):
+        said = said.get("notes", said.get("solution", ""))
+        said = said if isinstance(said, str) else json.dumps(said)
+    return (said if isinstance(said, str) else solution).strip()[:_NOTES_CHARS]
 
 
 FAMILY = "consult"
@@ -361,16 +484,37 @@ PROPOSAL = ToolSpec(
 )
 
 
+SEQUENCE_PROPOSAL = ToolSpec(
+    PROPOSE,
+    f"{PROPOSAL.description} The third call gives your notes.",
+    {
+        **PROPOSAL.parameters,
+        "properties": {**PROPOSAL.parameters["properties"], "notes": {"type": "string"}},
+        "required": [],
+    },
+)
+
+
 class ConsultTask(Task):
-    """One case in one arm. `picture` is given where agents see the region."""
+    """One case in one arm; `picture` where agents see the region, `step` and `memory` in a sequence."""
 
     task_name = FAMILY
     task_type = FAMILY
 
-    def __init__(self, study: Study, case: Case, arm: str, picture: Path | None = None) -> None:
+    def __init__(
+        self,
+        study: Study,
+        case: Case,
+        arm: str,
+        picture: Path | None = None,
+        *,
+        step: Step | None = None,
+        memory: SequenceMemory | None = None,
+    ) -> None:
         super().__init__()
         self.study, self.case, self.arm, self.picture = study, case, arm, picture
-        self._id, self._reference = case.id, case.reference
+        self.step, self.memory = step, memory
+        self._id, self._reference = step.id if step else case.id, case.reference
         self.record: dict[str, Any] = {}
 
     @property
@@ -387,9 +531,16 @@ class ConsultTask(Task):
         return read_answer(solution, self.case.options).label
 
     def open_environment(self, tools: Sequence[Tool], **settings: Any) -> ConsultEnv:
-        """A desk of its own for every episode."""
-        desk = Desk(self.case, self.arm, self.study.facts, self.study.cassette)
-        return ConsultEnv(self, desk, [*desk_tools(desk, self.picture), *tools], **settings)
+        """A desk of its own for every episode; in a sequence, once the case before it is done."""
+        shown = self.step.role if self.step else ""
+        desk = Desk(self.case, self.arm, self.study.facts, self.study.cassette, shown=shown)
+        handed = self.memory.recall(self.step) if self.memory and self.step else None
+        try:
+            return ConsultEnv(self, desk, [*desk_tools(desk, self.picture), *tools], handed, **settings)
+        except BaseException:
+            if self.memory and self.step:
+                self.memory.lose(self.step)
+            raise
 
     def to_dict(self) -> dict[str, Any]:
         """The `task` object of a line of `results.jsonl`, with what happened."""
@@ -401,9 +552,20 @@ class ConsultEnv(GeneralEnv):
 
     proposal = PROPOSAL
 
-    def __init__(self, task: ConsultTask, desk: Desk, tools: Sequence[Tool], **settings: Any) -> None:
+    def __init__(
+        self,
+        task: ConsultTask,
+        desk: Desk,
+        tools: Sequence[Tool],
+        handed: Handed | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(task, tools, **settings)
         self._case_task = task
+        self._handed = handed
+        self._notes: str | None = None
+        if handed is not None:
+            self.proposal = SEQUENCE_PROPOSAL
         self._desk = desk
         self._answers: list[Answer] = []
         self._prompt_hash = ""
@@ -413,7 +575,9 @@ class ConsultEnv(GeneralEnv):
         """The first message; with the picture where agents see it."""
         task = self._case_task
         sees = task.picture is not None
-        text = consult_prompt(task.case, task.study.facts, self.tools, budget, native=native, sees=sees)
+        text = consult_prompt(
+            task.case, task.study.facts, self.tools, budget, native=native, sees=sees, handed=self._handed
+        )
         self._prompt_hash = hashlib.sha256(text.encode()).hexdigest()
         self._note()
         return (
@@ -434,14 +598,43 @@ class ConsultEnv(GeneralEnv):
         return outcome
 
     def check(self, solution: str) -> ActionOutcome:
-        """Note the answer; nobody is told whether it is right."""
+        """Note the answer; nobody is told whether it is right, but for sequences with outcomes."""
+        if len(self._answers) > 1:
+            self._notes = read_notes(solution)
+            return ActionOutcome(success=self._right)
         answer = read_answer(solution, self._case_task.case.options)
         self._answers.append(answer)
+        if len(self._answers) > 1 and self._handed is not None:
+            outcome = ""
+            if self._handed.outcomes:
+                outcome = f" It is {'right' if self._right else 'wrong'}."
+            return ActionOutcome(
+                f"Your final answer is noted.{outcome} {NOTES_WANTED}, at most {NOTES_TOKENS} tokens, as "
+                'your next solution: {"notes": "..."}. They replace your notes so far.'
+            )
         if len(self._answers) > 1:
-            return ActionOutcome(success=answer.label == self._case_task.case.reference)
+            return ActionOutcome(success=self._right)
         self._desk.opened = True
         open_tools = [tool for tool in self.tools if isinstance(tool, EncoderTool) and tool.is_open()]
         return ActionOutcome(first_noted(open_tools, answer.problem))
+
+    @property
+    def _right(self) -> bool:
+        """Whether there is a final answer, and it is right."""
+        return len(self._answers) > 1 and self._answers[1].label == self._case_task.case.reference
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        task = self._case_task
+        if self._handed is None or task.memory is None:
+            return
+        if kind is not None:
+            task.memory.lose(self._handed.step)
+            return
+        notes = self._handed.notes if self._notes is None else self._notes
+        task.memory.keep(self._handed.step, Kept(notes, self._right))
 
     def _note(self) -> None:
         """Keep what happened where results find it."""
@@ -460,3 +653,12 @@ class ConsultEnv(GeneralEnv):
             "calls": list(desk.calls),
             "prompt": self._prompt_hash,
         }
+        if self._handed is not None:
+            step = self._handed.step
+            self._case_task.record |= {
+                "sequence": step.sequence,
+                "position": step.position,
+                "role": step.role,
+                "outcomes": self._handed.outcomes,
+                "notes": self._handed.notes if self._notes is None else self._notes,
+            }

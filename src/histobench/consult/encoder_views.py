@@ -43,6 +43,12 @@ class StudyPlan:
     device: str | None = None
     num_workers: int = 8
     compile: str = "auto"
+    #: `percentile` of the nearest neighbour, or `none`.
+    similarity: str = "percentile"
+    sequences: int = 8
+    sequence_length: int = 40
+    #: A file of contrasts to register in place of the protocol's.
+    contrasts: Path | None = None
 
 
 def assign_roles(names: Sequence[str]) -> dict[str, str]:
@@ -75,6 +81,29 @@ class Gallery:
     def _directions(self) -> Rows:
         return _unit(self.features)
 
+    @cached_property
+    def _nearest_of_own(self) -> NDArray[np.float32]:
+        """The highest cosine of each training region with one of another picture and group, ascending."""
+        pictures, groups = np.asarray(self.images), np.asarray([group or "" for group in self.groups])
+        rows = np.arange(len(pictures))
+        if len(rows) > MOST_CALIBRATED:
+            rows = np.sort(np.random.default_rng(len(rows)).choice(rows, MOST_CALIBRATED, replace=False))
+        found = []
+        for row in rows:
+            other = (pictures != pictures[row]) & ((groups != groups[row]) | (groups == ""))
+            if other.any():
+                found.append((self._directions[other] @ self._directions[row]).max())
+        return np.sort(np.array(found, dtype=np.float32))
+
+    def percentile(self, neighbours: Sequence[Neighbour]) -> float | None:
+        """How similar the first neighbour is: its place among the training regions' own, from 0 to 100."""
+        own = self._nearest_of_own
+        if not len(own) or not neighbours:
+            return None
+        cosine = np.float32(neighbours[0].cosine)
+        below, upto = np.searchsorted(own, cosine, "left"), np.searchsorted(own, cosine, "right")
+        return float(100 * (below + upto) / 2 / len(own))
+
     def nearest(
         self, query: Rows, *, k: int, barred_images: set[str], barred_groups: set[str]
     ) -> list[Neighbour]:
@@ -89,7 +118,7 @@ class Gallery:
             if self.images[row] in shown or (self.groups[row] or None) in barred_groups:
                 continue
             shown.add(self.images[row])
-            found.append(Neighbour(self.labels[row], float(cosines[row]), self.images[row]))
+            found.append(Neighbour(self.labels[row], self.images[row], float(cosines[row])))
             if len(found) == k:
                 break
         return found
@@ -107,6 +136,8 @@ Ints = NDArray[np.int64]
 #: Characters of a content hash that name a picture.
 NAME_LENGTH = 16
 NEIGHBOURS = 20
+#: Training regions that similarities are calibrated on.
+MOST_CALIBRATED = 2000
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The measures of the protocol as functions of resampled counts: weighted ratios (Hajek) and what follows.
 
-Repeats of a case are averaged first. A case that was deferred, or not answered, is not correct."""
+Repeats of a case are averaged first. A case that was deferred, or not answered, is not correct.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.consult.arms import SEQUENCE_ARMS, case_of
 from histobench.consult.consultation import FAMILY, RECORD
 from histobench.consult.policies import KIND
 from histobench.consult.study import Study
 from histobench.core.errors import HistobenchError
+from histobench.core.statistics.effective_units import effective_number
 from histobench.mint.results.stored_episode import EachOnce, StoredEpisode, find_result_files, read_episodes
 
 Floats = NDArray[np.float64]
@@ -40,8 +43,8 @@ class Plays:
     reference: Ints  # [n]
     tool: Ints  # [n], NO_LABEL in the arm without an encoder
     tool_confidence: Floats  # [n]
-    manipulated: NDArray[np.bool_]  # [n]
-    position: Ints  # [n]
+    sequence: Ints  # [n], the sequence of each episode; -1 in arms without
+    position: Ints  # [n], its place in the sequence
     first: Ints  # [r, n]
     final: Ints  # [r, n]
     confidence: Floats  # [r, n]
@@ -50,12 +53,23 @@ class Plays:
     calls: Floats  # [r, n]
     tokens: Floats  # [r, n]; NaN where unknown
     cost: Floats  # [r, n]; NaN where unknown
+    #: When the first of these episodes began, in seconds since 1970; NaN where unknown.
+    started: float = float("nan")
 
-    def among(self, kept: NDArray[np.bool_]) -> Plays:
-        """Some of the cases, by a mask over all cases of the study."""
-        here = kept[self.rows]
+    @property
+    def sample(self) -> Ints:
+        """What each episode belongs to when units are left out or drawn: its case, or its sequence."""
+        return self.sequence if self.arm in SEQUENCE_ARMS else self.rows
+
+    @property
+    def keys(self) -> Ints:
+        """What episodes of two arms or agents are paired by: the case, or the place in its sequence."""
+        return self.sequence * 100_000 + self.position if self.arm in SEQUENCE_ARMS else self.rows
+
+    def take(self, kept: NDArray[np.bool_]) -> Plays:
+        """Some of the episodes, by a mask over them [n]."""
         values: dict[str, Any] = {
-            name: value[..., here] if isinstance(value, np.ndarray) else value
+            name: value[..., kept] if isinstance(value, np.ndarray) else value
             for name, value in vars(self).items()
         }
         return Plays(**values)
@@ -105,18 +119,19 @@ def _record(file: Path, episode: StoredEpisode) -> dict[str, Any]:
 
 def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, StoredEpisode]]) -> Plays:
     place = {case.id: row for row, case in enumerate(study.cases)}
-    strangers = [id for played in repeats for id in played if id not in place]
+    strangers = [case_of(id) for played in repeats for id in played if case_of(id) not in place]
     if strangers:
         raise HistobenchError(
             f"{agent} in arm {arm} played the case {strangers[0]}, which the study does not have; "
             "was it prepared anew? Give the runs of this study"
         )
     common = set.intersection(*(set(played) for played in repeats))
-    ids = sorted(common, key=place.__getitem__)
+    sequential = arm in SEQUENCE_ARMS
+    ids = sorted(common) if sequential else sorted(common, key=place.__getitem__)
     code = {name: label for label, name in enumerate(study.facts.classes)}
-    cases = [study.by_id[id] for id in ids]
-    views = [case.arms.get(arm) for case in cases]
+    cases = [study.by_id[case_of(id)] for id in ids]
     played = [[_record(study.folder, one[id]) for id in ids] for one in repeats]
+    views = [case.arms.get(record.get("role", arm)) for case, record in zip(cases, played[0], strict=True)]
     details = [[one[id].details for id in ids] for one in repeats]
 
     def answers(name: str) -> Ints:
@@ -132,12 +147,12 @@ def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, Store
     return Plays(
         agent=agent,
         arm=arm,
-        rows=np.array([place[id] for id in ids], dtype=np.int64),
+        rows=np.array([place[case.id] for case in cases], dtype=np.int64),
         reference=np.array([code[case.reference] for case in cases], dtype=np.int64),
         tool=np.array([NO_LABEL if view is None else code[view.label] for view in views], dtype=np.int64),
         tool_confidence=np.array([np.nan if view is None else view.confidence for view in views]),
-        manipulated=np.array([view is not None and view.manipulated for view in views], dtype=bool),
-        position=np.array([0 if view is None else view.position for view in views], dtype=np.int64),
+        sequence=np.array([record.get("sequence", -1) for record in played[0]], dtype=np.int64),
+        position=np.array([record.get("position", 0) for record in played[0]], dtype=np.int64),
         first=answers("first"),
         final=answers("final"),
         confidence=numbers([[_said(record, "final", "confidence") for record in row] for row in played]),
@@ -146,6 +161,9 @@ def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, Store
         calls=numbers([[len(record["calls"]) for record in row] for row in played]),
         tokens=numbers([[_tokens(one) for one in row] for row in details]),
         cost=numbers([[one.get("cost") for one in row] for row in details]),
+        started=min(
+            (one["started"] for row in details for one in row if "started" in one), default=float("nan")
+        ),
     )
 
 
@@ -158,7 +176,7 @@ def _tokens(details: dict[str, Any]) -> int | None:
     return details.get("tokens") if details.get("tokens_known", True) else None
 
 
-Counts = NDArray[np.int32]  # [b, N], over all cases of the study
+Counts = NDArray[np.int32]  # [b, samples]: cases of the study, or sequences
 Bools = NDArray[np.bool_]
 
 #: name -> what it is, in the order of tables.
@@ -170,22 +188,26 @@ MEASURES: dict[str, str] = {
     "over_tool": "final answer minus tool",
     "u_right": "P(final = tool | tool right)",
     "u_wrong": "P(final = tool | tool wrong): over-reliance",
-    "discrimination": "u_right - u_wrong",
-    "under_reliance": "1 - u_right",
+    "discrimination": "J = u_right - u_wrong",
     "asked": "share in which the tool's prediction was asked for",
-    "accept": "P(final = tool | first answer differs)",
     "rair": "P(final right | first wrong, tool right)",
     "rsr": "P(final right | first right, tool wrong)",
     "union": "P(tool or first answer right)",
     "closure": "share of the way from the better of both to their union",
-    "mis_reliance": "best fixed acceptance rate minus the agent",
-    "regret_always": "tool minus final answer",
-    "regret_never": "first minus final answer",
+    "regret": "the better of tool and first answer minus the final answer",
     "deferred": "share deferred",
     "unanswered": "share without a readable final answer",
     "brier": "Brier score of stated confidences",
     "pass_all": "P(right in every repeat)",
 }
+#: Measures that are differences -> the ratios that they are made of.
+DIFFERENCES: dict[str, tuple[str, ...]] = {
+    "over_tool": ("final", "tool"),
+    "discrimination": ("u_right", "u_wrong"),
+    "regret": ("tool", "first", "final"),
+}
+#: Closure is a ratio: with less room than this between the better of both and their union it says nothing.
+LEAST_ROOM = 0.05
 
 
 def ratio_parts(plays: Plays) -> dict[str, tuple[Floats, Floats]]:
@@ -196,7 +218,6 @@ def ratio_parts(plays: Plays) -> dict[str, tuple[Floats, Floats]]:
     has_tool = np.broadcast_to(plays.tool != NO_LABEL, right.shape)
     tool_wrong = has_tool & ~tool_right
     follows = (plays.final == plays.tool) & has_tool
-    differs = has_tool & (plays.first != plays.tool)
     stated = np.isfinite(plays.confidence) & (plays.final != NO_LABEL)
     error = np.where(stated, (np.nan_to_num(plays.confidence) - right) ** 2, 0.0)
     everyone = np.ones_like(right)
@@ -207,7 +228,6 @@ def ratio_parts(plays: Plays) -> dict[str, tuple[Floats, Floats]]:
         "u_right": (follows & tool_right, tool_right),
         "u_wrong": (follows & tool_wrong, tool_wrong),
         "asked": (plays.asked & has_tool, has_tool),
-        "accept": (follows & differs, differs),
         "rair": (right & ~first_right & tool_right, ~first_right & tool_right),
         "rsr": (right & first_right & tool_wrong, first_right & tool_wrong),
         "union": (tool_right | first_right, everyone),
@@ -227,6 +247,7 @@ class Evaluation:
         parts = ratio_parts(plays)
         self._names = list(parts)
         weight = weights[plays.rows]
+        self._among = {name: weight * part[1] for name, part in parts.items()}
         columns = [weight * part for name in self._names for part in parts[name]]
         classes = np.unique(plays.reference)
         right = _mean(plays.final == plays.reference)
@@ -238,7 +259,7 @@ class Evaluation:
 
     def __call__(self, counts: Counts) -> Mapping[str, Floats]:
         """Measure -> its value on each resample [b]; NaN where there is nothing to count among."""
-        sums = counts[:, self.plays.rows].astype(np.float64) @ self._columns
+        sums = counts[:, self.plays.sample].astype(np.float64) @ self._columns
         with np.errstate(invalid="ignore", divide="ignore"):
             values = sums[:, 0::2] / sums[:, 1::2]
         split = len(self._names)
@@ -248,25 +269,33 @@ class Evaluation:
         found["balanced"] = np.where(known, by_class, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         return found | _derived(found)
 
-    def estimate(self, n_cases: int) -> dict[str, float]:
-        """The values on the cases as they are."""
-        values = self(np.ones((1, n_cases), dtype=np.int32))
+    def estimate(self) -> dict[str, float]:
+        """The values on the episodes as they are."""
+        values = self(np.ones((1, int(self.plays.sample.max(initial=0)) + 1), dtype=np.int32))
         return {name: float(value[0]) for name, value in values.items()}
+
+    def effective(self, measure: str) -> float:
+        """How many cases of equal weight those that a measure is taken on are worth (Kish)."""
+        return min(effective_number(self._among[part]) for part in self._parts(measure))
+
+    def among(self, measure: str) -> list[Bools]:
+        """The episodes that each part of a measure is taken on [n]."""
+        return [self._among[part] > 0 for part in self._parts(measure)]
+
+    def _parts(self, measure: str) -> tuple[str, ...]:
+        return DIFFERENCES.get(measure, (measure if measure in self._among else "final",))
 
 
 def _derived(found: Mapping[str, Floats]) -> dict[str, Floats]:
     best = np.maximum(found["tool"], found["first"])
     room = found["union"] - best
     with np.errstate(invalid="ignore", divide="ignore"):
-        closure = np.where(room > 1e-12, (found["final"] - best) / room, np.nan)
+        closure = np.where(room >= LEAST_ROOM, (found["final"] - best) / room, np.nan)
     return {
         "over_tool": found["final"] - found["tool"],
         "discrimination": found["u_right"] - found["u_wrong"],
-        "under_reliance": 1 - found["u_right"],
         "closure": closure,
-        "mis_reliance": best - found["final"],
-        "regret_always": found["tool"] - found["final"],
-        "regret_never": found["first"] - found["final"],
+        "regret": best - found["final"],
     }
 
 
@@ -306,18 +335,6 @@ def calibration_error(plays: Plays, weights: Floats, *, bins: int = 10) -> float
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     gaps = np.bincount(place, weight * (right - confidence), minlength=bins)
     return float(np.abs(gaps).sum() / weight.sum())
-
-
-def swap_noticed(plays: Plays, weights: Floats) -> float | None:
-    """AUC of low confidence against the hidden flag; None where all or none of the cases have it."""
-    stated = np.isfinite(plays.confidence)
-    confidence = plays.confidence[stated]
-    flag = np.broadcast_to(plays.manipulated, plays.final.shape)[stated]
-    weight = np.broadcast_to(weights[plays.rows], plays.final.shape)[stated]
-    if not flag.any() or flag.all():
-        return None
-    lower = np.sign(confidence[~flag][None, :] - confidence[flag][:, None]) / 2 + 0.5
-    return float(weight[flag] @ lower @ weight[~flag] / (weight[flag].sum() * weight[~flag].sum()))
 
 
 def per_correct(plays: Plays, weights: Floats, values: Floats) -> float | None:
