@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from histobench.consult.arms import ROLES
 from histobench.consult.study import BlindingCheck, Case, Cassette
 from histobench.consult.tool_text import alias, read_neighbours
+from histobench.core.plain_data import parse_json
 from histobench.core.statistics.jackknife import leave_one_out
 from histobench.core.statistics.logit_t import LOGIT, jackknife_bounds
 from histobench.core.statistics.resampling import sampling_design
@@ -27,6 +28,7 @@ CONFIDENCES = ("predict", "zero_shot", "track_record")
 LEVEL = 0.99
 FOLDS = 5
 
+_RANK = re.compile(r"^\d+\. ", re.MULTILINE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 #: Shorter names stand in numbers and words by chance.
 _SHORTEST = 5
@@ -81,8 +83,6 @@ def blinding_checks(
     count by the inverse of their selection probability, because half of them were chosen for an error of the
     strong encoder.
     """
-    from sklearn.metrics import roc_auc_score
-
     by_case: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
     for row in cassette.rows:
         by_case.setdefault((row.image, row.arm), []).append((row.tool, row.arguments, row.answer))
@@ -104,17 +104,19 @@ def blinding_checks(
         label = np.repeat([0, 1], len(cases))
         scores = _scores(table, label, groups, weights, seed)
         auc, low, high = _auc(scores, label, groups, weights)
-        alone = [
-            float(
-                roc_auc_score(
-                    label, _scores(column[:, None], label, groups, weights, seed), sample_weight=weights
-                )
-            )
-            for column in table.T
-        ]
+        alone = [_tells(column, label, weights) for column in table.T]
         worst = int(np.argmax(alone))
         checks.append(BlindingCheck(first, second, auc, low, high, fields[worst], alone[worst]))
     return tuple(checks)
+
+
+def _tells(column: Floats, label: NDArray[np.int64], weights: Floats) -> float:
+    """How far one field by itself is from telling nothing, by its values or by their spread: an AUC."""
+    from sklearn.metrics import roc_auc_score
+
+    spread = np.abs(column - np.median(column))
+    found = [float(roc_auc_score(label, values, sample_weight=weights)) for values in (column, spread)]
+    return max(max(auc, 1 - auc) for auc in found)
 
 
 def _scores(
@@ -159,14 +161,15 @@ def _form(answers: Iterable[tuple[str, str, str]], names: Sequence[str]) -> dict
     fields: dict[str, float] = {}
     longest = sorted(names, key=len, reverse=True)
     for tool, arguments, answer in answers:
-        place = f"{tool}{arguments}"
+        given = ", ".join(f"{name}={value}" for name, value in parse_json(arguments).items())
+        place = f"{tool}({given})"
         ids = [near.image for near in read_neighbours(answer)] if tool == "neighbours" else []
         for rank, id in enumerate(ids, start=1):
             answer = answer.replace(id, "")
             fields[f"{place} id {rank}"] = float(int(id[:8], 16)) if _is_hex(id) else -1.0
         for name in longest:
             answer = answer.replace(name, "")
-        numbers = _NUMBER.findall(answer)
+        numbers = _NUMBER.findall(_RANK.sub("", answer))
         fields[f"{place} lines"] = float(answer.count("\n"))
         fields[f"{place} numbers"] = float(len(numbers))
         fields[f"{place} decimals"] = float(max((len(n.partition(".")[2]) for n in numbers), default=0))
