@@ -321,11 +321,18 @@ def test_a_case_that_was_not_finished_stops_its_sequence_and_no_other(study: Stu
     memory = SequenceMemory([20, 20])
     steps = {(s.sequence, s.position): s for s in steps_of("sequence", study.facts.sequences[:2], "random")}
     assert memory.recall(steps[0, 0]).notes == ""
-    waiting = threading.Thread(target=lambda: pytest.raises(StoppedError, memory.recall, steps[0, 1]))
+    stopped = []
+
+    def wait() -> None:
+        with pytest.raises(StoppedError):
+            memory.recall(steps[0, 1])
+        stopped.append(True)
+
+    waiting = threading.Thread(target=wait)
     waiting.start()
     memory.lose(steps[0, 0])
     waiting.join(30)
-    assert not waiting.is_alive()
+    assert stopped
     memory.keep(steps[1, 0], Kept("mine", True))
     assert memory.recall(steps[1, 1]).notes == "mine"
     with pytest.raises(StoppedError):

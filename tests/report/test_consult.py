@@ -34,7 +34,7 @@ def site(played_study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def findings(played_study: Path) -> Findings:
     opened = open_study(played_study)
-    return Findings(opened, read_plays(opened, played_study / RUNS), n_resamples=50)
+    return Findings(opened, read_plays(opened, played_study / RUNS))
 
 
 def same(shown: list[float | None], expected: list[float | None]) -> bool:
@@ -53,7 +53,7 @@ def test_the_page_shows_the_numbers_of_the_table(
     assert main(["consult", "table", str(played_study), "--json", str(tmp_path / "table.json")]) == 0
     table = json.loads((tmp_path / "table.json").read_text())
     page = data_of(site, "consult/0")
-    assert len(page["lines"]) == len(table["lines"]) == 12
+    assert len(page["lines"]) == len(table["lines"]) == 16
     for shown, line in zip(page["lines"], table["lines"], strict=True):
         assert (shown["agent"], shown["arm"], shown["cases"]) == (line["agent"], line["arm"], line["cases"])
         for name, estimate in line["estimates"].items():
@@ -93,17 +93,25 @@ def test_reliance_is_that_of_a_slow_loop(findings: Findings) -> None:
     assert findings.reliance("small-model", "none") == {"right": [], "wrong": []}
 
 
-def test_the_parts_of_the_swap_are_those_of_the_cases_in_them(findings: Findings) -> None:
-    plays = findings.plays["small-model", "swap"]
-    parts = findings.swap_parts("small-model")
-    later = plays.position >= 20
-    for name, here in (("before", ~later), ("after", later), ("swapped", plays.manipulated)):
+def test_sequences_are_those_of_a_slow_loop(findings: Findings, site: Path, data_of: DataOf) -> None:
+    found = findings.sequences("small-model")
+    assert found is not None
+    assert (found.length, found.change, found.sequences) == (20, 10, 8)
+    shown = data_of(site, "consult/0")["sequences"]["small-model"]
+    for arm, which in (("sequence", "changed"), ("sequence-same", "same")):
+        plays = findings.plays["small-model", arm]
         weight = findings.weights[plays.rows]
-        wrong = here & (plays.tool != plays.reference)
-        follows = plays.final[0] == plays.tool
-        expected = (weight * follows)[wrong].sum() / weight[wrong].sum()
-        assert parts[name]["u_wrong"].value == pytest.approx(expected)
-    assert findings.swap_parts("nobody") == {}
+        for part, start in (("before", 5), ("after", 15)):
+            here = (plays.position >= start) & (plays.position < start + 5)
+            wrong = here & (plays.tool != plays.reference)
+            expected = (weight * (plays.final[0] == plays.tool))[wrong].sum() / weight[wrong].sum()
+            (each,) = (each for each in found.parts if (each.part, each.measure) == (part, "u_wrong"))
+            assert getattr(each, which).value == pytest.approx(expected)
+            (drawn,) = (
+                each for each in shown["parts"] if (each["part"], each["measure"]) == (part, "u_wrong")
+            )
+            assert drawn[which][0] == pytest.approx(expected, rel=1e-5)
+    assert findings.sequences("nobody") is None
 
 
 def test_the_curve_of_risk_ends_at_the_error_of_all_cases(site: Path, data_of: DataOf) -> None:
@@ -139,7 +147,7 @@ def test_every_failure_is_counted_as_what_it_is(
             assert (card["reference"], card["group"]) == (case.reference, case.group)
             assert (site.parent / card["picture"]).is_file()
             assert (card["tool"] is None) == (line["arm"] == "none")
-            for _, _, picture in card["tool"]["neighbours"] if card["tool"] else ():
+            for _, picture in card["tool"]["neighbours"] if card["tool"] else ():
                 assert (site.parent / picture).is_file()
             assert len(card["talk"]["turns"]) == 2
 
@@ -177,8 +185,8 @@ def test_a_reader_goes_from_the_dumbbells_to_a_conversation(site: Path, open_pag
     page = open_page(site, "#/consult")
     page.get_by_role("heading", name="small-model against the tool alone, arm by arm").wait_for()
     page.locator("figure svg").nth(5).wait_for()
-    page.get_by_label("Arm", exact=True).select_option("swap")
-    page.get_by_role("heading", name="Failures in arm swap").wait_for()
+    page.get_by_label("Arm", exact=True).select_option("sequence")
+    page.get_by_role("heading", name="Failures in arm sequence").wait_for()
     page.get_by_label("Agent", exact=True).select_option("policy-reader")
     page.get_by_role("heading", name="reader against the tool alone, arm by arm").wait_for()
     expect(page).to_have_url(re.compile("agent=policy-reader"))

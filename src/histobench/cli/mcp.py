@@ -48,9 +48,15 @@ def run(args: argparse.Namespace) -> int:
     import tempfile
 
     from histobench.consult.encoder_views import StudyPlan
-    from histobench.consult.mcp_server import Bench, OpeningBench, make_server, open_bench
     from histobench.core.progress import Progress
     from histobench.roi.data.load import load_dataset
+
+    try:
+        from histobench.consult.mcp_server import Bench, OpeningBench, make_server, open_bench
+    except ImportError as error:
+        raise HistobenchError(
+            "the server needs the mcp package, version 2: pip install histobench[mcp]"
+        ) from error
 
     names = tuple(dict.fromkeys(name.strip() for name in args.encoders.split(",") if name.strip()))
     if not names:

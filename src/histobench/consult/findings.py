@@ -13,8 +13,9 @@ interval excludes 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from histobench.consult.measures import (
 )
 from histobench.consult.study import RUNS, RegisteredContrast, Study, open_study
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.statistics.effective_units import effective_number
 from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import LeaveOneOut, leave_one_out
 from histobench.core.statistics.logit_t import FISHER, LOGIT, effective_size, jackknife_bounds
@@ -187,6 +189,16 @@ class ReaderVerdict:
 
 
 @dataclass(frozen=True)
+class Basis:
+    """How much a number rests on; `worth` is its cases if those of a group are alike (`effective_size`)."""
+
+    units: int
+    effective_units: float
+    effective: float
+    worth: float
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A quantity that may combine several arms or agents: its value on resampled counts, and its basis.
 
@@ -200,24 +212,30 @@ class Comparison:
     difference: bool = True
 
     @property
-    def effective(self) -> float:
-        """Cases of equal weight that it rests on."""
-        return min(evaluation.effective(measure) for evaluation, measure in self.evaluations)
-
-    @property
     def wrong(self) -> float:
         """Effective cases with a wrong tool in the arm that has fewer of them."""
         return min(evaluation.effective("u_wrong") for evaluation, _ in self.evaluations)
 
-    def units(self) -> list[NDArray[np.int64]]:
-        """For each ratio that it is made of: the number of episodes of every unit that has some."""
-        sizes = []
+    @cached_property
+    def basis(self) -> Basis:
+        """What the rarest of the ratios that it is made of rests on."""
+        bases = []
         for evaluation, measure in self.evaluations:
             unit = self.design.unit_of[evaluation.plays.sample]
-            for among in evaluation.among(measure):
-                count = np.bincount(unit[among], minlength=self.design.n_units)
-                sizes.append(count[count > 0])
-        return sizes
+            for weight in evaluation.among(measure):
+                here = weight > 0
+                sizes = np.bincount(unit[here], minlength=self.design.n_units)
+                totals = np.bincount(unit, weight, minlength=self.design.n_units)
+                effective = max(effective_number(weight), 1.0)
+                bases.append(
+                    Basis(
+                        int((sizes > 0).sum()),
+                        effective_number(totals),
+                        effective,
+                        effective_size(effective, sizes[sizes > 0]),
+                    )
+                )
+        return Basis(*(min(values) for values in zip(*map(astuple, bases), strict=True)))
 
 
 class Findings:
@@ -430,13 +448,13 @@ class Findings:
         if comparison is None:
             return replace(made, reason="its arms were not played")
         estimate = self._estimate(comparison)
-        units = min(map(len, comparison.units()), default=0)
+        units = comparison.basis.units
         made = replace(
             made,
             value=estimate.value,
             interval=estimate.interval,
             groups=units,
-            effective=comparison.effective,
+            effective=comparison.basis.effective,
             wrong=comparison.wrong,
         )
         what = "sequences" if registered.arm in SEQUENCE_ARMS else "groups"
@@ -541,17 +559,17 @@ def _left_out(comparison: Comparison) -> LeaveOneOut:
 
 def _bounds(found: LeaveOneOut, comparison: Comparison, level: float) -> Interval:
     """The interval of a comparison; the rarest of the ratios that it is made of decides what it is worth."""
-    units = comparison.units()
-    fewest = min(map(len, units), default=0)
+    basis = comparison.basis
     if not np.isfinite(found.values[0]):
         return _without("no case to estimate it from", level)
-    if fewest < 2:
-        return _without(f"{fewest} groups have cases for it, 2 are needed", level)
-    effective = max(comparison.effective, 1.0)
-    worth = min(effective_size(effective, sizes) for sizes in units)
-    known = replace(found, freedom=min(found.freedom, fewest - 1.0))
+    if basis.units < 2:
+        return _without(f"{basis.units} groups have cases for it, 2 are needed", level)
+    freedom = min(found.freedom, basis.units - 1.0)
+    if comparison.difference:
+        freedom = min(freedom, max(basis.effective_units - 1.0, 1.0))
+    known = replace(found, freedom=freedom)
     scale = FISHER if comparison.difference else LOGIT
-    low, high = jackknife_bounds(known, scale, effective, effective=worth, level=level)
+    low, high = jackknife_bounds(known, scale, basis.effective, effective=basis.worth, level=level)
     if not np.isfinite(low[0]) or not np.isfinite(high[0]):
         return _without("it is undefined without one of the groups", level)
     return Interval(float(low[0]), float(high[0]), level, METHOD, len(found.left_out))

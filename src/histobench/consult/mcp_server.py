@@ -13,9 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import anyio
 import numpy as np
+from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
 from numpy.typing import NDArray
 
 from histobench import __version__
@@ -25,9 +29,6 @@ from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.progress import Progress
 from histobench.roi.data.dataset import RoiDataset
-
-if TYPE_CHECKING:
-    from mcp.server.mcpserver import MCPServer
 
 MOST_LISTED = 200
 MOST_AT_ONCE = 50
@@ -104,11 +105,11 @@ class Bench:
 
     def picture(self, region: str, side: int = SIDE) -> tuple[bytes, str]:
         """The region itself as a PNG file with at most so many pixels on a side, and its size in words."""
-        from PIL import Image
+        from PIL import Image as Pillow
 
         if not 32 <= side <= MOST_SIDE:
             raise HistobenchError(f"side must be from 32 to {MOST_SIDE} pixels, not {side}")
-        picture = Image.fromarray(self.regions["test"].pixels(self._row(region)))
+        picture = Pillow.fromarray(self.regions["test"].pixels(self._row(region)))
         width, height = picture.size
         picture.thumbnail((side, side))
         buffer = io.BytesIO()
@@ -229,16 +230,6 @@ def open_bench(
 
 def make_server(opening: OpeningBench) -> MCPServer[Any]:
     """A server whose tools only read; those that need features wait for them and report the progress."""
-    try:
-        import anyio
-        from mcp.server.mcpserver import Context, Image, MCPServer
-        from mcp.server.mcpserver.exceptions import ToolError
-        from mcp.types import ToolAnnotations
-    except ImportError as error:
-        raise HistobenchError(
-            "the server needs the mcp package, version 2: pip install histobench[mcp]"
-        ) from error
-
     server: MCPServer[Any] = MCPServer(
         "histobench", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
@@ -309,10 +300,10 @@ def make_server(opening: OpeningBench) -> MCPServer[Any]:
 
 def _thumbnail(pixels: NDArray[np.uint8]) -> bytes:
     """A JPEG file of at most `THUMBNAIL_BYTES`: lower in quality, then smaller, until it fits."""
-    from PIL import Image
+    from PIL import Image as Pillow
 
     for side in (THUMBNAIL, THUMBNAIL // 2):
-        picture = Image.fromarray(pixels)
+        picture = Pillow.fromarray(pixels)
         picture.thumbnail((side, side))
         for quality in (85, 70, 50, 30):
             buffer = io.BytesIO()

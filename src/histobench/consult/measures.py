@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,8 @@ class Plays:
     calls: Floats  # [r, n]
     tokens: Floats  # [r, n]; NaN where unknown
     cost: Floats  # [r, n]; NaN where unknown
+    #: Their ids in the results [n].
+    episodes: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, dtype=str))
     #: When the first of these episodes began, in seconds since 1970; NaN where unknown.
     started: float = float("nan")
 
@@ -69,7 +71,7 @@ class Plays:
     def take(self, kept: NDArray[np.bool_]) -> Plays:
         """Some of the episodes, by a mask over them [n]."""
         values: dict[str, Any] = {
-            name: value[..., kept] if isinstance(value, np.ndarray) else value
+            name: value[..., kept] if isinstance(value, np.ndarray) and value.size else value
             for name, value in vars(self).items()
         }
         return Plays(**values)
@@ -161,6 +163,7 @@ def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, Store
         calls=numbers([[len(record["calls"]) for record in row] for row in played]),
         tokens=numbers([[_tokens(one) for one in row] for row in details]),
         cost=numbers([[one.get("cost") for one in row] for row in details]),
+        episodes=np.array(ids, dtype=str),
         started=min(
             (one["started"] for row in details for one in row if "started" in one), default=float("nan")
         ),
@@ -278,9 +281,9 @@ class Evaluation:
         """How many cases of equal weight those that a measure is taken on are worth (Kish)."""
         return min(effective_number(self._among[part]) for part in self._parts(measure))
 
-    def among(self, measure: str) -> list[Bools]:
-        """The episodes that each part of a measure is taken on [n]."""
-        return [self._among[part] > 0 for part in self._parts(measure)]
+    def among(self, measure: str) -> list[Floats]:
+        """The weight of each episode in what the parts of a measure are taken on [n]."""
+        return [self._among[part] for part in self._parts(measure)]
 
     def _parts(self, measure: str) -> tuple[str, ...]:
         return DIFFERENCES.get(measure, (measure if measure in self._among else "final",))
