@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from histobench.consult.arms import DOSES, SEQUENCE_ARMS, change_of, role_of
 from histobench.consult.measures import (
     DIFFERENCES,
+    MEASURES,
+    PIECES,
     Evaluation,
     Plays,
     area_under_risk_coverage,
@@ -219,23 +221,23 @@ class Comparison:
     @cached_property
     def basis(self) -> Basis:
         """What the rarest of the ratios that it is made of rests on."""
-        bases = []
-        for evaluation, measure in self.evaluations:
-            unit = self.design.unit_of[evaluation.plays.sample]
-            for weight in evaluation.among(measure):
-                here = weight > 0
-                sizes = np.bincount(unit[here], minlength=self.design.n_units)
-                totals = np.bincount(unit, weight, minlength=self.design.n_units)
-                effective = max(effective_number(weight), 1.0)
-                bases.append(
-                    Basis(
-                        int((sizes > 0).sum()),
-                        effective_number(totals),
-                        effective,
-                        effective_size(effective, sizes[sizes > 0]),
-                    )
-                )
+        bases = [
+            _basis(evaluation.plays.sample, weight, self.design)
+            for evaluation, measure in self.evaluations
+            for weight in evaluation.among(measure)
+        ]
         return Basis(*(min(values) for values in zip(*map(astuple, bases), strict=True)))
+
+    @cached_property
+    def pieces(self) -> list[tuple[str, Basis]]:
+        """The shares of which a single measure is the difference; none for a difference between arms."""
+        evaluation, measure = self.evaluations[0]
+        if len(self.evaluations) > 1:
+            return []
+        return [
+            (piece, _basis(evaluation.plays.sample, evaluation.among(piece)[0], self.design))
+            for piece in PIECES.get(measure, ())
+        ]
 
 
 class Findings:
@@ -398,12 +400,12 @@ class Findings:
 
     def _line(self, agent: str, arm: str) -> Line:
         plays, evaluation = self.plays[agent, arm], self._evaluation(agent, arm)
-        values = evaluation.estimate()
         found = leave_one_out(evaluation, self._design(plays))
-        estimates = {
-            name: self._estimate(self._alone(name, plays, evaluation), found.columns([name]))
-            for name in values
-        }
+        estimates = {}
+        for name in MEASURES:
+            comparison = self._alone(name, plays, evaluation)
+            columns = found.columns([name, *(piece for piece, _ in comparison.pieces)])
+            estimates[name] = self._estimate(comparison, columns)
         if arm not in ("none", *SEQUENCE_ARMS) and (agent, "none") in self.plays:
             estimates["over_none"] = self.compare("final", (agent, arm), (agent, "none"))[0]
         encoder = self.study.facts.encoder(role_of(arm))
@@ -553,26 +555,72 @@ def groups_of(study: Study) -> Sequence[str]:
     return [f"g{case.group}" if case.group else f"i{case.id}" for case in study.cases]
 
 
+def _basis(sample: NDArray[np.int64], weight: Floats, design: SamplingDesign) -> Basis:
+    here = weight > 0
+    if not here.any():
+        return Basis(0, 0.0, 0.0, 0.0)
+    unit = design.unit_of[sample]
+    sizes = np.bincount(unit[here], minlength=design.n_units)
+    totals = np.bincount(unit, weight, minlength=design.n_units)
+    effective = effective_number(weight)
+    return Basis(
+        int((sizes > 0).sum()),
+        effective_number(totals),
+        effective,
+        effective_size(effective, sizes[sizes > 0]),
+    )
+
+
 def _left_out(comparison: Comparison) -> LeaveOneOut:
-    return leave_one_out(lambda counts: {"value": comparison.value(counts)}, comparison.design)
+    names = [piece for piece, _ in comparison.pieces]
+    evaluation, measure = comparison.evaluations[0]
+
+    def evaluate(counts: Counts) -> Mapping[str, Floats]:
+        if len(comparison.evaluations) > 1:
+            return {"value": comparison.value(counts)}
+        values = evaluation(counts)
+        return {name: values[name] for name in (measure, *names)}
+
+    return leave_one_out(evaluate, comparison.design)
 
 
 def _bounds(found: LeaveOneOut, comparison: Comparison, level: float) -> Interval:
-    """The interval of a comparison; the rarest of the ratios that it is made of decides what it is worth."""
+    """The interval of a comparison; the rarest of the ratios that it is made of decides what it is worth.
+
+    A difference of two shares in one arm reaches at least as far as the intervals of both, added up in
+    squares (MOVER; Newcombe 2001): a share next to 0 or 1 has a longer tail than the difference shows.
+    """
     basis = comparison.basis
     if not np.isfinite(found.values[0]):
         return _without("no case to estimate it from", level)
     if basis.units < 2:
         return _without(f"{basis.units} groups have cases for it, 2 are needed", level)
-    freedom = min(found.freedom, basis.units - 1.0)
-    if comparison.difference:
-        freedom = min(freedom, max(basis.effective_units - 1.0, 1.0))
-    known = replace(found, freedom=freedom)
-    scale = FISHER if comparison.difference else LOGIT
-    low, high = jackknife_bounds(known, scale, basis.effective, effective=basis.worth, level=level)
-    if not np.isfinite(low[0]) or not np.isfinite(high[0]):
+    low, high = _reach(found, 0, basis, level, difference=comparison.difference)
+    if comparison.pieces:
+        (plus, plus_basis), (minus, minus_basis) = comparison.pieces
+        one, other = found.names.index(plus), found.names.index(minus)
+        plus_low, plus_high = _reach(found, one, plus_basis, level, difference=False)
+        minus_low, minus_high = _reach(found, other, minus_basis, level, difference=False)
+        value, first, second = found.values[0], found.values[one], found.values[other]
+        low = min(low, max(-1.0, value - float(np.hypot(first - plus_low, minus_high - second))))
+        high = max(high, min(1.0, value + float(np.hypot(plus_high - first, second - minus_low))))
+    if not np.isfinite(low) or not np.isfinite(high):
         return _without("it is undefined without one of the groups", level)
-    return Interval(float(low[0]), float(high[0]), level, METHOD, len(found.left_out))
+    return Interval(low, high, level, METHOD, len(found.left_out))
+
+
+def _reach(
+    found: LeaveOneOut, column: int, basis: Basis, level: float, *, difference: bool
+) -> tuple[float, float]:
+    """The bounds of one column."""
+    freedom = min(found.freedom, max(basis.units - 1.0, 1.0))
+    if difference:
+        freedom = min(freedom, max(basis.effective_units - 1.0, 1.0))
+    known = replace(found.columns([found.names[column]]), freedom=freedom)
+    scale = FISHER if difference else LOGIT
+    size = max(basis.effective, 1.0)
+    low, high = jackknife_bounds(known, scale, size, effective=max(basis.worth, 1.0), level=level)
+    return float(low[0]), float(high[0])
 
 
 def _without(reason: str, level: float = 0.95) -> Interval:

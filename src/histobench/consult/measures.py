@@ -209,6 +209,11 @@ DIFFERENCES: dict[str, tuple[str, ...]] = {
     "discrimination": ("u_right", "u_wrong"),
     "regret": ("tool", "first", "final"),
 }
+#: Measures that are one share minus another.
+PIECES: dict[str, tuple[str, str]] = {
+    "over_tool": ("gained", "lost"),
+    "discrimination": ("u_right", "u_wrong"),
+}
 #: Closure is a ratio: with less room than this between the better of both and their union it says nothing.
 LEAST_ROOM = 0.05
 
@@ -234,6 +239,8 @@ def ratio_parts(plays: Plays) -> dict[str, tuple[Floats, Floats]]:
         "rair": (right & ~first_right & tool_right, ~first_right & tool_right),
         "rsr": (right & first_right & tool_wrong, first_right & tool_wrong),
         "union": (tool_right | first_right, everyone),
+        "gained": (right & ~tool_right, has_tool),
+        "lost": (tool_right & ~right, has_tool),
         "deferred": (plays.deferred, everyone),
         "unanswered": ((plays.final == NO_LABEL) & ~plays.deferred, everyone),
         "brier": (error, stated),
