@@ -373,16 +373,17 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
               <tr key={contrast.name}>
                 <th scope="row">
                   {contrast.words}
+                  <br />
                   <small>
                     {contrast.registered ? `registered ${contrast.registered.slice(0, 16).replace("T", " ")}` : "as in the protocol"}
                     {contrast.inAdvance ? "" : ", after play: exploratory"}
-                    {contrast.groups ? `; ${contrast.groups} groups, ${contrast.effective.toFixed(0)} effective cases` : ""}
+                    {contrast.groups ? `; ${contrast.groups} ${contrast.words.includes("sequence") ? "sequences" : "groups"}, ${contrast.effective.toFixed(0)} effective cases` : ""}
                   </small>
                 </th>
                 <td class="number">{signed(contrast.value[0])}</td>
                 <td>
                   {contrast.value[1] === null ? contrast.reason : interval(contrast.value[1], contrast.value[2])}
-                  {contrast.value[1] !== null && contrast.reason && <small>{contrast.reason}</small>}
+                  {contrast.value[1] !== null && contrast.reason && <><br /><small>{contrast.reason}</small></>}
                 </td>
                 <td class="number">{pValue(contrast.adjusted)}</td>
               </tr>

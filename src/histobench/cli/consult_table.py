@@ -148,8 +148,9 @@ def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> 
             console.print(f"    {with_interval(contrast.value, contrast.interval)}, {tested}", soft_wrap=True)
             when = f"registered {contrast.registered}" if contrast.registered else "as in the protocol"
             late = "" if contrast.in_advance else ", after the agent had played: exploratory"
+            units = "sequences" if "sequence" in contrast.words else "groups"
             console.print(
-                f"    {contrast.groups} groups, {contrast.effective:.1f} effective cases; {when}{late}",
+                f"    {contrast.groups} {units}, {contrast.effective:.1f} effective cases; {when}{late}",
                 soft_wrap=True,
             )
     console.print()

@@ -37,7 +37,7 @@ from histobench.consult.measures import (
 from histobench.consult.study import RUNS, RegisteredContrast, Study, open_study
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.statistics.effective_units import effective_number
-from histobench.core.statistics.intervals import Interval
+from histobench.core.statistics.intervals import Interval, most_unseen
 from histobench.core.statistics.jackknife import LeaveOneOut, leave_one_out
 from histobench.core.statistics.logit_t import FISHER, LOGIT, effective_size, jackknife_bounds
 from histobench.core.statistics.multiplicity import holm
@@ -55,6 +55,8 @@ LEAST_GROUPS = 8
 LEAST_WRONG = 10.0
 #: An agent has adapted once it has followed half as many of its last so many wrong answers of the tool.
 WINDOW = 5
+#: Variances up to this are rounding.
+_ROUNDING = 1e-20
 #: What is told of sequences.
 SEQUENCE_MEASURES = ("u_right", "u_wrong", "discrimination")
 
@@ -217,6 +219,11 @@ class Comparison:
     def wrong(self) -> float:
         """Effective cases with a wrong tool in the arm that has fewer of them."""
         return min(evaluation.effective("u_wrong") for evaluation, _ in self.evaluations)
+
+    @property
+    def groups(self) -> int:
+        """Groups (or sequences) with any of its cases."""
+        return len(np.unique(self.design.unit_of[self.samples]))
 
     @cached_property
     def basis(self) -> Basis:
@@ -450,7 +457,7 @@ class Findings:
         if comparison is None:
             return replace(made, reason="its arms were not played")
         estimate = self._estimate(comparison)
-        units = comparison.basis.units
+        units = comparison.groups
         made = replace(
             made,
             value=estimate.value,
@@ -595,17 +602,25 @@ def _bounds(found: LeaveOneOut, comparison: Comparison, level: float) -> Interva
         return _without("no case to estimate it from", level)
     if basis.units < 2:
         return _without(f"{basis.units} groups have cases for it, 2 are needed", level)
-    low, high = _reach(found, 0, basis, level, difference=comparison.difference)
+    value = float(found.values[0])
+    still = comparison.difference and not (found.variance()[0] > _ROUNDING)
+    if still:  # no group differs from another: what was not seen may still be
+        unseen = most_unseen(basis.units, level=level)
+        low, high = (value, value) if comparison.pieces else (value - unseen, value + unseen)
+    else:
+        low, high = _reach(found, 0, basis, level, difference=comparison.difference)
     if comparison.pieces:
         (plus, plus_basis), (minus, minus_basis) = comparison.pieces
         one, other = found.names.index(plus), found.names.index(minus)
         plus_low, plus_high = _reach(found, one, plus_basis, level, difference=False)
         minus_low, minus_high = _reach(found, other, minus_basis, level, difference=False)
-        value, first, second = found.values[0], found.values[one], found.values[other]
-        low = min(low, max(-1.0, value - float(np.hypot(first - plus_low, minus_high - second))))
-        high = max(high, min(1.0, value + float(np.hypot(plus_high - first, second - minus_low))))
-    if not np.isfinite(low) or not np.isfinite(high):
+        first, second = found.values[one], found.values[other]
+        low = min(low, value - float(np.hypot(first - plus_low, minus_high - second)))
+        high = max(high, value + float(np.hypot(plus_high - first, second - minus_low)))
+    if not np.isfinite([low, high, found.variance()[0]]).all():
         return _without("it is undefined without one of the groups", level)
+    if comparison.difference:
+        low, high = max(low, -1.0), min(high, 1.0)
     return Interval(low, high, level, METHOD, len(found.left_out))
 
 
