@@ -57,7 +57,13 @@ def test_never_trust_never_accepts_and_gains_nothing(findings: Findings) -> None
 
 def test_the_oracle_is_the_union_of_tool_and_first_answer(findings: Findings) -> None:
     assert value(findings, "oracle", "strong", "final") == value(findings, "oracle", "strong", "union")
-    assert value(findings, "oracle", "strong", "closure") == pytest.approx(1)
+    room = value(findings, "oracle", "strong", "final") - max(  # type: ignore[operator]
+        value(findings, "oracle", "strong", name)
+        for name in ("tool", "first")  # type: ignore[type-var]
+    )
+    expected = pytest.approx(1) if room >= 0.05 else None
+    assert value(findings, "oracle", "strong", "closure") == expected
+    assert value(findings, "oracle", "shuffled", "closure") == pytest.approx(1)
 
 
 def test_measures_are_those_of_a_slow_loop(study: Study, played: Path, findings: Findings) -> None:
@@ -174,7 +180,8 @@ def test_a_mean_of_independent_cases_has_the_t_interval(study: Study) -> None:
     assert contrast.interval.low == pytest.approx(low, abs=0.01)
     assert contrast.interval.high == pytest.approx(high, abs=0.01)
     assert contrast.p_value is not None
-    assert abs(np.log(contrast.p_value) - np.log(stats.ttest_1samp(gains, 0).pvalue)) < 1.5
+    # The tails of the logit scale are longer: never more certain than the t test.
+    assert stats.ttest_1samp(gains, 0).pvalue <= contrast.p_value < 0.001
 
 
 def test_an_agent_that_does_not_beat_the_reader_is_told_so(

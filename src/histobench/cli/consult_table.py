@@ -144,15 +144,18 @@ def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> 
             if contrast.value is None:
                 console.print(f"    {contrast.reason}", soft_wrap=True)
                 continue
-            tested = contrast.reason or f"p {_plain(contrast.p_value)}, Holm {_plain(contrast.adjusted)}"
-            console.print(f"    {with_interval(contrast.value, contrast.interval)}, {tested}", soft_wrap=True)
-            when = f"registered {contrast.registered}" if contrast.registered else "as in the protocol"
-            late = "" if contrast.in_advance else ", after the agent had played: exploratory"
+            shown = with_interval(contrast.value, contrast.interval)
+            tested = f"p {_plain(contrast.p_value)}, Holm {_plain(contrast.adjusted)}"
             units = "sequences" if "sequence" in contrast.words else "groups"
-            console.print(
-                f"    {contrast.groups} {units}, {contrast.effective:.1f} effective cases; {when}{late}",
-                soft_wrap=True,
-            )
+            when = f"registered {contrast.registered}" if contrast.registered else "as in the protocol"
+            said = [
+                shown if contrast.reason else f"{shown}, {tested}",
+                contrast.reason,
+                f"{contrast.groups} {units}, {contrast.effective:.1f} effective cases; {when}",
+                "" if contrast.in_advance else "registered after the agent had played: exploratory",
+            ]
+            for line in filter(None, said):
+                console.print(f"    {line}", soft_wrap=True)
     console.print()
 
 
@@ -177,9 +180,9 @@ def _print_sequences(console: Console, found: Sequence[SequenceFindings]) -> Non
         said = "not within the sequence" if each.median is None else f"{each.median:.0f} (median)"
         alarms = "-" if each.false_alarms is None else f"{100 * each.false_alarms:.0f} %"
         if each.cases_until:
+            console.print(f"  cases until u_wrong has halved: {said}", soft_wrap=True)
             console.print(
-                f"  cases until u_wrong has halved: {said}; adapted {adapted} of {each.sequences}; "
-                f"without a change {alarms}",
+                f"  adapted in {adapted} of {each.sequences} sequences; without a change in {alarms}",
                 soft_wrap=True,
             )
     console.print()

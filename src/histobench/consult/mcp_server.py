@@ -165,7 +165,7 @@ def region_id(image: str) -> str:
     """The id of a region by the hash of its content.
 
     >>> region_id("3fa8")
-    'r-84f3cc69d1'
+    'r-51f5574599'
     """
     return f"r-{hashlib.sha256(image.encode()).hexdigest()[:10]}"
 
