@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Tables of at most 80 characters: title -> measures.
 TABLES: dict[str, tuple[str, ...]] = {
-    "accuracy of first answer, tool alone and final answer": ("cases", "first", "tool", "final", "over_tool"),
+    "accuracy of first answer, tool alone and final answer": ("first", "tool", "final", "over_tool"),
     "effective number of cases, in all and with a wrong tool": ("cases", "effective", "effective_wrong"),
     "trust: follows the tool when it is right, and when it is wrong": (
         "u_right",
@@ -108,10 +108,12 @@ def print_lines(console: Console, lines: Sequence[Line], title: str) -> None:
     rows = [[line.arm, *(_cell(line, name) for name in TABLES[title])] for line in lines]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
+    gap = "  " if 2 + sum(widths) + 2 * (len(widths) - 1) <= 80 else " "
+
     def say(cells: Sequence[str], style: str | None = None) -> None:
         arm, *values = cells
         shown = (value.rjust(width) for value, width in zip(values, widths[1:], strict=True))
-        console.print("  ".join([f"  {arm:<{widths[0]}}", *shown]), style=style, soft_wrap=True)
+        console.print(gap.join([f"  {arm:<{widths[0]}}", *shown]), style=style, soft_wrap=True)
 
     console.print(title, style="bold italic", soft_wrap=True)
     say(header, "bold")

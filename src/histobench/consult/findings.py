@@ -627,10 +627,8 @@ def _bounds(found: LeaveOneOut, comparison: Comparison, level: float) -> Interva
 def _reach(
     found: LeaveOneOut, column: int, basis: Basis, level: float, *, difference: bool
 ) -> tuple[float, float]:
-    """The bounds of one column."""
-    freedom = min(found.freedom, max(basis.units - 1.0, 1.0))
-    if difference:
-        freedom = min(freedom, max(basis.effective_units - 1.0, 1.0))
+    """The bounds of one column; groups count by their weight in the degrees of freedom (Kish)."""
+    freedom = min(found.freedom, max(basis.effective_units - 1.0, 1.0))
     known = replace(found.columns([found.names[column]]), freedom=freedom)
     scale = FISHER if difference else LOGIT
     size = max(basis.effective, 1.0)
