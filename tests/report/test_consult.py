@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 from histobench.cli.main import main
 from histobench.consult.findings import Findings
 from histobench.consult.measures import read_plays
-from histobench.consult.study import RUNS, open_study
+from histobench.consult.study import RUNS, open_study, read_cassette, write_cassette
 from histobench.report.site import build_site
 
 pytestmark = pytest.mark.slow
@@ -231,3 +233,52 @@ def test_attacks_in_a_study_are_shown_as_text(
     assert [
         said for said in ("caution", "data", "a", "agent", "encoder", "group") if f"{said} <" not in text
     ] == []
+
+
+def test_a_study_of_version_0_2_still_opens(
+    tmp_path: Path, data_of: DataOf, consult_study: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the arm `swap`, tells cosines, and knows neither sequences nor registered contrasts."""
+    study = consult_study.write_study(tmp_path / "results" / "old")
+    facts = json.loads((study / "study.json").read_text())
+    for name in ("sequences", "replaced_by", "blinding"):
+        del facts[name]
+    facts |= {"version": 1, "arms": ["none", "strong", "swap"]}
+    (study / "study.json").write_text(json.dumps(facts))
+    (study / "contrasts.json").unlink()
+    cases = [json.loads(line) for line in (study / "cases.jsonl").read_text().splitlines()]
+    for place, case in enumerate(cases):
+        case["arms"] = {
+            "strong": case["arms"]["strong"],
+            "swap": {**case["arms"]["wrong-25"], "position": place},
+        }
+    (study / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
+    rows = [
+        replace(
+            row,
+            arm={"wrong-25": "swap"}.get(row.arm, row.arm),
+            answer=re.sub(r", image", ", cosine 0.912, image", row.answer.partition("\nsimilarity")[0]),
+        )
+        for row in read_cassette(study / "cassette.parquet").rows
+        if row.arm in ("strong", "wrong-25")
+    ]
+    write_cassette(study / "cassette.parquet", rows)
+    for folder in list(study.glob("runs/*/*/*/consult/tissue@*")):
+        arm = folder.name.partition("@")[2]
+        if arm == "wrong-25":
+            file = folder / "results.jsonl"
+            file.write_text(file.read_text().replace('"arm": "wrong-25"', '"arm": "swap"'))
+            folder.rename(folder.with_name("tissue@swap"))
+        elif arm not in ("none", "strong"):
+            shutil.rmtree(folder)
+    assert main(["consult", "table", str(study)]) == 0
+    printed = capsys.readouterr().out
+    assert "swap" in printed
+    assert "not checked (a study of histobench 0.2)" in printed
+    assert "as in the protocol" in printed
+    site = build_site(tmp_path / "results", tmp_path / "site")
+    page = data_of(site, "consult/0")
+    assert {line["arm"] for line in page["lines"]} == {"none", "strong", "swap"}
+    number = next(n for n, line in enumerate(page["lines"]) if line["arm"] == "swap")
+    assert all(len(card["tool"]["neighbours"]) == 5 for card in data_of(site, f"failures/0-{number}"))
+    assert main(["consult", "run", str(study), "--agent", "policy:reader", "--arms", "swap"]) == 2

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from histobench.consult.arms import SEQUENCE_ARMS, random_order, steps_of
+from histobench.consult.arms import ARMS, SEQUENCE_ARMS, random_order, steps_of
 from histobench.consult.consultation import FAMILY, RECORD, ConsultTask, Kept, SequenceMemory
 from histobench.consult.policies import KIND, PolicyModels, PolicyPlayer, parse_policy, policy_name
 from histobench.consult.study import RUNS, Case, Study, open_study
@@ -156,7 +156,8 @@ def check_arms(study: Study, text: str, *, alone: bool = True) -> list[str]:
     """
     prepared = study.facts.arms
     if text.strip() == "all":
-        return [arm for arm in prepared if arm != "expert" and (alone or arm not in SEQUENCE_ARMS)]
+        played = [arm for arm in prepared if arm in ARMS and arm != "expert"]
+        return [arm for arm in played if alone or arm not in SEQUENCE_ARMS]
     arms = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for arm in arms:
         if arm not in prepared:
