@@ -75,17 +75,20 @@ def _print(plan: CasePlan) -> None:
     for contrast in plan.contrasts:
         estimate = contrast.estimate
         if estimate is None:
-            table.add_row(contrast.words, f"{contrast.cases:,}", contrast.reason, "", "")
+            table.add_row(contrast.name, f"{contrast.cases:,}", contrast.reason, "", "")
             continue
+        # Units are groups, or sequences: each is as large as in the pilot.
+        size = contrast.cases / contrast.groups
+        needed, low, high = (
+            f"{round(units * size):,}"
+            for units in (estimate.units_needed, estimate.units_low, estimate.units_high)
+        )
         table.add_row(
-            contrast.words,
-            f"{contrast.cases:,}",
-            f"{estimate.samples_needed:,}",
-            f"{_cases(plan, contrast.cases, contrast.groups, estimate.units_low)}-"
-            f"{_cases(plan, contrast.cases, contrast.groups, estimate.units_high)}",
-            f"{estimate.detectable:.3f}",
+            contrast.name, f"{contrast.cases:,}", needed, f"{low}-{high}", f"{estimate.detectable:.3f}"
         )
     console.print(table)
+    for contrast in plan.contrasts:
+        console.print(f"{contrast.name}: {contrast.words}", soft_wrap=True)
     groups = " in groups as large as the pilot's" if plan.unit == "groups" else ""
     sequences = any(each.name == "sequence" and each.estimate for each in plan.contrasts)
     console.print(
@@ -94,7 +97,3 @@ def _print(plan: CasePlan) -> None:
         + (" In sequences the last quarter counts: prepare four times as many." if sequences else ""),
         soft_wrap=True,
     )
-
-
-def _cases(plan: CasePlan, cases: int, groups: int, units: int) -> str:
-    return f"{round(units * cases / groups):,}" if plan.unit == "groups" else f"{units:,}"
