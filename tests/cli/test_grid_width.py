@@ -10,7 +10,8 @@ from rich.console import Console
 
 from histobench.cli import consult_run
 from histobench.cli.compare import columns_that_fit, print_grid
-from histobench.cli.consult_run import _seat
+from histobench.cli.consult_run import asked_for
+from histobench.consult.playing import _seat
 from histobench.roi.comparison.grids import Grid
 
 VALUE = "0.884 [0.845, 0.912]"
@@ -61,7 +62,7 @@ def test_a_grammar_that_is_asked_for_reaches_the_agent_of_consult() -> None:
     parser = argparse.ArgumentParser()
     consult_run.add_arguments(parser)
     plain, bound = (
-        _seat(parser.parse_args(["study", "--agent", "local:", *flags])).sampling
+        _seat(asked_for(parser.parse_args(["study", "--agent", "local:", *flags]))).sampling
         for flags in ([], ["--constrain"])
     )
     assert plain.grammar is None

@@ -85,7 +85,8 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ["consult", "prepare", str(folder / "tiles.csv"), "--classes", str(folder / "tiles.txt")]
     arguments += ["--encoders", ",".join(f"{source}:{name}" for name in ("Colours", "Green", "Noise"))]
     arguments += ["--cases", "40", "--measured", "8", "--num_workers", "0", "--out", str(folder / "study")]
-    arguments += ["--organ", "colon", "--device", "cpu"]
+    arguments += ["--organ", "colon", "--device", "cpu", "--arms", "all"]
+    arguments += ["--sequences", "4", "--sequence-length", "20"]
     try:
         assert main(arguments) == 0
     finally:
@@ -97,12 +98,14 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def played(study: Study) -> Path:
     """The runs of all policies in some arms, and of one policy in those of the contrasts."""
     jobs = dict.fromkeys(POLICIES, "none,strong,shuffled")
-    jobs["reader"] += ",weak,random,swap,sure,unsure,wrong-25,placebo"
+    jobs["reader"] += ",weak,random,sure,unsure,wrong-25,placebo"
+    for policy in ("always-trust", "never-trust", "reader", "learner", "oracle"):
+        jobs[policy] += ",sequence,sequence-same"
     with pytest.MonkeyPatch.context() as patch:
         # The runs share one sandbox: starting one takes seconds, and policies run no code.
         patch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
         for policy, arms in jobs.items():
-            arguments = ["--agent", f"policy:{policy}", "--arms", arms, "--cache", "none"]
+            arguments = ["--agent", f"policy:{policy}", "--arms", arms, "--cache", "none", "--outcomes"]
             assert main(["consult", "run", str(study.folder), *arguments]) == 0
     return study.folder / "runs"
 

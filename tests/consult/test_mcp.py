@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import os
+import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip("mcp.server.mcpserver")
 from mcp import Client, StdioServerParameters
 
+from histobench.consult.mcp_server import OpeningBench, _thumbnail, make_server
+from histobench.core.errors import HistobenchError
+
 pytestmark = pytest.mark.slow
 
-TOOLS = {"list_regions", "predict", "neighbours", "zero_shot", "measure", "compare"}
+TOOLS = {
+    "list_regions",
+    "predict",
+    "predict_many",
+    "neighbours",
+    "region_image",
+    "zero_shot",
+    "measure",
+    "compare",
+}
 PROGRAM = "import sys; from histobench.cli.main import main; sys.exit(main())"
 
 
@@ -33,11 +51,20 @@ async def conversation(server: Any) -> dict[str, Any]:
     """What a client hears."""
     async with Client(server, read_timeout_seconds=600) as client:
         tools = (await client.list_tools()).tools
-        listed = text(await client.call_tool("list_regions", {"count": 3}))
+        told: list[float] = []
+
+        async def hear(done: float, total: float | None, message: str | None) -> None:
+            told.append(done)
+
+        listed = text(await client.call_tool("list_regions", {"count": 3}, progress_callback=hear))
         region = listed.splitlines()[-1]
         asked = {"region": region, "encoder": "Colours"}
         return {
             "tools": {tool.name for tool in tools},
+            "progress": told,
+            "many": text(await client.call_tool("predict_many", {"regions": listed.splitlines()[-3:]})),
+            "region": (await client.call_tool("region_image", {"region": region, "side": 32})).content,
+            "too_large": await client.call_tool("region_image", {"region": region, "side": 100_000}),
             "read_only": all(tool.annotations and tool.annotations.read_only_hint for tool in tools),
             "listed": listed,
             "predict": text(await client.call_tool("predict", {**asked, "n": 2})),
@@ -62,8 +89,18 @@ def check(heard: dict[str, Any]) -> None:
     assert heard["read_only"]
     assert "Colours" in heard["listed"]
     assert heard["predict"].count(",") == 1
-    assert len(heard["neighbours"].splitlines()) == 3
+    assert len(heard["neighbours"].splitlines()) == 4  # and how similar the nearest is
     assert [picture.type for picture in heard["pictures"]] == ["image"] * 3
+    assert all(len(base64.b64decode(picture.data)) <= 30_000 for picture in heard["pictures"])
+    assert len(heard["many"].splitlines()) == 3
+    size, picture = heard["region"]
+    assert "32 x 32 pixels, its full size" in size.text
+    assert Image.open(io.BytesIO(base64.b64decode(picture.data))).size == (32, 32)
+    assert heard["too_large"].is_error
+    for said in ("listed", "neighbours", "many"):  # no folder, no file, no class by the name of a region
+        assert not re.search(r"tiles|\.png|test-\d", heard[said])
+    assert all(re.fullmatch("r-[0-9a-f]{10}", line) for line in heard["listed"].splitlines()[-3:])
+    assert heard["progress"] == sorted(heard["progress"])
     assert "tissue" in heard["measure"]
     assert [line.partition(":")[0] for line in heard["compare"].splitlines()] == ["Colours", "Green"]
     assert heard["outside"].is_error
@@ -100,3 +137,37 @@ def test_a_client_over_http_is_served_on_this_machine_alone(study_folder: Path) 
     finally:
         process.terminate()
         process.wait()
+
+
+def test_the_server_answers_before_features_are_there_and_reports_their_progress() -> None:
+    go = threading.Event()
+
+    def make(progress: Any) -> Any:
+        progress.begin("features", 10)
+        for _ in range(10):
+            progress.advance(1)
+        assert go.wait(60)
+        raise HistobenchError("no features today")
+
+    server = make_server(OpeningBench(make).start())
+
+    async def talk() -> tuple[list[Any], Any]:
+        told: list[Any] = []
+
+        async def hear(done: float, total: float | None, message: str | None) -> None:
+            told.append((done, total, message))
+            go.set()
+
+        async with Client(server) as client:
+            assert (await client.list_tools()).tools
+            return told, await client.call_tool("list_regions", {}, progress_callback=hear)
+
+    told, result = asyncio.run(talk())
+    assert told[0] == (10, 10, "computing features")
+    assert result.is_error
+    assert "no features today" in result.content[0].text
+
+
+def test_thumbnails_of_noise_are_small() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (1000, 1000, 3), dtype=np.uint8)
+    assert len(_thumbnail(noise)) <= 30_000

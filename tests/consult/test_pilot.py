@@ -12,27 +12,28 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from histobench.cli.main import main
-from histobench.consult.findings import CONTRASTS, Findings
+from histobench.consult.findings import Findings
+from histobench.consult.measures import Plays, read_plays
 from histobench.consult.pilot import plan_cases
-from histobench.consult.plays import Plays, read_plays
 from histobench.consult.study import Study
 from histobench.core.errors import HistobenchError
 
 pytestmark = pytest.mark.slow
+NAMES = ["over_tool", "sequence", "wrong-25", "sure"]
 
 
 @pytest.fixture(scope="module")
 def findings(study: Study, played: Path) -> Findings:
-    return Findings(study, read_plays(study, played), n_resamples=200)
+    return Findings(study, read_plays(study, played))
 
 
 def test_every_contrast_whose_arms_were_played_is_planned(findings: Findings) -> None:
     plan = plan_cases(findings, "policy-reader", delta=0.1)
-    assert [each.name for each in plan.contrasts] == list(CONTRASTS)
+    assert [each.name for each in plan.contrasts] == NAMES
     assert plan.unit == "groups"
     assert plan.alpha == pytest.approx(0.05 / 4)
-    (half,) = (each for each in plan.contrasts if each.name == "swap")
-    assert half.cases == len(findings.study.cases) // 2
+    (late,) = (each for each in plan.contrasts if each.name == "sequence")
+    assert (late.cases, late.groups) == (4 * 5, 4)
     known = [each.estimate for each in plan.contrasts if each.estimate is not None]
     assert known
     for estimate in known:
@@ -53,11 +54,11 @@ def test_missing_arms_are_said_and_an_agent_without_any_is_refused(
     findings: Findings, study: Study, played: Path
 ) -> None:
     plan = plan_cases(findings, "policy-oracle", delta=0.1)
-    assert [each.reason for each in plan.contrasts[1:]] == ["its arms were not played"] * 3
-    assert plan.alpha == 0.05
+    assert [each.reason for each in plan.contrasts[2:]] == ["its arms were not played"] * 2
+    assert plan.alpha == 0.05 / 2
     only_none = {key: plays for key, plays in findings.plays.items() if key[1] == "none"}
     with pytest.raises(HistobenchError, match="needs strong at least"):
-        plan_cases(Findings(study, only_none, n_resamples=10), "policy-oracle")
+        plan_cases(Findings(study, only_none), "policy-oracle")
 
 
 def _coin(rows: NDArray[np.int64], chance: float, generator: np.random.Generator) -> Plays:
@@ -77,8 +78,8 @@ def _coin(rows: NDArray[np.int64], chance: float, generator: np.random.Generator
         deferred=nothing.astype(bool),
         asked=nothing.astype(bool),
         tool_confidence=nothing[0] + 0.5,
-        manipulated=nothing[0].astype(bool),
-        position=np.arange(len(rows)),
+        sequence=np.full(len(rows), -1),
+        position=np.zeros(len(rows), dtype=np.int64),
         cost=nothing,
         tokens=nothing,
         calls=nothing,
@@ -91,7 +92,7 @@ def test_the_number_of_cases_is_that_of_the_t_test_where_cases_are_alike(study: 
     cases = [replace(study.cases[0], id=f"{number:064x}", group="", probability=1.0) for number in range(400)]
     large = replace(study, cases=tuple(cases))
     plays = {("coin", "strong"): _coin(np.arange(400), 0.7, generator)}
-    estimate = plan_cases(Findings(large, plays, n_resamples=10), "coin", delta=0.1).contrasts[0].estimate
+    estimate = plan_cases(Findings(large, plays), "coin", delta=0.1).contrasts[0].estimate
     assert estimate is not None
     share = float((plays["coin", "strong"].final == 0).mean())
     spread = np.sqrt(share * (1 - share))
@@ -115,9 +116,9 @@ def test_the_command_prints_lines_of_at_most_eighty_characters(
     arguments = ["consult", "power", str(study.folder), "policy-reader", "--json", str(file)]
     assert main([*arguments, "--delta", "0.2"]) == 0
     shown = capsys.readouterr().out
-    assert "final answer minus tool in strong" in shown
+    assert "final answer minus tool: strong" in shown
     table = [line for line in shown.splitlines() if "minus" in line]
     assert all(len(line) <= 80 for line in table)
-    assert {each["name"] for each in json.loads(file.read_text())["contrasts"]} == set(CONTRASTS)
+    assert {each["name"] for each in json.loads(file.read_text())["contrasts"]} == set(NAMES)
     for wrong in (["nobody"], ["policy-reader", "--delta", "0"], ["policy-reader", "--power", "1"]):
         assert main(["consult", "power", str(study.folder), *wrong]) == 2

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from histobench.consult.answers import first_class, read_prediction
-from histobench.consult.arms import ARMS, DOSES
-from histobench.consult.audit import leaks
-from histobench.consult.case import Case
-from histobench.consult.cassette import COLUMNS, Cassette, Recorded, canonical
-from histobench.consult.study import Study
+from histobench.cli.main import main
+from histobench.consult.arms import ARMS, DOSES, random_order, steps_of
+from histobench.consult.audit import blinding_checks, leaks
+from histobench.consult.playing import limited
+from histobench.consult.study import (
+    COLUMNS,
+    Case,
+    Cassette,
+    Recorded,
+    Study,
+    canonical,
+    open_study,
+    read_cassette,
+)
+from histobench.consult.tool_text import alias, read_neighbours
 from histobench.core.errors import HistobenchError
-
-
-def predicted(study: Study, arm: str, case: Case) -> np.ndarray:
-    view = case.arms[arm]
-    text = study.cassette.answer(
-        "predict", {"n": len(study.facts.classes)}, image=case.id, encoder=view.encoder, arm=arm
-    )
-    assert study.facts.classes[first_class(text, study.facts.classes)] == view.label
-    return read_prediction(text, study.facts.classes)
 
 
 def order(study: Study, arm: str, case: Case) -> list[str]:
@@ -75,14 +80,131 @@ def test_a_smaller_dose_is_part_of_a_larger_one(study: Study) -> None:
     assert made["wrong-10"] < made["wrong-25"] < made["wrong-50"]
 
 
-def test_a_silent_swap_changes_the_answers_of_the_tool_and_nothing_else(study: Study) -> None:
-    swapped = [case for case in study.cases if case.arms["swap"].manipulated]
-    assert 0 < len(swapped) <= 20
-    assert all(case.arms["swap"].position >= 20 for case in swapped)
-    for case in study.cases:
-        like = "random" if case.arms["swap"].manipulated else "strong"
-        assert case.arms["swap"].encoder == case.arms[like].encoder
-        assert np.array_equal(predicted(study, "swap", case), predicted(study, like, case))
+def test_sequences_show_what_the_encoders_own_arms_show(study: Study) -> None:
+    assert [len(each) for each in study.facts.sequences] == [20] * 4
+    assert all(len(set(each)) == 20 for each in study.facts.sequences)
+    assert len({id for each in study.facts.sequences[:2] for id in each}) == 40  # none twice before all once
+    steps = steps_of("sequence", study.facts.sequences, study.facts.replaced_by)
+    same = steps_of("sequence-same", study.facts.sequences, study.facts.replaced_by)
+    assert [step.id for step in steps] == [step.id for step in same]
+    assert {step.role for step in same} == {"strong"}
+    assert all((step.role == "random") == (step.position >= 10) for step in steps)
+    assert [step.position for step in steps] == sorted(step.position for step in steps)
+
+
+def test_cases_are_in_a_random_order_and_a_limit_is_balanced_over_classes(study: Study) -> None:
+    labels = [case.reference for case in study.cases]
+    assert labels != sorted(labels)
+    shares = {name: labels.count(name) / len(labels) for name in set(labels)}
+    for limit in (5, 10, 20):
+        some = [case.reference for case in limited(study, limit)]
+        assert len(some) == limit
+        assert all(abs(some.count(name) - limit * share) <= 1.5 for name, share in shares.items())
+
+
+def test_every_case_is_as_likely_as_another_to_be_within_a_limit() -> None:
+    labels = np.repeat(["a", "b", "c"], [4, 10, 26])
+    drawn = np.zeros(40)
+    for seed in range(4000):
+        drawn[random_order(labels, seed=seed)[:12]] += 1
+    assert np.abs(drawn / 4000 - 12 / 40).max() < 5 * np.sqrt(0.3 * 0.7 / 4000) + 0.01
+
+
+def test_the_form_of_the_answers_is_the_same_in_every_arm(study: Study) -> None:
+    shape = re.compile(r"[0-9a-f]{8}|\d+")
+    names = sorted(study.facts.classes, key=len, reverse=True)
+
+    def form(row: Recorded) -> str:
+        answer = row.answer
+        for name in names:
+            answer = answer.replace(name, "X")
+        return shape.sub(lambda found: "#" * len(found[0]) if len(found[0]) == 8 else "0", answer)
+
+    arms = ("strong", "weak", "random", "shuffled", "sure", "wrong-25")
+    seen: dict[tuple[str, str], set[str]] = {}
+    for row in study.cassette.rows:
+        if row.tool in ("predict", "neighbours") and row.arm in arms:
+            seen.setdefault((row.tool, row.arguments), set()).add(form(row))
+    assert all(len(forms) == 1 for forms in seen.values())
+    assert not any(view.zero_shot for case in study.cases for view in case.arms.values())
+    assert "cosine" not in "".join(row.answer for row in study.cassette.rows)
+
+
+def test_the_name_of_a_neighbour_differs_from_case_to_case(study: Study) -> None:
+    named: dict[str, set[str]] = {}
+    for row in study.cassette.rows:
+        if row.tool == "neighbours":
+            for near in read_neighbours(row.answer):
+                named.setdefault(near.image, set()).add(row.image)
+    assert all(len(cases) == 1 for cases in named.values())
+    assert set(named) <= set(study.pictures())
+
+
+def with_answers(study: Study, change: Callable[[Recorded], str]) -> Cassette:
+    return Cassette(replace(row, answer=change(row)) for row in study.cassette.rows)
+
+
+def test_the_audit_finds_raw_cosines_and_names_the_field(study: Study) -> None:
+    checks = blinding_checks(study.cases, study.cassette, study.facts.classes)
+    assert [(check.first, check.second) for check in checks] == [
+        ("strong", "weak"),
+        ("strong", "random"),
+        ("weak", "random"),
+    ]
+    assert all(check.blind for check in checks)
+    assert checks == study.facts.blinding
+    generator = np.random.default_rng(0)
+
+    def cosine(row: Recorded) -> str:
+        if row.tool != "neighbours":
+            return row.answer
+        value = generator.normal(0.99 if row.arm == "random" else 0.6, 0.05)
+        return f"{row.answer}\ncosine {value:.3f}"
+
+    leaky = blinding_checks(study.cases, with_answers(study, cosine), study.facts.classes)
+    assert not leaky[1].blind
+    assert leaky[1].auc > 0.9
+    assert "neighbours" in leaky[1].field
+    digits = with_answers(
+        study, lambda row: row.answer.replace("0.", "0.0") if row.arm == "weak" else row.answer
+    )
+    assert [check.blind for check in blinding_checks(study.cases, digits, study.facts.classes)] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_tool_that_only_some_encoders_have_is_found(study: Study) -> None:
+    cases = [
+        replace(case, arms={arm: replace(view, zero_shot=arm == "strong") for arm, view in case.arms.items()})
+        for case in study.cases
+    ]
+    checks = blinding_checks(cases, study.cassette, study.facts.classes)
+    assert [check.blind for check in checks] == [False, False, True]
+    assert checks[0].field == "tools"
+
+
+def test_contrasts_are_registered_with_their_time_and_checked(study: Study, tmp_path: Path) -> None:
+    assert [each.name for each in study.contrasts] == ["over_tool", "sequence", "wrong-25", "sure"]
+    assert all(each.registered for each in study.contrasts)
+    copied = tmp_path / "study"
+    shutil.copytree(study.folder, copied, ignore=shutil.ignore_patterns("runs"))
+    file = tmp_path / "mine.json"
+    mine = {"name": "dose", "measure": "u_wrong", "arm": "wrong-50", "against": "strong"}
+    file.write_text(json.dumps([mine]))
+    assert main(["consult", "register", str(copied), str(file)]) == 0
+    assert [each.name for each in open_study(copied).contrasts][-1] == "dose"
+    assert main(["consult", "register", str(copied), str(file)]) == 2  # the name is taken
+    for wrong in (
+        {**mine, "name": "x", "measure": "nonsense"},
+        {**mine, "name": "x", "arm": "swap"},
+        {**mine, "name": "x", "against": ""},
+        {**mine, "name": "x", "against": "sequence"},
+        {**mine, "name": "x", "other": "key"},
+    ):
+        file.write_text(json.dumps([wrong]))
+        assert main(["consult", "register", str(copied), str(file)]) == 2
 
 
 def test_shuffled_answers_are_those_of_other_cases_each_once(study: Study) -> None:
@@ -96,16 +218,20 @@ def test_the_cassette_has_every_answer_that_can_be_asked_for_and_no_reference(st
     table = pq.read_table(study.folder / "cassette.parquet")
     assert tuple(table.column_names) == COLUMNS
     per_case = 5 + 10  # predict and neighbours
-    arms = len(ARMS) - 1
+    arms = len(ARMS) - 3  # none, and both sequences show what others show
     assert len(table) == 40 * (1 + arms * per_case + 1) + 5  # measure, track_record; typical
 
 
 def test_no_neighbour_is_of_the_own_group_and_the_audit_would_notice(study: Study) -> None:
     case = study.cases[0]
-    answer = "1. STR, cosine 0.9, image 00ff"
+    answer = "1. STR, image 00ff"
     bad = Cassette([Recorded(case.id, "e", "strong", "neighbours", canonical({"k": 1}), answer)])
     assert leaks([case], bad, group_of={"00ff": {str(case.group)}}, names_of={})
     assert not leaks([case], bad, group_of={"00ff": {"another"}}, names_of={})
+    aliased = Recorded(
+        case.id, "e", "strong", "neighbours", canonical({"k": 1}), f"1. STR, image {alias(case.id, '00ff')}"
+    )
+    assert leaks([case], Cassette([aliased]), group_of={"00ff": {str(case.group)}}, names_of={})
     own = Recorded(case.id, "e", "strong", "neighbours", canonical({"k": 1}), f"1. STR, image {case.id}")
     assert leaks([case], Cassette([own]), group_of={}, names_of={})
     told = Recorded(case.id, "e", "strong", "predict", canonical({"n": 1}), "see tile-17.png")
@@ -113,8 +239,6 @@ def test_no_neighbour_is_of_the_own_group_and_the_audit_would_notice(study: Stud
 
 
 def test_a_changed_cassette_is_refused(study: Study, tmp_path: Path) -> None:
-    from histobench.consult.cassette import read_cassette
-
     table = pq.read_table(study.folder / "cassette.parquet").to_pandas()
     table.loc[0, "arm"] = "another"
     table.to_parquet(tmp_path / "cassette.parquet", index=False)
@@ -123,10 +247,6 @@ def test_a_changed_cassette_is_refused(study: Study, tmp_path: Path) -> None:
 
 
 def test_a_study_that_is_torn_between_two_preparations_is_none(study: Study, tmp_path: Path) -> None:
-    import shutil
-
-    from histobench.consult.study import open_study
-
     shutil.copytree(study.folder, tmp_path / "torn", ignore=shutil.ignore_patterns("study.json", "runs"))
     with pytest.raises(HistobenchError, match="holds no study"):
         open_study(tmp_path / "torn")

@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +20,31 @@ import pytest
 from PIL import Image as Pillow
 
 from histobench.cli.main import main
-from histobench.consult.answer import read_answer
-from histobench.consult.desk import MOST_CALLS, SPENT, Desk, desk_tools
-from histobench.consult.plays import read_played
-from histobench.consult.policies import POLICIES, PolicyAgent
-from histobench.consult.policy_models import PolicyModels
+from histobench.consult.arms import case_of, steps_of
+from histobench.consult.consultation import (
+    MOST_CALLS,
+    SPENT,
+    ConsultTask,
+    Desk,
+    Kept,
+    SequenceMemory,
+    desk_tools,
+    read_answer,
+)
+from histobench.consult.measures import read_played
+from histobench.consult.playing import ConsultRun, plan_run
+from histobench.consult.policies import POLICIES, PolicyAgent, PolicyModels
 from histobench.consult.study import Study
-from histobench.consult.task import ConsultTask
 from histobench.core import ray_cluster
+from histobench.core.errors import HistobenchError
 from histobench.mint import sandbox
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.state import Budget
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult
 from histobench.mint.runs import clusters
 from histobench.mint.runs.clusters import PlayPart
+from histobench.mint.runs.episode_run import StoppedError
+from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.parted_run import PartedRun
 from histobench.mint.runs.play import no_display
 from histobench.mint.tools.base import ToolArgumentError
@@ -46,7 +59,7 @@ def records(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
             record = task["metadata"]["consult"]
             key = record["arm"], task["task_id"]
             assert key not in found
-            found[key] = record | {"reference": task["reference"]}
+            found[key] = record | {"reference": task["reference"], "case": case_of(task["task_id"])}
     return found
 
 
@@ -63,17 +76,19 @@ def test_workers_together_play_what_one_process_plays(
     monkeypatch.setattr(ray_cluster, "connect", lambda address: None)
     monkeypatch.setattr(clusters, "play_on_ray", play_here)
     monkeypatch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
-    arguments = ["--agent", "policy:measurements", "--arms", "none,strong,shuffled", "--cache", "none"]
+    arguments = ["--agent", "policy:never-trust", "--arms", "none,strong,shuffled", "--cache", "none"]
     command = ["consult", "run", str(study.folder), *arguments, "-o", str(tmp_path / "runs")]
     assert main([*command, "--engine", "ray", "--workers", "3"]) == 0
     folders = {path.name[:4] for path in (tmp_path / "runs" / "writers").glob("*of3-*")}
     assert folders == {"1of3", "2of3", "3of3"}
-    alone = records(played / "policy-measurements")
+    alone = {
+        key: record for key, record in records(played / "policy-never-trust").items() if key[0][:3] != "seq"
+    }
     assert records(tmp_path / "runs" / "writers") == alone
     assert len(alone) == 3 * len(study.cases)
     ours, theirs = (read_played(folder) for folder in (tmp_path / "runs", played))
     for arm in ("none", "strong", "shuffled"):
-        assert set(ours["policy-measurements", arm][1]) == set(theirs["policy-measurements", arm][1])
+        assert set(ours["policy-never-trust", arm][1]) == set(theirs["policy-never-trust", arm][1])
     assert main(command) == 0  # one process finds nothing left to do
     assert records(tmp_path / "runs") == alone
     assert main([*command, "--workers", "3"]) == 2
@@ -82,7 +97,8 @@ def test_workers_together_play_what_one_process_plays(
 @pytest.mark.slow
 def test_policies_act_through_the_loop_as_their_names_say(study: Study, played: Path) -> None:
     found = {policy: records(played / f"policy-{policy}") for policy in POLICIES}
-    assert len(found["always-trust"]) == 3 * len(study.cases)
+    steps = sum(map(len, study.facts.sequences))
+    assert len(found["always-trust"]) == 3 * len(study.cases) + 2 * steps
     for (arm, _), record in found["always-trust"].items():
         wanted = record["first"] if arm == "none" else record["tool"]
         assert record["final"]["label"] == wanted["label"]
@@ -92,14 +108,14 @@ def test_policies_act_through_the_loop_as_their_names_say(study: Study, played: 
     for record in found["oracle"].values():
         known = {record["first"]["label"], (record["tool"] or {}).get("label")}
         assert (record["final"]["label"] == record["reference"]) == (record["reference"] in known)
-    assert not any(record["asked"] for record in found["measurements"].values())
+    assert not any(record["asked"] for record in found["never-trust"].values())
 
 
 @pytest.mark.slow
 def test_the_prompt_is_the_same_in_every_arm_and_so_is_the_first_answer(study: Study, played: Path) -> None:
     found = records(played / "policy-reader")
-    arms = {arm for arm, _ in found}
-    assert len(arms) == 10
+    arms = {arm for arm, _ in found} - {"sequence", "sequence-same"}
+    assert len(arms) == 9
     for case in study.cases:
         assert len({found[arm, case.id]["prompt"] for arm in arms}) == 1
         assert len({found[arm, case.id]["first"]["label"] for arm in arms}) == 1
@@ -223,7 +239,7 @@ def test_agents_that_see_get_the_picture_and_crops_of_it(study: Study) -> None:
 def test_a_killed_run_goes_on_where_it_was(study: Study, tmp_path: Path) -> None:
     program = "import sys; from histobench.cli.main import main; sys.exit(main())"
     arguments = ["consult", "run", str(study.folder), "--agent", "policy:reader", "--cache", "none"]
-    command = [sys.executable, "-c", program, *arguments, "--arms", "strong,swap", "-o"]
+    command = [sys.executable, "-c", program, *arguments, "--arms", "strong,sequence", "--outcomes", "-o"]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
     killed = tmp_path / "killed"
     process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -237,3 +253,98 @@ def test_a_killed_run_goes_on_where_it_was(study: Study, tmp_path: Path) -> None
     process.wait()
     subprocess.run([*command, str(killed)], check=True, capture_output=True)
     assert records(killed) == records(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_both_sequence_arms_have_the_same_prompts_until_the_notes_differ(study: Study, played: Path) -> None:
+    found = records(played / "policy-learner")
+    first = [key for key in found if key[0] == "sequence" and ".000." in key[1]]
+    assert len(first) == 4
+    for _, step in first:
+        assert found["sequence", step]["prompt"] == found["sequence-same", step]["prompt"]
+    for (arm, _), record in found.items():
+        if arm.startswith("sequence"):
+            like = "random" if arm == "sequence" and record["position"] >= 10 else "strong"
+            assert record["role"] == like
+            assert record["tool"]["encoder"] == study.by_id[record["case"]].arms[like].encoder
+
+
+@pytest.mark.slow
+def test_the_learner_believes_what_a_slow_loop_computes(study: Study, played: Path) -> None:
+    found = records(played / "policy-learner")
+    own_accuracy = PolicyModels(study).own_accuracy
+    for arm in ("sequence", "sequence-same"):
+        for number, cases in enumerate(study.facts.sequences):
+            right, wrong = 3.0, 1.0
+            for position, case in enumerate(cases):
+                record = found[arm, f"{number:02d}.{position:03d}.{case}"]
+                tool, own, final = (record[name]["label"] for name in ("tool", "first", "final"))
+                assert final == (tool if right / (right + wrong) > own_accuracy else own)
+                known = final == tool or final == record["reference"]
+                if known:
+                    hit = tool == record["reference"]
+                    right, wrong = 3 + 0.9 * (right - 3) + hit, 1 + 0.9 * (wrong - 1) + (not hit)
+                said = json.loads(record["notes"])
+                assert (said["right"], said["wrong"]) == pytest.approx((right, wrong))
+
+
+def test_notes_are_handed_on_in_order_and_cut_to_their_length(study: Study) -> None:
+    memory = SequenceMemory([20], outcomes=True)
+    steps = steps_of("sequence", study.facts.sequences[:1], "random")
+    for number, step in enumerate(steps[:3]):
+        task = ConsultTask(study, study.by_id[step.case], "sequence", step=step, memory=memory)
+        long = "x" * 5000 if number == 1 else f"note {number}"
+        label = task.reference if number else "defer"
+        replies = iter(
+            [
+                "<solution>STR</solution>",
+                f'<solution>{{"label": "{label}"}}</solution>',
+                f'<solution>{{"notes": "{long}"}}</solution>',
+            ]
+        )
+        with task.open_environment(()) as world:
+            prompt = world.own_prompt(Budget(6, 3), native=False)
+            state = play(world, lambda _: next(replies), prompt=prompt, budget=Budget(6, 3))  # noqa: B023
+        assert state.success == bool(number)
+        assert f"It is {'right' if number else 'wrong'}." in state.history[4].content
+        assert f"This is case {number + 1} of 20" in prompt
+        assert "6 turns in all, 2 of them for answers and 1 for your notes" in prompt
+        if number == 1:
+            assert "Your notes so far:\nnote 0\n" in prompt
+            assert "Of your 1 final answers so far 0 were right, and the last one was wrong." in prompt
+        if number == 2:
+            assert "x" * 1200 in prompt
+            assert "x" * 1201 not in prompt
+
+
+def test_a_case_that_was_not_finished_stops_its_sequence_and_no_other(study: Study) -> None:
+    memory = SequenceMemory([20, 20])
+    steps = {(s.sequence, s.position): s for s in steps_of("sequence", study.facts.sequences[:2], "random")}
+    assert memory.recall(steps[0, 0]).notes == ""
+    stopped = []
+
+    def wait() -> None:
+        with pytest.raises(StoppedError):
+            memory.recall(steps[0, 1])
+        stopped.append(True)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    memory.lose(steps[0, 0])
+    waiting.join(30)
+    assert stopped
+    memory.keep(steps[1, 0], Kept("mine", True))
+    assert memory.recall(steps[1, 1]).notes == "mine"
+    with pytest.raises(StoppedError):
+        memory.recall(steps[0, 2])
+
+
+@pytest.mark.slow
+def test_sequences_are_not_shared_out_or_repeated(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ConsultRun(str(study.folder), RunOptions(agent="policy:reader"), "sequence")
+    with pytest.raises(HistobenchError, match="played in one process"):
+        plan_run(run, elsewhere=True)
+    with pytest.raises(HistobenchError, match="played once"):
+        plan_run(replace(run, options=RunOptions(agent="policy:reader", repeat=2)))
+    _, planned, _ = plan_run(replace(run, arms="all"), elsewhere=True)
+    assert not {cell.dataset.name.rpartition("@")[2] for cell, _ in planned} & {"sequence", "sequence-same"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histobench.consult.selection import select_cases
+from histobench.consult.arms import select_cases
 
 pytestmark = pytest.mark.slow
 

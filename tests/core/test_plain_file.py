@@ -18,8 +18,7 @@ from PIL import Image
 
 import histobench
 from histobench.cli.main import main
-from histobench.consult.case import read_cases
-from histobench.consult.cassette import read_cassette
+from histobench.consult.study import read_cases, read_cassette
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import check_plain, open_plain, open_unpacked, read_plain, read_plain_text
@@ -39,7 +38,7 @@ SOURCE = Path(histobench.__file__).parent
 #: Reads of the package's own files, of the system's, and what the door itself is made of.
 OWN_READS = {
     "cli/mint_replay.py: Path('/proc/meminfo').read_text",
-    "consult/prompt.py: (TEMPLATES / f'{name}.txt').read_text",
+    "consult/consultation.py: (TEMPLATES / f'{name}.txt').read_text",
     "core/claim.py: Path('/proc/sys/kernel/random/boot_id').read_text",
     "core/claim.py: Path(f'/proc/{pid}/stat').read_text",
     "core/local_folder.py: Path(mounts).read_text",

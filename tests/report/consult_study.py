@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from histobench.consult.answer import Answer
-from histobench.consult.answers import Neighbour, neighbours_text, prediction_text
-from histobench.consult.case import Case, ToolView, write_cases
-from histobench.consult.cassette import FILE, Recorded, canonical, write_cassette
-from histobench.consult.study import CASES, PICTURES, RUNS, EncoderFacts, StudyFacts, write_facts
+from histobench.consult.arms import SEQUENCE_ARMS, Step, draw_sequences, steps_of
+from histobench.consult.consultation import Answer
+from histobench.consult.study import (
+    CASES,
+    DEFAULT_CONTRASTS,
+    FILE,
+    PICTURES,
+    RUNS,
+    BlindingCheck,
+    Case,
+    EncoderFacts,
+    Recorded,
+    StudyFacts,
+    ToolView,
+    canonical,
+    register_contrasts,
+    write_cases,
+    write_cassette,
+    write_facts,
+)
+from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_text
 
-ARMS = ("none", "strong", "swap", "sure", "unsure", "wrong-25")
+ARMS = ("none", "strong", "random", "sequence", "sequence-same", "sure", "unsure", "wrong-25")
 CASE_COUNT = 40
 #: The picture that agents see in every episode.
 SHOWN = "shown.png"
@@ -51,12 +67,13 @@ def write_study(folder: Path, words: Written | None = None, *, seed: int = 3) ->
         reference = words.classes[place % len(words.classes)]
         arms = {}
         for arm in ARMS[1:]:
-            right = generator.random() < (0.5 if arm == "wrong-25" else 0.7)
+            if arm in SEQUENCE_ARMS:
+                continue
+            right = generator.random() < {"wrong-25": 0.5, "random": 0.3}.get(arm, 0.7)
             others = [name for name in words.classes if name != reference]
             label = reference if right else others[int(generator.integers(len(others)))]
             confidence = float(generator.uniform(0.4, 1.0))
-            swapped = arm == "swap" and place >= CASE_COUNT // 2 and place % 2 == 0
-            arms[arm] = ToolView("f" * 16, label, confidence, manipulated=swapped, position=place)
+            arms[arm] = ToolView("f" * 16, label, confidence, manipulated=arm == "wrong-25" and not right)
             recorded += _answers(id, arm, words, label, confidence, near, generator)
         probability = 1.0 if place % 2 else 0.25
         group = f"{words.group} {place // 2}"
@@ -67,11 +84,32 @@ def write_study(folder: Path, words: Written | None = None, *, seed: int = 3) ->
     facts = EncoderFacts("strong", words.encoder, "f" * 16, 1.0, 0.9, 0.8, 0.85)
     weak = EncoderFacts("weak", f"{words.encoder} weak", "e" * 16, 1.0, 0.6, 0.5, 0.55)
     cautions = (words.caution,) if words.caution else ()
-    write_facts(folder, StudyFacts(words.dataset, words.classes, (facts, weak), ARMS, 0, cautions=cautions))
+    sequences = tuple(
+        tuple(cases[place].id for place in order)
+        for order in draw_sequences(len(cases), count=8, length=20, seed=seed)
+    )
+    told = StudyFacts(words.dataset, words.classes, (facts, weak), ARMS, 0, cautions=cautions)
+    write_facts(
+        folder,
+        replace(
+            told,
+            sequences=sequences,
+            blinding=(BlindingCheck("strong", "random", 0.5, 0.4, 0.6, "ids", 0.5),),
+        ),
+    )
+    register_contrasts(folder, DEFAULT_CONTRASTS, ARMS)
     for trust, agent in enumerate(words.agents):
         for arm in ARMS:
-            lines = [_episode(case, arm, words, generator, 0.5 + 0.4 * trust) for case in cases]
-            place = folder / RUNS / agent / "F=None" / "max5_p2+tool+cd" / "consult" / f"tissue@{arm}"
+            steps: list[Step | None] = [None] * len(cases)
+            if arm in SEQUENCE_ARMS:
+                steps = list(steps_of(arm, sequences, "random"))
+            by_id = {case.id: case for case in cases}
+            lines = [
+                _episode(by_id[step.case] if step else case, arm, words, generator, 0.5 + 0.4 * trust, step)
+                for step, case in zip(steps, [*cases, *[cases[0]] * len(steps)], strict=False)
+            ]
+            turns = "max6_p3" if arm in SEQUENCE_ARMS else "max5_p2"
+            place = folder / RUNS / agent / "F=None" / f"{turns}+tool+cd" / "consult" / f"tissue@{arm}"
             (place / "images").mkdir(parents=True)
             _picture(place / "images" / SHOWN, generator)
             (place / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -98,22 +136,27 @@ def _answers(
     shares[code] = confidence
     order = [code, *(other for other in range(len(words.classes)) if other != code)]
     shown = [
-        Neighbour(str(generator.choice(words.classes)), 0.9 - 0.01 * k, str(image))
-        for k, image in enumerate(generator.choice(near, 5, replace=False))
+        Neighbour(str(generator.choice(words.classes)), str(image))
+        for image in generator.choice(near, 5, replace=False)
     ]
     return [
         Recorded(id, "f" * 16, arm, tool, canonical(arguments), answer)
         for tool, arguments, answer in (
             ("predict", {"n": 3}, prediction_text(order, shares, words.classes)),
-            ("neighbours", {"k": 5}, neighbours_text(shown)),
+            ("neighbours", {"k": 5}, neighbours_text(shown, 61.0)),
         )
     ]
 
 
 def _episode(
-    case: Case, arm: str, words: Written, generator: np.random.Generator, trust: float
+    case: Case,
+    arm: str,
+    words: Written,
+    generator: np.random.Generator,
+    trust: float,
+    step: Step | None = None,
 ) -> dict[str, Any]:
-    view = case.arms.get(arm)
+    view = case.arms.get(step.role if step else arm)
     first = str(generator.choice(case.options))
     final = view.label if view is not None and generator.random() < trust else first
     answers = [Answer(first, 0.5), Answer(final, round(float(generator.uniform(0.3, 1.0)), 2))]
@@ -146,6 +189,14 @@ def _episode(
         "calls": ["measure", "predict"],
         "prompt": "",
     }
+    if step is not None:
+        record |= {
+            "sequence": step.sequence,
+            "position": step.position,
+            "role": step.role,
+            "outcomes": False,
+            "notes": words.said,
+        }
     won = answers[1].label == case.reference
     return {
         "state": {
@@ -160,7 +211,7 @@ def _episode(
         },
         "task": {
             "task_name": "consult",
-            "task_id": case.id,
+            "task_id": step.id if step else case.id,
             "prompt": "",
             "reference": case.reference,
             "metadata": {"consult": record},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +17,8 @@ import pytest
 
 from histobench.cli.main import main
 from histobench.consult.findings import Findings
-from histobench.consult.plays import read_plays
-from histobench.consult.study import RUNS, open_study
+from histobench.consult.measures import read_plays
+from histobench.consult.study import RUNS, open_study, read_cassette, write_cassette
 from histobench.report.site import build_site
 
 pytestmark = pytest.mark.slow
@@ -34,7 +36,7 @@ def site(played_study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def findings(played_study: Path) -> Findings:
     opened = open_study(played_study)
-    return Findings(opened, read_plays(opened, played_study / RUNS), n_resamples=50)
+    return Findings(opened, read_plays(opened, played_study / RUNS))
 
 
 def same(shown: list[float | None], expected: list[float | None]) -> bool:
@@ -53,7 +55,7 @@ def test_the_page_shows_the_numbers_of_the_table(
     assert main(["consult", "table", str(played_study), "--json", str(tmp_path / "table.json")]) == 0
     table = json.loads((tmp_path / "table.json").read_text())
     page = data_of(site, "consult/0")
-    assert len(page["lines"]) == len(table["lines"]) == 12
+    assert len(page["lines"]) == len(table["lines"]) == 16
     for shown, line in zip(page["lines"], table["lines"], strict=True):
         assert (shown["agent"], shown["arm"], shown["cases"]) == (line["agent"], line["arm"], line["cases"])
         for name, estimate in line["estimates"].items():
@@ -93,17 +95,25 @@ def test_reliance_is_that_of_a_slow_loop(findings: Findings) -> None:
     assert findings.reliance("small-model", "none") == {"right": [], "wrong": []}
 
 
-def test_the_parts_of_the_swap_are_those_of_the_cases_in_them(findings: Findings) -> None:
-    plays = findings.plays["small-model", "swap"]
-    parts = findings.swap_parts("small-model")
-    later = plays.position >= 20
-    for name, here in (("before", ~later), ("after", later), ("swapped", plays.manipulated)):
+def test_sequences_are_those_of_a_slow_loop(findings: Findings, site: Path, data_of: DataOf) -> None:
+    found = findings.sequences("small-model")
+    assert found is not None
+    assert (found.length, found.change, found.sequences) == (20, 10, 8)
+    shown = data_of(site, "consult/0")["sequences"]["small-model"]
+    for arm, which in (("sequence", "changed"), ("sequence-same", "same")):
+        plays = findings.plays["small-model", arm]
         weight = findings.weights[plays.rows]
-        wrong = here & (plays.tool != plays.reference)
-        follows = plays.final[0] == plays.tool
-        expected = (weight * follows)[wrong].sum() / weight[wrong].sum()
-        assert parts[name]["u_wrong"].value == pytest.approx(expected)
-    assert findings.swap_parts("nobody") == {}
+        for part, start in (("before", 5), ("after", 15)):
+            here = (plays.position >= start) & (plays.position < start + 5)
+            wrong = here & (plays.tool != plays.reference)
+            expected = (weight * (plays.final[0] == plays.tool))[wrong].sum() / weight[wrong].sum()
+            (each,) = (each for each in found.parts if (each.part, each.measure) == (part, "u_wrong"))
+            assert getattr(each, which).value == pytest.approx(expected)
+            (drawn,) = (
+                each for each in shown["parts"] if (each["part"], each["measure"]) == (part, "u_wrong")
+            )
+            assert drawn[which][0] == pytest.approx(expected, rel=1e-5)
+    assert findings.sequences("nobody") is None
 
 
 def test_the_curve_of_risk_ends_at_the_error_of_all_cases(site: Path, data_of: DataOf) -> None:
@@ -139,7 +149,7 @@ def test_every_failure_is_counted_as_what_it_is(
             assert (card["reference"], card["group"]) == (case.reference, case.group)
             assert (site.parent / card["picture"]).is_file()
             assert (card["tool"] is None) == (line["arm"] == "none")
-            for _, _, picture in card["tool"]["neighbours"] if card["tool"] else ():
+            for _, picture in card["tool"]["neighbours"] if card["tool"] else ():
                 assert (site.parent / picture).is_file()
             assert len(card["talk"]["turns"]) == 2
 
@@ -177,8 +187,8 @@ def test_a_reader_goes_from_the_dumbbells_to_a_conversation(site: Path, open_pag
     page = open_page(site, "#/consult")
     page.get_by_role("heading", name="small-model against the tool alone, arm by arm").wait_for()
     page.locator("figure svg").nth(5).wait_for()
-    page.get_by_label("Arm", exact=True).select_option("swap")
-    page.get_by_role("heading", name="Failures in arm swap").wait_for()
+    page.get_by_label("Arm", exact=True).select_option("sequence")
+    page.get_by_role("heading", name="Failures in arm sequence").wait_for()
     page.get_by_label("Agent", exact=True).select_option("policy-reader")
     page.get_by_role("heading", name="reader against the tool alone, arm by arm").wait_for()
     expect(page).to_have_url(re.compile("agent=policy-reader"))
@@ -223,3 +233,52 @@ def test_attacks_in_a_study_are_shown_as_text(
     assert [
         said for said in ("caution", "data", "a", "agent", "encoder", "group") if f"{said} <" not in text
     ] == []
+
+
+def test_a_study_of_version_0_2_still_opens(
+    tmp_path: Path, data_of: DataOf, consult_study: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the arm `swap`, tells cosines, and knows neither sequences nor registered contrasts."""
+    study = consult_study.write_study(tmp_path / "results" / "old")
+    facts = json.loads((study / "study.json").read_text())
+    for name in ("sequences", "replaced_by", "blinding"):
+        del facts[name]
+    facts |= {"version": 1, "arms": ["none", "strong", "swap"]}
+    (study / "study.json").write_text(json.dumps(facts))
+    (study / "contrasts.json").unlink()
+    cases = [json.loads(line) for line in (study / "cases.jsonl").read_text().splitlines()]
+    for place, case in enumerate(cases):
+        case["arms"] = {
+            "strong": case["arms"]["strong"],
+            "swap": {**case["arms"]["wrong-25"], "position": place},
+        }
+    (study / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
+    rows = [
+        replace(
+            row,
+            arm={"wrong-25": "swap"}.get(row.arm, row.arm),
+            answer=re.sub(r", image", ", cosine 0.912, image", row.answer.partition("\nsimilarity")[0]),
+        )
+        for row in read_cassette(study / "cassette.parquet").rows
+        if row.arm in ("strong", "wrong-25")
+    ]
+    write_cassette(study / "cassette.parquet", rows)
+    for folder in list(study.glob("runs/*/*/*/consult/tissue@*")):
+        arm = folder.name.partition("@")[2]
+        if arm == "wrong-25":
+            file = folder / "results.jsonl"
+            file.write_text(file.read_text().replace('"arm": "wrong-25"', '"arm": "swap"'))
+            folder.rename(folder.with_name("tissue@swap"))
+        elif arm not in ("none", "strong"):
+            shutil.rmtree(folder)
+    assert main(["consult", "table", str(study)]) == 0
+    printed = capsys.readouterr().out
+    assert "swap" in printed
+    assert "not checked (a study of histobench 0.2)" in printed
+    assert "as in the protocol" in printed
+    site = build_site(tmp_path / "results", tmp_path / "site")
+    page = data_of(site, "consult/0")
+    assert {line["arm"] for line in page["lines"]} == {"none", "strong", "swap"}
+    number = next(n for n, line in enumerate(page["lines"]) if line["arm"] == "swap")
+    assert all(len(card["tool"]["neighbours"]) == 5 for card in data_of(site, f"failures/0-{number}"))
+    assert main(["consult", "run", str(study), "--agent", "policy:reader", "--arms", "swap"]) == 2

@@ -17,6 +17,8 @@ export interface Line {
   arm: string;
   cases: number;
   repeats: number;
+  effective: number;
+  effectiveWrong: number;
   values: Record<string, Value>;
   plain: Record<string, number | null>;
   reliance: { right: RelianceBin[]; wrong: RelianceBin[] };
@@ -28,10 +30,23 @@ interface Contrast {
   agent: string;
   name: string;
   words: string;
+  registered: string;
+  inAdvance: boolean;
+  groups: number;
+  effective: number;
   value: Value;
   p: number | null;
   adjusted: number | null;
   reason: string;
+}
+
+interface Sequences {
+  length: number;
+  change: number;
+  until: (number | null)[];
+  median: number | null;
+  falseAlarms: number | null;
+  parts: { part: "before" | "after"; measure: string; changed: Value; same: Value | null; difference: Value | null }[];
 }
 
 export interface Study {
@@ -46,7 +61,8 @@ export interface Study {
   arms: { name: string; words: string }[];
   agents: string[];
   lines: Line[];
-  swap: Record<string, Record<"before" | "after" | "swapped", Record<string, Value>>>;
+  sequences: Record<string, Sequences>;
+  blinding: { first: string; second: string; auc: [number, number, number] }[];
   contrasts: Contrast[];
   reader: { agent: string; arm: string; beats: boolean; text: string }[];
   usefulness: Record<string, { encoders: number; probe: number | null; knn: number | null }>;
@@ -57,7 +73,7 @@ const POLICY = "policy-";
 const POLICIES: Record<string, string> = {
   "policy-always-trust": "always trusts the tool",
   "policy-never-trust": "keeps its first answer",
-  "policy-measurements": "never asks the tool",
+  "policy-learner": "trusts by what it has seen of the tool",
   "policy-reader": "logistic regression on the numbers shown",
   "policy-rational": "trusts by calibrated confidence",
   "policy-oracle": "right if tool or first answer is",
@@ -93,6 +109,12 @@ function StudyPage({ site, study, number, route }: { site: Site; study: Study; n
           {study.groups ? ` (${count(study.groups, "group")})` : ""}. The agent is held fixed, the image encoder behind its tools is what changes.
         </p>
       </div>
+      {study.blinding.length > 0 && (
+        <p class="fine">
+          Blinding: a classifier that sees only the form of the tools’ answers tells{" "}
+          {study.blinding.map((check) => `${check.first} from ${check.second} with AUC ${decimals(check.auc[0], 2)} (${decimals(check.auc[1], 2)} to ${decimals(check.auc[2], 2)})`).join(", ")}.
+        </p>
+      )}
       {study.cautions.map((text) => (
         <Notice kind="warning">{text}</Notice>
       ))}
@@ -112,7 +134,7 @@ function StudyPage({ site, study, number, route }: { site: Site; study: Study; n
       </div>
       <div class="columns">
         <MisReliance study={study} agent={agent} arm={arm} />
-        <Swap study={study} agent={agent} />
+        <Sequence study={study} agent={agent} />
       </div>
       <div class="columns">
         <Risk study={study} arm={arm} />
@@ -227,7 +249,7 @@ function MisReliance({ study, agent, arm }: { study: Study; agent: string; arm: 
         const [value, low, high] = line.values[name];
         return value === null ? [] : [{ name: by === "arm" ? line.arm : short(line.agent), value, low, high, strong: by === "arm" || !isPolicy(line.agent) }];
       });
-    const [over, under] = [of("u_wrong"), of("under_reliance")];
+    const [over, under] = [of("u_wrong"), of("u_right").map(({ value, low, high, ...rest }) => ({ ...rest, value: 1 - value, low: high == null ? null : 1 - high, high: low == null ? null : 1 - low }))];
     return [...(over.length ? [{ heading: "Over-reliance: follows a wrong tool" }, ...over] : []), ...(under.length ? [{ heading: "Under-reliance: leaves a right tool" }, ...under] : [])];
   }, [study, agent, arm, by]);
   if (!rows.length) return null;
@@ -243,47 +265,49 @@ function MisReliance({ study, agent, arm }: { study: Study; agent: string; arm: 
   );
 }
 
-const SWAP_MEASURES = [
+const SEQUENCE_MEASURES = [
   { value: "discrimination", label: "trust J" },
   { value: "u_right", label: "follows when right" },
   { value: "u_wrong", label: "follows when wrong" },
-  { value: "final", label: "accuracy" },
 ];
-const SWAP_PARTS = [
-  ["before", "before"],
-  ["after", "after, all cases"],
-  ["swapped", "after, swapped cases"],
-] as const;
 
-function Swap({ study, agent }: { study: Study; agent: string }) {
+function Sequence({ study, agent }: { study: Study; agent: string }) {
   const [measure, setMeasure] = useState("discrimination");
-  const agents = study.agents.filter((name) => study.swap[name]);
+  const agents = study.agents.filter((name) => study.sequences[name]);
   const rows = useMemo<(IntervalRow | Heading)[]>(
     () =>
       agents.flatMap((name) => [
         { heading: short(name) },
-        ...SWAP_PARTS.flatMap(([part, label]): IntervalRow[] => {
-          const [value, low, high] = study.swap[name][part][measure];
-          return value === null ? [] : [{ name: label, value, low, high, strong: name === agent, note: part === "swapped" ? "the tool is the random encoder here" : undefined }];
-        }),
+        ...study.sequences[name].parts
+          .filter((part) => part.measure === measure)
+          .flatMap((part): IntervalRow[] =>
+            ([["with the change", part.changed], ["without", part.same]] as const).flatMap(([kind, value]): IntervalRow[] =>
+              value && value[0] !== null ? [{ name: `${part.part}, ${kind}`, value: value[0], low: value[1], high: value[2], strong: name === agent }] : [],
+            ),
+          ),
       ]),
     [study, agent, measure],
   );
   if (!agents.length)
     return (
       <section class="card">
-        <h2>Before and after the silent swap</h2>
-        <p class="fine">Nobody has played the arm swap.</p>
+        <h2>Before and after the encoder is replaced</h2>
+        <p class="fine">Nobody has played the arm sequence.</p>
       </section>
     );
+  const own = study.sequences[agent] ?? study.sequences[agents[0]];
+  const adapted = own.until.filter((cases) => cases !== null).length;
+  const said = own.until.length
+    ? ` ${short(study.sequences[agent] ? agent : agents[0])} follows half as many wrong answers after ${own.median === null ? "more cases than a sequence has" : `${own.median} cases (median)`}; so it does in ${adapted} of ${own.until.length} sequences${own.falseAlarms === null ? "" : `, and in ${percent(own.falseAlarms)} of those without a change`}.`
+    : "";
   return (
     <Chart
-      title="Before and after the silent swap"
-      name={`swap_${measure}`}
+      title="Before and after the encoder is replaced"
+      name={`sequence_${measure}`}
       depends={[rows]}
-      draw={(width, palette) => intervalRows(rows, { label: SWAP_MEASURES.find((m) => m.value === measure)!.label, percent: measure !== "discrimination", zero: measure === "discrimination" }, width, palette)}
-      controls={<Select label="Measure" value={measure} options={SWAP_MEASURES} onChange={setMeasure} />}
-      caption="Arm swap: the strong encoder for the first half of the cases, then, untold, an encoder with random weights for every second case. J = follows when right minus follows when wrong. Bars are 95% intervals; filled: the agent chosen above."
+      draw={(width, palette) => intervalRows(rows, { label: SEQUENCE_MEASURES.find((m) => m.value === measure)!.label, percent: measure !== "discrimination", zero: measure === "discrimination" }, width, palette)}
+      controls={<Select label="Measure" value={measure} options={SEQUENCE_MEASURES} onChange={setMeasure} />}
+      caption={`Sequences of ${own.length} cases with notes handed on; the encoder is replaced after ${own.change}, untold. Shown are the last quarter before and the last quarter after that place, with the change and without it. Bars are 95% intervals over sequences; filled: the agent chosen above.${said}`}
     />
   );
 }
@@ -328,9 +352,9 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
         <TableDownloads
           table={() => ({
             name: `contrasts_${study.dataset}`,
-            caption: "Contrasts registered in advance, with 95% intervals; p by Holm over the four of an agent.",
-            header: ["agent", "contrast", "value", "low", "high", "p", "p (Holm)", "note"],
-            rows: study.contrasts.map((c) => [c.agent, c.words, ...c.value, c.p, c.adjusted, c.reason]),
+            caption: "Registered contrasts with 95% intervals; p by Holm over those of an agent that were registered before play.",
+            header: ["agent", "contrast", "registered", "value", "low", "high", "p", "p (Holm)", "note"],
+            rows: study.contrasts.map((c) => [c.agent, c.words, c.registered, ...c.value, c.p, c.adjusted, c.reason]),
           })}
         />
       </header>
@@ -347,9 +371,20 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
           <tbody>
             {rows.map((contrast) => (
               <tr key={contrast.name}>
-                <th scope="row">{contrast.words}</th>
+                <th scope="row">
+                  {contrast.words}
+                  <br />
+                  <small>
+                    {contrast.registered ? `registered ${contrast.registered.slice(0, 16).replace("T", " ")}` : "as in the protocol"}
+                    {contrast.inAdvance ? "" : ", after play: exploratory"}
+                    {contrast.groups ? `; ${contrast.groups} ${contrast.words.includes("sequence") ? "sequences" : "groups"}, ${contrast.effective.toFixed(0)} effective cases` : ""}
+                  </small>
+                </th>
                 <td class="number">{signed(contrast.value[0])}</td>
-                <td>{contrast.reason || interval(contrast.value[1], contrast.value[2])}</td>
+                <td>
+                  {contrast.value[1] === null ? contrast.reason : interval(contrast.value[1], contrast.value[2])}
+                  {contrast.value[1] !== null && contrast.reason && <><br /><small>{contrast.reason}</small></>}
+                </td>
                 <td class="number">{pValue(contrast.adjusted)}</td>
               </tr>
             ))}
@@ -357,7 +392,7 @@ function Contrasts({ study, agent }: { study: Study; agent: string }) {
         </table>
       </div>
       <p class="fine">
-        Four comparisons fixed before anyone played; Holm’s correction is over those that could be made. u_wrong: follows a wrong tool; J: follows when right minus follows when wrong.
+        Holm’s correction is over the comparisons that were registered before the agent played and could be tested. u_wrong: follows a wrong tool; J: follows when right minus follows when wrong.
         {slope !== null && slope !== undefined && ` Slope of u_wrong in the share of wrong answers: ${signed(slope, 2)}.`}
         {useful?.probe !== null && useful?.probe !== undefined && ` The ${useful.encoders} encoders’ usefulness to this agent against their linear-probe ranks: Kendall’s tau ${decimals(useful.probe, 2)}.`}
       </p>
@@ -409,8 +444,8 @@ function AllNumbers({ study, agent }: { study: Study; agent: string }) {
           table={() => ({
             name: `consult_${study.dataset}`,
             caption: "Measures of Consult with 95% intervals over groups.",
-            header: ["agent", "arm", "cases", "repeats", ...names.flatMap((name) => [name, `${name} low`, `${name} high`]), ...extra],
-            rows: study.lines.map((line) => [line.agent, line.arm, line.cases, line.repeats, ...names.flatMap((name) => line.values[name] ?? [null, null, null]), ...extra.map((name) => line.plain[name] ?? null)]),
+            header: ["agent", "arm", "cases", "effective", "effective, wrong tool", "repeats", ...names.flatMap((name) => [name, `${name} low`, `${name} high`]), ...extra],
+            rows: study.lines.map((line) => [line.agent, line.arm, line.cases, line.effective, line.effectiveWrong, line.repeats, ...names.flatMap((name) => line.values[name] ?? [null, null, null]), ...extra.map((name) => line.plain[name] ?? null)]),
           })}
         />
       </header>
@@ -421,6 +456,7 @@ function AllNumbers({ study, agent }: { study: Study; agent: string }) {
               <th scope="col" class="sticky">Agent</th>
               <th scope="col">Arm</th>
               <th scope="col" class="number">Cases</th>
+              <th scope="col" class="number" title="Weighted cases are worth so many of equal weight; in brackets those with a wrong tool">Effective</th>
               {columns.map((column) => (
                 <th scope="col" class="number">{column.label}</th>
               ))}
@@ -432,6 +468,7 @@ function AllNumbers({ study, agent }: { study: Study; agent: string }) {
                 <th scope="row" class="sticky">{short(line.agent)}</th>
                 <td>{line.arm}</td>
                 <td class="number">{line.cases}</td>
+                <td class="number">{line.effective.toFixed(0)} ({line.effectiveWrong.toFixed(0)})</td>
                 {columns.map((column) => {
                   const [, low, high] = line.values[column.name] ?? [null, null, null];
                   const bounds = WITH_INTERVAL.has(column.name) && low !== null && high !== null;
@@ -449,7 +486,7 @@ function AllNumbers({ study, agent }: { study: Study; agent: string }) {
       </div>
       <p class="fine">
         First, tool, final: accuracy of the first answer, of the tool alone and of the final answer. RAIR: right in the end where the first answer was wrong and the tool right; RSR: stays right where the tool was wrong. Deferred and unanswered
-        cases are not right. A share of exactly 0 or 1 has an interval without width, which is too narrow. CSV and LaTeX hold all measures with their intervals, the same numbers as <code>histobench consult table --json</code>.
+        cases are not right. Effective: what the weighted cases are worth, in brackets those with a wrong tool. Intervals leave out whole groups (in sequences: sequences) one at a time. CSV and LaTeX hold all measures with their intervals, the same numbers as <code>histobench consult table --json</code>.
       </p>
     </section>
   );

@@ -14,7 +14,7 @@ interface Card {
   first: string | null;
   final: string | null;
   confidence: number | null;
-  tool: { label: string; confidence: number; manipulated: boolean; says: string; neighbours: [label: string, cosine: number, picture: string][] } | null;
+  tool: { label: string; confidence: number; manipulated: boolean; says: string; neighbours: [label: string, picture: string][]; percentile: number | null } | null;
   talk: Talk;
 }
 
@@ -107,11 +107,10 @@ function FailureCard({ card, arm }: { card: Card; arm: string }) {
           <p class="said-by-tool"><small>predict</small> {tool.says}</p>
           {tool.neighbours.length > 0 && (
             <ol class="near" aria-label="Nearest training regions">
-              {tool.neighbours.map(([label, cosine, picture]) => (
+              {tool.neighbours.map(([label, picture]) => (
                 <li>
                   <Picture address={picture} label={`Neighbour: ${label}`} />
                   <span class={mark(label)}>{label}</span>
-                  <small>{cosine.toFixed(2)}</small>
                 </li>
               ))}
             </ol>

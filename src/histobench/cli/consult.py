@@ -3,7 +3,8 @@
 Examples:
   histobench consult prepare crc.csv --encoders uni_v1,efficientnet-lite0,random-vit --out study/
   histobench consult run study/ --agent policy:reader --arms all
-  histobench consult run study/ --agent openai:gpt-4o-mini --arms none,strong,swap --max-cost 5
+  histobench consult run study/ --agent openai:gpt-4o-mini --arms none,strong --max-cost 5
+  histobench consult register study/ contrasts.json
   histobench consult table study/
   histobench consult compare study/ gpt-4o-mini policy-reader
   histobench consult power pilot/ gpt-4o-mini --delta 0.1
@@ -17,6 +18,10 @@ from histobench.cli.jobs import Jobs, add_jobs, run_job
 
 JOBS: Jobs = {
     "prepare": ("histobench.cli.consult_prepare", "cases and a cassette of all tool answers from a dataset"),
+    "register": (
+        "histobench.cli.consult_register",
+        "contrasts that the study is to make, before it is played",
+    ),
     "run": ("histobench.cli.consult_run", "an agent, or a reference policy, on the cases of a study"),
     "table": ("histobench.cli.consult_table", "accuracy, trust, contrasts and cost, with intervals"),
     "power": ("histobench.cli.consult_power", "how many cases the next study needs, from a pilot"),

@@ -16,6 +16,6 @@ from histobench.cli.mint_part import run_part
 
 def run(args: argparse.Namespace) -> int:
     """Play what is missing of the part."""
-    from histobench.cli.consult_run import play_part
+    from histobench.consult.playing import play_part
 
     return run_part(args, play_part)

@@ -14,8 +14,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from histobench.cli.consult_table import add_arguments as add_table_arguments
-from histobench.cli.consult_table import open_findings
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.cli.flag_values import seed
+from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from histobench.consult.pilot import CasePlan
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The table's flags, the agent, and what is to be seen how surely."""
     add_table_arguments(parser)
     parser.add_argument("agent", help="an agent by its name in the table")
+    parser.add_argument("--seed", type=seed, default=0, help="of simulated studies (default: 0)")
     parser.add_argument("--delta", type=float, default=0.1, help="contrast to be seen (default: 0.1)")
     parser.add_argument("--power", type=float, default=0.8, help="chance of seeing it (default: 0.8)")
     parser.add_argument(
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan, and print a line for each contrast."""
     from dataclasses import asdict
 
+    from histobench.consult.findings import findings_of
     from histobench.consult.pilot import plan_cases
     from histobench.core.atomic import write_json
 
@@ -44,9 +46,8 @@ def run(args: argparse.Namespace) -> int:
     for name, value in (("power", args.power), ("alpha", args.alpha)):
         if not 0 < value < 1:
             raise HistobenchError(f"--{name} must lie between 0 and 1, not {value:g}")
-    findings = open_findings(args)
-    if args.agent not in findings.agents:
-        raise HistobenchError(f"no runs of {args.agent!r}; {did_you_mean(args.agent, findings.agents)}")
+    findings = findings_of(args.study, runs=args.runs)
+    findings.check_agent(args.agent)
     plan = plan_cases(
         findings, args.agent, delta=args.delta, power=args.power, alpha=args.alpha, seed=args.seed
     )
@@ -60,7 +61,6 @@ def _print(plan: CasePlan) -> None:
     from rich.table import Table
 
     from histobench.cli.whole_lines import whole_lines
-    from histobench.consult.findings import CONTRASTS
 
     console = whole_lines()
     console.print(
@@ -75,26 +75,25 @@ def _print(plan: CasePlan) -> None:
     for contrast in plan.contrasts:
         estimate = contrast.estimate
         if estimate is None:
-            table.add_row(CONTRASTS[contrast.name], f"{contrast.cases:,}", contrast.reason, "", "")
+            table.add_row(contrast.name, f"{contrast.cases:,}", contrast.reason, "", "")
             continue
+        # Units are groups, or sequences: each is as large as in the pilot.
+        size = contrast.cases / contrast.groups
+        needed, low, high = (
+            f"{round(units * size):,}"
+            for units in (estimate.units_needed, estimate.units_low, estimate.units_high)
+        )
         table.add_row(
-            CONTRASTS[contrast.name],
-            f"{contrast.cases:,}",
-            f"{estimate.samples_needed:,}",
-            f"{_cases(plan, contrast.cases, contrast.groups, estimate.units_low)}-"
-            f"{_cases(plan, contrast.cases, contrast.groups, estimate.units_high)}",
-            f"{estimate.detectable:.3f}",
+            contrast.name, f"{contrast.cases:,}", needed, f"{low}-{high}", f"{estimate.detectable:.3f}"
         )
     console.print(table)
+    for contrast in plan.contrasts:
+        console.print(f"{contrast.name}: {contrast.words}", soft_wrap=True)
     groups = " in groups as large as the pilot's" if plan.unit == "groups" else ""
-    swap = any(each.name == "swap" and each.estimate for each in plan.contrasts)
+    sequences = any(each.name == "sequence" and each.estimate for each in plan.contrasts)
     console.print(
         f"Numbers are cases{groups}, chosen as in the pilot; `pilot shows` is the contrast that the pilot "
         "itself would show with that power."
-        + (" The contrast of the swap is taken on the second half: prepare twice as many." if swap else ""),
+        + (" In sequences the last quarter counts: prepare four times as many." if sequences else ""),
         soft_wrap=True,
     )
-
-
-def _cases(plan: CasePlan, cases: int, groups: int, units: int) -> str:
-    return f"{round(units * cases / groups):,}" if plan.unit == "groups" else f"{units:,}"

@@ -5,7 +5,7 @@ What is written can be shared without the pictures: runs on it need neither a GP
 
 Examples:
   histobench consult prepare crc.csv --encoders uni_v1,efficientnet-lite0,random-vit --out study/
-  histobench consult prepare tiles/ --split 0.6/0.2/0.2 --encoders uni_v1,random-vit --arms none,strong,swap
+  histobench consult prepare tiles/ --split 0.6/0.2/0.2 --encoders uni_v1,random-vit --arms none,strong
 """
 
 from __future__ import annotations
@@ -30,7 +30,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--encoders", required=True, help="STRONG[,WEAK[,RANDOM]], such as uni_v1,resnet50,random-vit"
     )
     what.add_argument(
-        "--arms", default="all", help="arms, separated by commas (default: all that are possible)"
+        "--arms",
+        default="default",
+        help="arms, separated by commas; `default` are those of the registered contrasts and each encoder's "
+        "own, `all` is every one (default: default)",
+    )
+    what.add_argument(
+        "--similarity",
+        choices=("percentile", "none"),
+        default="percentile",
+        help="what neighbours() tells about the nearest one (default: percentile)",
+    )
+    what.add_argument(
+        "--sequences", type=positive, default=8, help="sequences of the sequence arms (default: 8)"
+    )
+    what.add_argument(
+        "--sequence-length", type=positive, default=40, help="cases in each sequence (default: 40)"
+    )
+    what.add_argument(
+        "--contrasts", type=Path, help="JSON file of contrasts to register (default: the protocol's four)"
     )
     what.add_argument("--cases", type=positive, default=300, help="how many test regions (default: 300)")
     what.add_argument("--seed", type=seed, default=0, help="of every draw (default: 0)")
@@ -38,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--organ", default="", help="what the prompt says about the organ")
     what.add_argument("--region", help="what the prompt says the picture is")
     what.add_argument("--mpp", type=float, help="microns per pixel, if known")
-    what.add_argument("--prompts", type=Path, help="prompt file: zero_shot() for encoders with a text tower")
+    what.add_argument(
+        "--prompts", type=Path, help="prompt file: zero_shot(), if every encoder has a text tower"
+    )
     what.add_argument(
         "--measured",
         type=positive,
@@ -59,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     """Prepare and say what was written."""
     from histobench.cli.extraction_display import display
     from histobench.consult.arms import parse_arms
-    from histobench.consult.plan import StudyPlan, assign_roles
+    from histobench.consult.encoder_views import StudyPlan, assign_roles
     from histobench.consult.prepare import prepare
     from histobench.roi.data.load import load_dataset
 
@@ -87,6 +107,10 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         num_workers=args.num_workers,
         compile=args.compile,
+        similarity=args.similarity,
+        sequences=args.sequences,
+        sequence_length=args.sequence_length,
+        contrasts=args.contrasts,
         **({"region": args.region} if args.region else {}),
     )
     study = prepare(dataset, plan, args.out, progress=display())
@@ -101,4 +125,9 @@ def run(args: argparse.Namespace) -> int:
         f"{len(study.cases)} cases, {len(study.cassette.rows)} recorded answers, "
         f"{len(study.facts.arms)} arms in {args.out}; leak audit passed"
     )
+    for check in study.facts.blinding:
+        say(
+            f"blinding: the form of answers tells {check.first} from {check.second} with AUC {check.auc:.2f} "
+            f"[{check.low:.2f}, {check.high:.2f}]"
+        )
     return 0

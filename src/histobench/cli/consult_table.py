@@ -1,7 +1,8 @@
-"""What agents make of the encoders that they consult: accuracy, trust, the pre-registered contrasts, cost.
+"""What agents make of the encoders that they consult: accuracy, trust, the registered contrasts, cost.
 
 Every case counts by the inverse of its chance to be selected, so that numbers are about all test images.
-Intervals (95 %) are percentiles of a bootstrap over whole groups (patients or slides).
+Intervals (95 %) come from leaving out whole groups (patients or slides; in sequences, whole sequences) one at
+a time, with Student's t.
 
 Examples:
   histobench consult table study/
@@ -15,24 +16,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.flag_values import positive, seed
-
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.consult.findings import Contrast, Findings, Line
+    from histobench.consult.findings import Contrast, Line, SequenceFindings
+    from histobench.consult.study import BlindingCheck
 
 #: Tables of at most 80 characters: title -> measures.
 TABLES: dict[str, tuple[str, ...]] = {
-    "accuracy of first answer, tool alone and final answer": ("cases", "first", "tool", "final", "over_tool"),
+    "accuracy of first answer, tool alone and final answer": ("first", "tool", "final", "over_tool"),
+    "effective number of cases, in all and with a wrong tool": ("cases", "effective", "effective_wrong"),
     "trust: follows the tool when it is right, and when it is wrong": (
         "u_right",
         "u_wrong",
         "discrimination",
     ),
-    "what the tool changed": ("asked", "over_none", "closure", "mis_reliance"),
+    "what the tool changed": ("asked", "over_none", "closure", "regret"),
     "appropriate reliance, deferral and confidence": (
-        "accept",
         "rair",
         "rsr",
         "deferred",
@@ -52,7 +52,7 @@ HEADINGS = {
     "over_tool": "final - tool",
     "over_none": "final - none",
     "discrimination": "J = difference",
-    "mis_reliance": "mis-reliance",
+    "effective_wrong": "with a wrong tool",
     "dollars_per_correct": "dollars",
     "tokens_per_correct": "tokens",
     "calls_per_correct": "calls",
@@ -63,27 +63,28 @@ WITH_INTERVAL = ("final", "over_tool", "over_none", "u_right", "u_wrong", "discr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which runs, how many resamples, and where the numbers go."""
+    """Which runs, and where the numbers go."""
     parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
     parser.add_argument("--runs", help="folder of the episodes (default: runs in the study)")
-    parser.add_argument("--resamples", type=positive, default=2000, help="of whole groups (default: 2000)")
-    parser.add_argument("--seed", type=seed, default=0, help="of the resamples (default: 0)")
     parser.add_argument("--json", type=Path, help="file for all numbers, those of every measure included")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
     from histobench.cli.whole_lines import whole_lines
-    from histobench.consult.findings import CONTRASTS
+    from histobench.consult.findings import findings_of
     from histobench.core.atomic import write_json
 
-    findings = open_findings(args)
+    findings = findings_of(args.study, runs=args.runs)
     console = whole_lines()
     lines = findings.lines()
     for title in TABLES:
         print_lines(console, lines, title)
-    contrasts = {agent: findings.contrasts(agent) for agent in findings.agents}
-    _print_contrasts(console, contrasts, CONTRASTS)
+    _print_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
+    found = [each for agent in findings.agents if (each := findings.sequences(agent)) is not None]
+    if found:
+        _print_sequences(console, found)
+    _print_blinding(console, findings.study.facts.blinding)
     for agent in findings.agents:
         ranks = findings.usefulness(agent)
         if ranks["probe"] is not None:
@@ -97,41 +98,8 @@ def run(args: argparse.Namespace) -> int:
     for caution in findings.study.facts.cautions:
         console.print(f"caution: {caution}", soft_wrap=True)
     if args.json:
-        write_json(args.json, as_json(findings, lines, contrasts))
+        write_json(args.json, findings.as_json())
     return 0
-
-
-def open_findings(args: argparse.Namespace) -> Findings:
-    """The findings that the flags ask for."""
-    return findings_of(args.study, runs=args.runs, n_resamples=args.resamples, seed=args.seed)
-
-
-def findings_of(folder: str | Path, *, runs: str | None = None, **settings: int) -> Findings:
-    """What the runs of a study come to; `settings` are those of `Findings`."""
-    from histobench.consult.findings import Findings
-    from histobench.consult.plays import read_plays
-    from histobench.consult.study import RUNS, open_study
-
-    study = open_study(folder)
-    return Findings(study, read_plays(study, runs or study.folder / RUNS), **settings)
-
-
-def as_json(
-    findings: Findings, lines: Sequence[Line], contrasts: dict[str, list[Contrast]]
-) -> dict[str, Any]:
-    """Everything, for other programs."""
-    from dataclasses import asdict
-
-    return {
-        "study": asdict(findings.study.facts),
-        "lines": [asdict(line) for line in lines],
-        "contrasts": [asdict(contrast) for each in contrasts.values() for contrast in each],
-        "against_reader": [
-            {**asdict(verdict), "beats": verdict.beats} for verdict in findings.against_reader()
-        ],
-        "usefulness": {agent: findings.usefulness(agent) for agent in findings.agents},
-        "dose_slope": {agent: findings.dose_slope(agent) for agent in findings.agents},
-    }
 
 
 def print_lines(console: Console, lines: Sequence[Line], title: str) -> None:
@@ -140,10 +108,12 @@ def print_lines(console: Console, lines: Sequence[Line], title: str) -> None:
     rows = [[line.arm, *(_cell(line, name) for name in TABLES[title])] for line in lines]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
+    gap = "  " if 2 + sum(widths) + 2 * (len(widths) - 1) <= 80 else " "
+
     def say(cells: Sequence[str], style: str | None = None) -> None:
         arm, *values = cells
         shown = (value.rjust(width) for value, width in zip(values, widths[1:], strict=True))
-        console.print("  ".join([f"  {arm:<{widths[0]}}", *shown]), style=style, soft_wrap=True)
+        console.print(gap.join([f"  {arm:<{widths[0]}}", *shown]), style=style, soft_wrap=True)
 
     console.print(title, style="bold italic", soft_wrap=True)
     say(header, "bold")
@@ -157,6 +127,8 @@ def print_lines(console: Console, lines: Sequence[Line], title: str) -> None:
 def _cell(line: Line, name: str) -> str:
     if name == "cases":
         return str(line.cases)
+    if name in ("effective", "effective_wrong"):
+        return f"{getattr(line, name):.1f}"
     if name in line.plain:
         return _plain(line.plain[name])
     estimate = line.estimates.get(name)
@@ -165,22 +137,69 @@ def _cell(line: Line, name: str) -> str:
     return with_interval(estimate.value, estimate.interval if name in WITH_INTERVAL else None)
 
 
-def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]], words: dict[str, str]) -> None:
-    header = ("", "value", "p", "p (Holm)")
-    console.print("contrasts registered in advance (Holm over an agent's four)", style="bold italic")
-    wide = max(map(len, words.values()))
-    console.print(
-        f"  {header[0]:<{wide}}  {header[1]:>23}  {header[2]:>7} {header[3]:>8}".rstrip(), style="bold"
-    )
+def _print_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> None:
+    console.print("registered contrasts (p by Holm over those registered before play)", style="bold italic")
     for agent, each in contrasts.items():
         console.print(agent, soft_wrap=True)
         for contrast in each:
-            value = contrast.reason or with_interval(contrast.value, contrast.interval)
-            p, adjusted = (
-                ("", "") if contrast.reason else (_plain(contrast.p_value), _plain(contrast.adjusted))
+            console.print(f"  {contrast.words}", soft_wrap=True)
+            if contrast.value is None:
+                console.print(f"    {contrast.reason}", soft_wrap=True)
+                continue
+            shown = with_interval(contrast.value, contrast.interval)
+            tested = f"p {_plain(contrast.p_value)}, Holm {_plain(contrast.adjusted)}"
+            units = "sequences" if "sequence" in contrast.words else "groups"
+            when = f"registered {contrast.registered}" if contrast.registered else "as in the protocol"
+            said = [
+                shown if contrast.reason else f"{shown}, {tested}",
+                contrast.reason,
+                f"{contrast.groups} {units}, {contrast.effective:.1f} effective cases; {when}",
+                "" if contrast.in_advance else "registered after the agent had played: exploratory",
+            ]
+            for line in filter(None, said):
+                console.print(f"    {line}", soft_wrap=True)
+    console.print()
+
+
+def _print_sequences(console: Console, found: Sequence[SequenceFindings]) -> None:
+    first = found[0]
+    console.print(
+        f"sequences of {first.length} cases, the encoder replaced after {first.change}", style="bold italic"
+    )
+    console.print("  last quarter before and after, and minus the same without a change", soft_wrap=True)
+    for each in found:
+        console.print(each.agent, soft_wrap=True)
+        for part in each.parts:
+            changed = with_interval(part.changed.value, part.changed.interval)
+            difference = (
+                "-"
+                if part.difference is None
+                else with_interval(part.difference.value, part.difference.interval)
             )
-            line = f"  {words[contrast.name]:<{wide}}  {value:>23}  {p:>7} {adjusted:>8}"
-            console.print(line.rstrip(), soft_wrap=True)
+            name = HEADINGS.get(part.measure, part.measure).partition(" ")[0]
+            console.print(f"  {name:<8} {part.part:<7} {changed:>22}  {difference:>23}", soft_wrap=True)
+        adapted = sum(until is not None for until in each.cases_until)
+        said = "not within the sequence" if each.median is None else f"{each.median:.0f} (median)"
+        alarms = "-" if each.false_alarms is None else f"{100 * each.false_alarms:.0f} %"
+        if each.cases_until:
+            console.print(f"  cases until u_wrong has halved: {said}", soft_wrap=True)
+            console.print(
+                f"  adapted in {adapted} of {each.sequences} sequences; without a change in {alarms}",
+                soft_wrap=True,
+            )
+    console.print()
+
+
+def _print_blinding(console: Console, checks: Sequence[BlindingCheck]) -> None:
+    if not checks:
+        console.print("blinding: not checked (a study of histobench 0.2)\n", soft_wrap=True)
+        return
+    console.print("blinding: AUC with which the form of answers tells arms apart", style="bold italic")
+    for check in checks:
+        console.print(
+            f"  {check.first} and {check.second}: {check.auc:.2f} [{check.low:.2f}, {check.high:.2f}]",
+            soft_wrap=True,
+        )
     console.print()
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
 
@@ -13,18 +12,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FOLDER = "consult"
-ARMS = ("none", "strong", "random", "swap")
-POLICIES = ("always-trust", "reader", "rational")
+ARMS = ("none", "strong", "random", "sequence", "sequence-same")
+POLICIES = ("always-trust", "reader", "rational", "learner")
 CASES = 36
 #: Few and short: on two cores this is half a minute.
-MODEL = ("--agent", "local:", "--arms", "strong", "--limit", "3", "--constrain", "--max-tokens", "64")
+MODEL = {"agent": "local:", "limit": 3, "constrain": True, "max_tokens": 64}
 
 
 def play_consult(
     table: Path, output: Path, console: Console, *, encoders: Sequence[str], seed: int = 0
 ) -> None:
     """Prepare, play and print the tables; what is missing is told, and the demo goes on."""
-    from histobench.cli.consult_table import TABLES, findings_of, print_lines
+    from histobench.cli.consult_table import TABLES, print_lines
+    from histobench.consult.findings import findings_of
 
     study = output / FOLDER
     console.print(
@@ -34,12 +34,12 @@ def play_consult(
         with console.status("asking every encoder about the cases"):
             _prepare(table, study, encoders, seed)
         for policy in POLICIES:
-            _play(study, "--agent", f"policy:{policy}", "--arms", "all")
+            _play(study, "all", agent=f"policy:{policy}", max_tokens=800)
     except HistobenchError as error:
         console.print(f"left out: {error}", soft_wrap=True)
         return
     try:
-        _play(study, *MODEL)
+        _play(study, "strong", **MODEL)
     except HistobenchError as error:
         console.print(f"left out: {error}", soft_wrap=True)
     findings = findings_of(study)
@@ -52,7 +52,7 @@ def play_consult(
 
 
 def _prepare(table: Path, study: Path, encoders: Sequence[str], seed: int) -> None:
-    from histobench.consult.plan import StudyPlan
+    from histobench.consult.encoder_views import StudyPlan
     from histobench.consult.prepare import prepare
     from histobench.roi.data.load import load_dataset
 
@@ -65,16 +65,22 @@ def _prepare(table: Path, study: Path, encoders: Sequence[str], seed: int) -> No
         organ="colon",
         region="a synthetic tile that a program has drawn to look like tissue",
         measured=5,
+        sequences=4,
+        sequence_length=12,
         compile="off",  # as in the demo's own run, whose features are known by now
     )
     prepare(dataset, plan, study)
 
 
-def _play(study: Path, *flags: str) -> None:
-    from histobench.cli import consult_run
+def _play(study: Path, arms: str, **options: Any) -> None:
+    from functools import partial
 
-    parser = argparse.ArgumentParser()
-    consult_run.add_arguments(parser)
-    *_, outcome = consult_run.play(parser.parse_args([str(study), *flags]))
+    from histobench.cli.mint_progress import progress_display
+    from histobench.cli.terminal import open_terminal
+    from histobench.consult.playing import ConsultRun, play
+    from histobench.mint.runs.options import RunOptions
+
+    run = ConsultRun(str(study), RunOptions(**options), arms, outcomes=True)
+    outcome = play(run, display=partial(progress_display, open_terminal(error=True))).outcome
     if not outcome.complete:
         raise HistobenchError("; ".join(map(str, outcome.problems)) or "some episodes were not finished")

@@ -1,7 +1,9 @@
 """Serve encoders on a folder to any assistant that speaks the Model Context Protocol.
 
-Tools: list_regions, predict, neighbours, zero_shot, measure, compare. They only read, and only regions of the
-test split of the folder can be asked about. Standard input and output by default; --http serves on 127.0.0.1.
+Tools: list_regions, predict, predict_many, neighbours, region_image, zero_shot, measure, compare. They only
+read, and only regions of the test split of the folder can be asked about. The server answers at once; a call
+that needs features waits for them and reports progress. Standard input and output by default; --http serves
+on 127.0.0.1.
 
 Examples:
   histobench mcp --data tiles/ --encoders uni_v1,efficientnet-lite0
@@ -42,13 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prepare the answers, then serve until the assistant leaves."""
+    """Serve until the assistant leaves; features are computed meanwhile."""
     import tempfile
 
-    from histobench.consult.bench import open_bench
-    from histobench.consult.mcp_server import make_server
-    from histobench.consult.plan import StudyPlan
+    from histobench.consult.encoder_views import StudyPlan
+    from histobench.core.progress import Progress
     from histobench.roi.data.load import load_dataset
+
+    try:
+        from histobench.consult.mcp_server import Bench, OpeningBench, make_server, open_bench
+    except ImportError as error:
+        raise HistobenchError(
+            "the server needs the mcp package, version 2: pip install histobench[mcp]"
+        ) from error
 
     names = tuple(dict.fromkeys(name.strip() for name in args.encoders.split(",") if name.strip()))
     if not names:
@@ -67,12 +75,17 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         num_workers=args.num_workers,
     )
-    with tempfile.TemporaryDirectory(prefix="histobench-mcp-") as features:
-        bench = open_bench(dataset, plan, place if place.is_dir() else place.parent, Path(features))
-    server = make_server(bench)
+
+    def make(progress: Progress) -> Bench:
+        with tempfile.TemporaryDirectory(prefix="histobench-mcp-") as features:
+            return open_bench(dataset, plan, Path(features), progress)
+
+    opening = OpeningBench(make)
+    server = make_server(opening)
+    opening.start()
     # Standard output belongs to the protocol: what is for people goes to standard error.
     where = f"http://{HOST}:{args.http}/mcp" if args.http else "standard input and output"
-    say(f"{len(bench.names)} regions, {len(bench.views)} encoders; serving on {where}", error=True)
+    say(f"{len(names)} encoders; serving on {where} while features are computed", error=True)
     if args.http:
         server.run("streamable-http", host=HOST, port=args.http)
     else:

@@ -8,11 +8,122 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.confidence import at_temperature, temperature_of_mean
 from histobench.core.errors import HistobenchError, did_you_mean
 
 Floats = NDArray[np.float64]
+#: A probability of 0 has no logarithm.
+SMALLEST = 1e-12
+_RANGE = (1e-3, 1e3)
+
+
+def at_temperature(probabilities: Floats, temperature: float) -> Floats:
+    """Probabilities [n, c] with their logarithms divided by the temperature.
+
+    >>> at_temperature(np.array([[0.8, 0.2]]), 1.0).round(6).tolist()
+    [[0.8, 0.2]]
+    """
+    logits = np.log(np.maximum(probabilities, SMALLEST)) / temperature
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    scaled: Floats = powers / powers.sum(axis=1, keepdims=True)
+    return scaled
+
+
+def fit_temperature(probabilities: Floats, labels: NDArray[np.int64]) -> float:
+    """The temperature of least cross-entropy on labelled (validation) rows."""
+    from scipy.optimize import minimize_scalar
+
+    rows = np.arange(len(labels))
+
+    def loss(log_temperature: float) -> float:
+        scaled = at_temperature(probabilities, float(np.exp(log_temperature)))
+        return float(-np.log(np.maximum(scaled[rows, labels], SMALLEST)).mean())
+
+    found = minimize_scalar(loss, bounds=tuple(np.log(_RANGE)), method="bounded", options={"xatol": 1e-6})
+    return float(np.exp(found.x))
+
+
+def temperature_of_mean(probabilities: Floats, mean: float) -> float:
+    """The temperature at which the highest probabilities of all rows have this mean, or come near it."""
+    low, high = np.log(_RANGE)
+    for _ in range(100):  # the mean falls as the temperature rises
+        middle = (low + high) / 2
+        if at_temperature(probabilities, float(np.exp(middle))).max(axis=1).mean() > mean:
+            low = middle
+        else:
+            high = middle
+    return float(np.exp((low + high) / 2))
+
+
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen rows in ascending order, and each one's chance of having been chosen."""
+
+    rows: Ints  # [m]
+    probability: Floats  # [m]
+
+
+def select_cases(labels: Ints, wrong: NDArray[np.bool_], *, count: int, seed: int = 0) -> Selection:
+    """`count` of the rows: half from the `wrong` ones (all if fewer), as even over classes as can be.
+
+    Within each half and class the draw is simple random sampling. Places that cannot be shared evenly go to
+    classes by lot, so that no row has the chance 0; the chance is taken over that lot, too, which makes the
+    weights 1 / probability unbiased.
+
+    >>> labels, wrong = np.array([0, 0, 0, 1, 1, 1]), np.array([1, 0, 0, 0, 0, 0], dtype=bool)
+    >>> chosen = select_cases(labels, wrong, count=3)
+    >>> len(chosen.rows), float(chosen.probability[0])
+    (3, 1.0)
+    """
+    generator = np.random.default_rng([seed, len(labels), count])
+    right = int((~wrong).sum())
+    from_wrong = min(int(wrong.sum()), max(count // 2, count - right))
+    parts = [
+        _draw(np.flatnonzero(wrong), labels, from_wrong, generator),
+        _draw(np.flatnonzero(~wrong), labels, min(count - from_wrong, right), generator),
+    ]
+    rows = np.concatenate([part.rows for part in parts])
+    order = np.argsort(rows)
+    return Selection(rows[order], np.concatenate([part.probability for part in parts])[order])
+
+
+def even_shares(sizes: Ints, count: int) -> tuple[Ints, Ints]:
+    """How many of each class everybody gets for certain, and which classes draw lots for one place more.
+
+    >>> even_shares(np.array([1, 5, 5]), 6)
+    (array([1, 2, 2]), array([1, 2]))
+    """
+    certain = np.zeros(len(sizes), dtype=np.int64)
+    left = min(count, int(sizes.sum()))
+    while True:
+        waiting = np.flatnonzero(certain < sizes)
+        if not len(waiting) or left < len(waiting):
+            return certain, waiting
+        step = min(int((sizes - certain)[waiting].min()), left // len(waiting))
+        certain[waiting] += step
+        left -= step * len(waiting)
+
+
+def _draw(pool: Ints, labels: Ints, count: int, generator: np.random.Generator) -> Selection:
+    if not len(pool) or count <= 0:
+        return Selection(np.zeros(0, dtype=np.int64), np.zeros(0))
+    classes, sizes = np.unique(labels[pool], return_counts=True)
+    certain, waiting = even_shares(sizes, count)
+    left = min(count, len(pool)) - int(certain.sum())
+    expected = certain.astype(np.float64)
+    if left:
+        expected[waiting] += left / len(waiting)
+        certain[generator.choice(waiting, size=left, replace=False)] += 1
+    rows: list[Ints] = []
+    chances: list[Floats] = []
+    for label, size, places, mean in zip(classes, sizes, certain, expected, strict=True):
+        members = pool[labels[pool] == label]
+        rows.append(np.sort(generator.choice(members, size=int(places), replace=False)))
+        chances.append(np.full(int(places), mean / size))
+    return Selection(np.concatenate(rows), np.concatenate(chances))
+
 
 #: arm -> what the encoder tools do.
 ARMS: dict[str, str] = {
@@ -20,7 +131,8 @@ ARMS: dict[str, str] = {
     "strong": "the strong encoder",
     "weak": "a weaker encoder",
     "random": "an encoder with random weights",
-    "swap": "the strong encoder for half of the cases, then the random one for every second case",
+    "sequence": "cases one after the other with a memory; the encoder is replaced after half of them",
+    "sequence-same": "the same cases in the same order, the strong encoder throughout",
     "shuffled": "answers that belong to another case",
     "sure": "the strong encoder with confidences sharpened to a mean of .99",
     "unsure": "the strong encoder with confidences flattened to a mean of .40",
@@ -31,6 +143,10 @@ ARMS: dict[str, str] = {
     "expert": "the strong encoder and MINT's expert feedback without the answer",
     "placebo": "the strong encoder and feedback without content",
 }
+#: One agent meets cases one after the other, and keeps notes.
+SEQUENCE_ARMS = ("sequence", "sequence-same")
+#: What is prepared unless other arms are named: those of the registered contrasts, and each encoder.
+DEFAULT_ARMS = ("none", "strong", "weak", "random", *SEQUENCE_ARMS, "sure", "unsure", "wrong-25")
 DOSES = {"wrong-10": 0.10, "wrong-25": 0.25, "wrong-50": 0.50}
 MEANS = {"sure": 0.99, "unsure": 0.40}
 #: The confidence of a class that is wrong by design.
@@ -50,13 +166,11 @@ class ArmPlan:
     """
 
     arm: str
-    role: tuple[str, ...]
+    role: str
     source: Ints  # [n]
     probabilities: Floats  # [n, c]
     order: Ints  # [n, c]
     manipulated: NDArray[np.bool_]  # [n]
-    #: Place of each case in the order in which an arm that changes over time sees them.
-    position: Ints  # [n]
 
     @property
     def tool_class(self) -> Ints:
@@ -65,18 +179,21 @@ class ArmPlan:
 
 
 def parse_arms(text: str, roles: Sequence[str]) -> list[str]:
-    """The arms that a list names; `all` is every arm that these encoders allow.
+    """The arms that a list names; `default` and `all` leave out what these encoders do not allow.
 
     >>> parse_arms("none,strong", ["strong"])
     ['none', 'strong']
+    >>> parse_arms("default", ["strong", "random"])[:3]
+    ['none', 'strong', 'random']
     """
-    if text.strip() == "all":
-        return [arm for arm in ARMS if needs(arm) <= set(roles)]
+    if text.strip() in ("all", "default"):
+        offered = ARMS if text.strip() == "all" else DEFAULT_ARMS
+        return [arm for arm in offered if needs(arm, roles) <= set(roles)]
     arms = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for arm in arms:
         if arm not in ARMS:
             raise HistobenchError(f"unknown arm {arm!r}; {did_you_mean(arm, ARMS)}")
-        if missing := needs(arm) - set(roles):
+        if missing := needs(arm, roles) - set(roles):
             raise HistobenchError(
                 f"the arm {arm} needs a {' and a '.join(sorted(missing))} encoder; "
                 "give `encoders` STRONG,WEAK,random-vit"
@@ -86,11 +203,100 @@ def parse_arms(text: str, roles: Sequence[str]) -> list[str]:
     return arms
 
 
-def needs(arm: str) -> set[str]:
+def needs(arm: str, roles: Sequence[str] = ROLES) -> set[str]:
     """The roles of encoders without which an arm cannot be."""
     if arm == "none":
         return set()
-    return {"strong", "random"} if arm == "swap" else {arm} if arm in ("weak", "random") else {"strong"}
+    if arm in SEQUENCE_ARMS:
+        return {"strong", replacement(roles)}
+    return {role_of(arm)}
+
+
+def role_of(arm: str) -> str:
+    """The encoder behind an arm's tools at first: its own, or the strong one."""
+    return arm if arm in ("weak", "random") else "strong"
+
+
+def replacement(roles: Sequence[str]) -> str:
+    """The encoder that comes after the change: the random one, or else the weak one."""
+    return "weak" if "weak" in roles and "random" not in roles else "random"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One case of a sequence: which sequence, its place in it (both from 0 on), and the encoder's role."""
+
+    sequence: int
+    position: int
+    case: str
+    role: str
+
+    @property
+    def id(self) -> str:
+        """The id of the episode.
+
+        >>> Step(0, 3, "3fa8", "strong").id
+        '00.003.3fa8'
+        """
+        return f"{self.sequence:02d}.{self.position:03d}.{self.case}"
+
+
+def case_of(episode: str) -> str:
+    """The case of an episode by its id, in a sequence or alone."""
+    return episode.rpartition(".")[2]
+
+
+def draw_sequences(n_cases: int, *, count: int, length: int, seed: int = 0) -> list[Ints]:
+    """Places of cases, `count` orders of at most `length`; cases come again only after all have come.
+
+    >>> [len(order) for order in draw_sequences(10, count=3, length=4)]
+    [4, 4, 4]
+    """
+    generator = _generator(seed, "sequences")
+    length = min(length, n_cases)
+    orders: list[Ints] = []
+    waiting = np.zeros(0, dtype=np.int64)
+    for _ in range(count):
+        if len(waiting) < length:
+            waiting = np.asarray(generator.permutation(n_cases), dtype=np.int64)
+        orders.append(waiting[:length])
+        waiting = waiting[length:]
+    return orders
+
+
+def steps_of(arm: str, sequences: Sequence[Sequence[str]], replaced_by: str) -> list[Step]:
+    """Every step of every sequence in a sequence arm, those of one position together."""
+    steps = []
+    for position in range(max(map(len, sequences), default=0)):
+        for number, cases in enumerate(sequences):
+            if position < len(cases):
+                late = position >= change_of(len(cases)) and arm == "sequence"
+                steps.append(Step(number, position, cases[position], replaced_by if late else "strong"))
+    return steps
+
+
+def change_of(length: int) -> int:
+    """The position from which on the encoder is another one."""
+    return length - length // 2
+
+
+def random_order(labels: Sequence[str] | Ints, *, seed: int = 0) -> Ints:
+    """A random order of cases of which every beginning has the classes in their shares.
+
+    The k-th of the n cases of a class, in random order, stands at (k + u) / n with one uniform u for the
+    class. Each case's place is then uniform, so that a beginning is a random sample.
+
+    >>> order = random_order(["a", "b"] * 4)
+    >>> sorted(np.asarray(["a", "b"] * 4)[order[:2]].tolist())
+    ['a', 'b']
+    """
+    codes = np.unique(np.asarray(labels), return_inverse=True)[1]
+    generator = _generator(seed, "order")
+    place = np.empty(len(codes))
+    for code in range(int(codes.max(initial=-1)) + 1):
+        members = generator.permutation(np.flatnonzero(codes == code))
+        place[members] = (np.arange(len(members)) + generator.random()) / len(members)
+    return np.argsort(place, kind="stable").astype(np.int64)
 
 
 def plan_arm(arm: str, calibrated: dict[str, Floats], references: Ints, *, seed: int = 0) -> ArmPlan:
@@ -99,20 +305,12 @@ def plan_arm(arm: str, calibrated: dict[str, Floats], references: Ints, *, seed:
     What is drawn depends on the seed and the number of cases alone, so that the doses of wrong answers are
     nested: a case that is wrong by design in `wrong-10` is so in `wrong-25`, too.
     """
-    base = calibrated[arm if arm in ("weak", "random") else "strong"]
+    base = calibrated[role_of(arm)]
     n = len(base)
     everyone, nobody = np.arange(n), np.zeros(n, dtype=bool)
-    role = (arm if arm in ("weak", "random") else "strong",) * n
     order = _order(base)
-    shown, source, manipulated, position = base, everyone, nobody, everyone
-    if arm == "swap":
-        position = np.empty(n, dtype=np.int64)
-        position[_generator(seed, "swap order").permutation(n)] = everyone
-        manipulated = (position >= n - n // 2) & (_generator(seed, "swap lot").random(n) < 0.5)
-        shown = np.where(manipulated[:, None], calibrated["random"], base)
-        order = _order(shown)
-        role = tuple("random" if swapped else "strong" for swapped in manipulated)
-    elif arm == "shuffled":
+    shown, source, manipulated = base, everyone, nobody
+    if arm == "shuffled":
         source = derangement(n, _generator(seed, "shuffled"))
         shown, order, manipulated = base[source], order[source], np.ones(n, dtype=bool)
     elif arm in MEANS:
@@ -123,7 +321,7 @@ def plan_arm(arm: str, calibrated: dict[str, Floats], references: Ints, *, seed:
         manipulated = np.isin(everyone, lot[: round(DOSES[arm] * n)])
         shown = np.where(manipulated[:, None], _made_wrong(base, references), base)
         order = np.where(manipulated[:, None], _order(shown), order)
-    return ArmPlan(arm, role, source, shown, order, manipulated, position)
+    return ArmPlan(arm, role_of(arm), source, shown, order, manipulated)
 
 
 def derangement(n: int, generator: np.random.Generator) -> Ints:

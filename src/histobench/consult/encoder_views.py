@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.confidence import at_temperature, fit_temperature
+from histobench.consult.arms import ROLES, at_temperature, fit_temperature
 from histobench.consult.measurements import MEASUREMENTS, measure
-from histobench.consult.nearest import Gallery
-from histobench.consult.plan import StudyPlan
 from histobench.consult.study import EncoderFacts
+from histobench.consult.tool_text import Neighbour
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
@@ -24,12 +23,121 @@ if TYPE_CHECKING:
     from histobench.core.progress import Progress
     from histobench.roi.features.feature_set import FeatureSet
 
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study is to be. `encoders` are names in the order strong, weak, random."""
+
+    encoders: tuple[str, ...]
+    arms: tuple[str, ...]
+    cases: int = 300
+    seed: int = 0
+    blind: bool = False
+    organ: str = ""
+    region: str = "a tissue region, stained with haematoxylin and eosin"
+    microns_per_pixel: float | None = None
+    prompts: Path | None = None
+    #: Training and validation regions of each class that are measured.
+    measured: int = 50
+    weights: str | None = None
+    device: str | None = None
+    num_workers: int = 8
+    compile: str = "auto"
+    #: `percentile` of the nearest neighbour, or `none`.
+    similarity: str = "percentile"
+    sequences: int = 8
+    sequence_length: int = 40
+    #: A file of contrasts to register in place of the protocol's.
+    contrasts: Path | None = None
+
+
+def assign_roles(names: Sequence[str]) -> dict[str, str]:
+    """Role -> encoder: in the order strong, weak, random; a name that begins with `random` is the random one.
+
+    >>> assign_roles(["uni_v1", "random-vit"])
+    {'strong': 'uni_v1', 'random': 'random-vit'}
+    """
+    if not names or len(names) > len(ROLES) or len(set(names)) != len(names):
+        raise HistobenchError("`encoders` names one to three different encoders: STRONG,WEAK,random-vit")
+    plain = [name for name in names if not name.startswith("random")] or list(names)
+    noise = [name for name in names if name not in plain]
+    roles = dict(zip(ROLES, plain, strict=False))
+    return roles | ({"random": noise[0]} if noise else {})
+
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The training regions of one encoder; `groups` are patients or slides, None or "" where unknown."""
+
+    features: Rows  # [n, d]
+    labels: Sequence[str]
+    images: Sequence[str]
+    groups: Sequence[str | None]
+
+    @cached_property
+    def _directions(self) -> Rows:
+        return _unit(self.features)
+
+    @cached_property
+    def _nearest_of_own(self) -> NDArray[np.float32]:
+        """The highest cosine of each training region with one of another picture and group, ascending."""
+        pictures, groups = np.asarray(self.images), np.asarray([group or "" for group in self.groups])
+        rows = np.arange(len(pictures))
+        if len(rows) > MOST_CALIBRATED:
+            rows = np.sort(np.random.default_rng(len(rows)).choice(rows, MOST_CALIBRATED, replace=False))
+        found = []
+        for row in rows:
+            other = (pictures != pictures[row]) & ((groups != groups[row]) | (groups == ""))
+            if other.any():
+                found.append((self._directions[other] @ self._directions[row]).max())
+        return np.sort(np.array(found, dtype=np.float32))
+
+    def percentile(self, neighbours: Sequence[Neighbour]) -> float | None:
+        """How similar the first neighbour is: its place among the training regions' own, from 0 to 100."""
+        own = self._nearest_of_own
+        if not len(own) or not neighbours:
+            return None
+        cosine = np.float32(neighbours[0].cosine)
+        below, upto = np.searchsorted(own, cosine, "left"), np.searchsorted(own, cosine, "right")
+        return float(100 * (below + upto) / 2 / len(own))
+
+    def nearest(
+        self, query: Rows, *, k: int, barred_images: set[str], barred_groups: set[str]
+    ) -> list[Neighbour]:
+        """The k rows of highest cosine with `query` [d]; the lowest row among equals.
+
+        A picture that is in the training split several times is shown once.
+        """
+        cosines = self._directions @ _unit(query[None])[0]
+        found: list[Neighbour] = []
+        shown = set(barred_images)
+        for row in np.argsort(-cosines, kind="stable"):
+            if self.images[row] in shown or (self.groups[row] or None) in barred_groups:
+                continue
+            shown.add(self.images[row])
+            found.append(Neighbour(self.labels[row], self.images[row], float(cosines[row])))
+            if len(found) == k:
+                break
+        return found
+
+
+def _unit(rows: Rows) -> Rows:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: Rows = (rows / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return unit
+
+
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: Characters of a content hash that name a picture.
 NAME_LENGTH = 16
 NEIGHBOURS = 20
+#: Training regions that similarities are calibrated on.
+MOST_CALIBRATED = 2000
 
 
 @dataclass(frozen=True)

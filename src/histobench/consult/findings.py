@@ -1,35 +1,64 @@
-"""What a study found: measures with intervals, the pre-registered contrasts, and who beats the reader."""
+"""What a study found: measures with intervals, the registered contrasts, sequences, and who beats the reader.
+
+    findings_of("study/").lines()           every agent in every arm
+    findings_of("study/").contrasts(AGENT)  what the study was registered to compare
+    findings_of("study/").as_json()         everything, as `histobench consult table --json` writes it
+
+Everything is paired by case (in sequences: by the place in the sequence) and has its interval from one
+method: whole groups (in sequences: whole sequences) are left out one at a time, on the logit scale for shares
+and on Fisher's scale for differences, with Student's t. A p-value is 1 minus the highest level at which the
+interval excludes 0.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.arms import DOSES
+from histobench.consult.arms import DOSES, SEQUENCE_ARMS, change_of, role_of
 from histobench.consult.measures import (
+    DIFFERENCES,
+    MEASURES,
+    PIECES,
     Evaluation,
+    Plays,
     area_under_risk_coverage,
     calibration_error,
     per_correct,
-    swap_noticed,
+    read_plays,
 )
-from histobench.consult.plays import Plays
-from histobench.consult.study import Study
-from histobench.core.statistics.intervals import Interval, percentile_interval
+from histobench.consult.study import RUNS, RegisteredContrast, Study, open_study
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.statistics.effective_units import effective_number
+from histobench.core.statistics.intervals import Interval, most_unseen
+from histobench.core.statistics.jackknife import LeaveOneOut, leave_one_out
+from histobench.core.statistics.logit_t import FISHER, LOGIT, effective_size, jackknife_bounds
 from histobench.core.statistics.multiplicity import holm
-from histobench.core.statistics.paired import bootstrap_p_value
-from histobench.core.statistics.resampling import Counts, SamplingDesign, draw_counts, sampling_design
+from histobench.core.statistics.resampling import Counts, SamplingDesign, sampling_design
 
 Floats = NDArray[np.float64]
 POLICY = "policy-"
 READER = f"{POLICY}reader"
 RATIONAL = f"{POLICY}rational"
-RESAMPLES = 2000
+METHOD = "jackknife over groups"
 #: Bins of equal width of the confidence that the tool states.
 RELIANCE_BINS = 5
+#: No contrast is tested with fewer groups (or sequences), or fewer effective cases with a wrong tool.
+LEAST_GROUPS = 8
+LEAST_WRONG = 10.0
+#: An agent has adapted once it has followed half as many of its last so many wrong answers of the tool.
+WINDOW = 5
+#: Variances up to this are rounding.
+_ROUNDING = 1e-20
+#: What is told of sequences.
+SEQUENCE_MEASURES = ("u_right", "u_wrong", "discrimination")
 
 
 def is_policy(agent: str) -> bool:
@@ -51,7 +80,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Line:
-    """One agent in one arm."""
+    """One agent in one arm; `effective` cases: what weighted ones are worth, in all and with a wrong tool."""
 
     agent: str
     arm: str
@@ -59,6 +88,8 @@ class Line:
     repeats: int
     estimates: dict[str, Estimate]
     plain: dict[str, float | None] = field(default_factory=dict)
+    effective: float = 0.0
+    effective_wrong: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,15 +103,55 @@ class RelianceBin:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A pre-registered comparison of one agent; `adjusted` is Holm's over those that could be made."""
+    """A registered comparison of one agent.
+
+    `adjusted` is Holm's over those that were registered before the agent played and could be tested;
+    without a p-value `reason` says why. `wrong` is the effective number of cases with a wrong tool.
+    """
 
     agent: str
     name: str
-    value: float | None
-    interval: Interval | None
-    p_value: float | None
-    adjusted: float | None
+    words: str
+    registered: str
+    in_advance: bool
+    value: float | None = None
+    interval: Interval | None = None
+    p_value: float | None = None
+    adjusted: float | None = None
+    groups: int = 0
+    effective: float = 0.0
+    wrong: float = 0.0
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class SequencePart:
+    """A measure in a quarter of the sequences: with the change, without it, and the difference."""
+
+    part: str  # "before" or "after"
+    measure: str
+    changed: Estimate
+    same: Estimate | None = None
+    difference: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class SequenceFindings:
+    """One agent in the sequence arms.
+
+    `cases_until` has, for each sequence, how many cases after the change it took until the agent followed
+    half as many wrong answers as before; None where it did not within the sequence (censored). `median` is
+    Kaplan and Meier's; `false_alarms` is the share of sequences without a change in which the same happened.
+    """
+
+    agent: str
+    length: int
+    change: int
+    sequences: int
+    parts: tuple[SequencePart, ...]
+    cases_until: tuple[int | None, ...]
+    median: float | None
+    false_alarms: float | None
 
 
 @dataclass(frozen=True)
@@ -121,39 +192,70 @@ class ReaderVerdict:
         )
 
 
-CONTRASTS: dict[str, str] = {
-    "over_tool": "final answer minus tool in strong",
-    "swap": "J after the swap minus J in strong",
-    "wrong-25": "u_wrong in wrong-25 minus in strong",
-    "sure": "u_wrong in sure minus in unsure",
-}
+@dataclass(frozen=True)
+class Basis:
+    """How much a number rests on; `worth` is its cases if those of a group are alike (`effective_size`)."""
 
-#: The two arms of each contrast.
-CONTRAST_ARMS: dict[str, tuple[str, str]] = {
-    "over_tool": ("strong", "strong"),
-    "swap": ("swap", "strong"),
-    "wrong-25": ("wrong-25", "strong"),
-    "sure": ("sure", "unsure"),
-}
+    units: int
+    effective_units: float
+    effective: float
+    worth: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A quantity that may combine several arms or agents: its value on resampled counts, and its basis.
+
+    `samples` are the cases (or sequences) that it is taken on, as places in the counts.
+    """
+
+    value: Callable[[Counts], Floats]
+    evaluations: tuple[tuple[Evaluation, str], ...]
+    samples: NDArray[np.intp]
+    design: SamplingDesign
+    difference: bool = True
+
+    @property
+    def wrong(self) -> float:
+        """Effective cases with a wrong tool in the arm that has fewer of them."""
+        return min(evaluation.effective("u_wrong") for evaluation, _ in self.evaluations)
+
+    @property
+    def groups(self) -> int:
+        """Groups (or sequences) with any of its cases."""
+        return len(np.unique(self.design.unit_of[self.samples]))
+
+    @cached_property
+    def basis(self) -> Basis:
+        """What the rarest of the ratios that it is made of rests on."""
+        bases = [
+            _basis(evaluation.plays.sample, weight, self.design)
+            for evaluation, measure in self.evaluations
+            for weight in evaluation.among(measure)
+        ]
+        return Basis(*(min(values) for values in zip(*map(astuple, bases), strict=True)))
+
+    @cached_property
+    def pieces(self) -> list[tuple[str, Basis]]:
+        """The shares of which a single measure is the difference; none for a difference between arms."""
+        evaluation, measure = self.evaluations[0]
+        if len(self.evaluations) > 1:
+            return []
+        return [
+            (piece, _basis(evaluation.plays.sample, evaluation.among(piece)[0], self.design))
+            for piece in PIECES.get(measure, ())
+        ]
 
 
 class Findings:
-    """Everything from the same resamples of whole groups, so that all comparisons are paired."""
+    """What the episodes of a study come to."""
 
-    def __init__(
-        self,
-        study: Study,
-        plays: Mapping[tuple[str, str], Plays],
-        *,
-        n_resamples: int = RESAMPLES,
-        seed: int = 0,
-        level: float = 0.95,
-    ) -> None:
+    def __init__(self, study: Study, plays: Mapping[tuple[str, str], Plays], *, level: float = 0.95) -> None:
         self.study, self.plays, self._level = study, plays, level
         self.weights = np.array([case.weight for case in study.cases])
-        self.design = design_of(study)
-        self.counts: Counts = draw_counts(self.design, n_resamples, np.random.default_rng(seed))
-        self.whole = np.ones((1, len(study.cases)), dtype=np.int32)
+        self.design = sampling_design(len(study.cases), clusters=groups_of(study))
+        longest = max((int(each.sequence.max(initial=-1)) for each in plays.values()), default=-1)
+        self._sequences = sampling_design(longest + 1)
         self._evaluations: dict[tuple[str, str], Evaluation] = {}
 
     @property
@@ -161,48 +263,38 @@ class Findings:
         """Reference agents last."""
         return sorted({agent for agent, _ in self.plays}, key=lambda name: (is_policy(name), name))
 
+    def check_agent(self, name: str) -> str:
+        """The name, if it is one in the table."""
+        if name not in self.agents:
+            raise HistobenchError(f"no runs of {name!r}; {did_you_mean(name, self.agents)}")
+        return name
+
     def lines(self) -> list[Line]:
         """Every agent in every arm, in the order of the study's arms."""
         order = {arm: place for place, arm in enumerate(self.study.facts.arms)}
-        keys = sorted(self.plays, key=lambda key: (self.agents.index(key[0]), order.get(key[1], len(order))))
+        agents = {agent: place for place, agent in enumerate(self.agents)}
+        keys = sorted(self.plays, key=lambda key: (agents[key[0]], order.get(key[1], len(order))))
         return [self._line(*key) for key in keys]
 
     def contrasts(self, agent: str) -> list[Contrast]:
-        """The four of the protocol, with Holm's correction over those whose arms were played."""
-        parts = self.contrast_functions(agent)
-        raw = {}
-        for name, part in parts.items():
-            values = None if part is None else part(self.counts)
-            defined = values is not None and bool(np.isfinite(values).sum() > 1)
-            raw[name] = bootstrap_p_value(values, self.design) if defined and values is not None else np.nan
-        adjusted = dict(zip(raw, holm(list(raw.values())), strict=True))
-        found = []
-        for name, part in parts.items():
-            if part is None or np.isnan(raw[name]):
-                reason = "its arms were not played" if part is None else "no case to compare on"
-                found.append(Contrast(agent, name, None, None, None, None, reason))
-                continue
-            interval = percentile_interval(part(self.counts), level=self._level)
-            value = _finite(part(self.whole)[0])
-            found.append(Contrast(agent, name, value, interval, raw[name], float(adjusted[name])))
-        return found
+        """Those that the study registered; Holm's correction is over those registered before play."""
+        found = [self._contrast(agent, registered) for registered in self.study.contrasts]
+        tested = [np.nan if each.p_value is None or not each.in_advance else each.p_value for each in found]
+        return [
+            each if np.isnan(p) else replace(each, adjusted=float(p))
+            for each, p in zip(found, holm(tested), strict=True)
+        ]
 
-    def contrast_functions(self, agent: str) -> dict[str, Callable[[Counts], Floats] | None]:
-        """Contrast -> its value on each resample of the cases [b]; None where its arms were not played."""
-        return {
-            "over_tool": self._over_tool(agent),
-            "swap": self._after_swap(agent),
-            "wrong-25": self._between(agent, *CONTRAST_ARMS["wrong-25"]),
-            "sure": self._between(agent, *CONTRAST_ARMS["sure"]),
-        }
+    def comparisons(self, agent: str) -> dict[str, Comparison | None]:
+        """Registered contrast -> what it compares; None where its arms were not played."""
+        return {each.name: self._registered(agent, each) for each in self.study.contrasts}
 
-    def contrast_rows(self, agent: str, contrast: str) -> NDArray[np.intp]:
-        """The cases, as rows of the study, that a contrast whose arms were played is taken on."""
-        one, other = CONTRAST_ARMS[contrast]
-        rows = np.intersect1d(self.plays[agent, one].rows, self.plays[agent, other].rows)
-        if contrast == "swap":
-            rows = rows[self._after(self.plays[agent, "swap"])[rows]]
-        return rows
+    def compare(
+        self, measure: str, one: tuple[str, str], other: tuple[str, str]
+    ) -> tuple[Estimate, float | None]:
+        """One measure of two agents or arms on what both have played, with its p-value."""
+        comparison = self._between(measure, self.plays[one], self.plays[other])
+        return self._estimate(comparison), self._p_value(comparison)
 
     def against_reader(self) -> list[ReaderVerdict]:
         """Every agent that is no policy, in every arm with an encoder that the reader has played, too."""
@@ -210,20 +302,45 @@ class Findings:
         for agent, arm in self.plays:
             if is_policy(agent) or arm == "none" or (READER, arm) not in self.plays:
                 continue
-            difference = self.difference("final", (agent, arm), (READER, arm))
-            interval = percentile_interval(difference(self.counts), level=self._level)
-            asked = self._value(agent, arm, "asked") or 0.0
-            verdicts.append(ReaderVerdict(agent, arm, float(difference(self.whole)[0]), interval, asked))
+            estimate, _ = self.compare("final", (agent, arm), (READER, arm))
+            if estimate.value is not None:
+                asked = self._value(agent, arm, "asked") or 0.0
+                verdicts.append(ReaderVerdict(agent, arm, estimate.value, estimate.interval, asked))
         return verdicts
 
-    def difference(
-        self, measure: str, one: tuple[str, str], other: tuple[str, str]
-    ) -> Callable[[Counts], Floats]:
-        """One measure of two agents or arms on the cases that both have played."""
-        both = np.zeros(len(self.weights), dtype=bool)
-        both[np.intersect1d(self.plays[one].rows, self.plays[other].rows)] = True
-        first, second = (Evaluation(self.plays[key].among(both), self.weights) for key in (one, other))
-        return lambda counts: first(counts)[measure] - second(counts)[measure]
+    def sequences(self, agent: str) -> SequenceFindings | None:
+        """What an agent did in sequences; None where it has played none with a change."""
+        if (agent, "sequence") not in self.plays:
+            return None
+        changed, same = self.plays[agent, "sequence"], self.plays.get((agent, "sequence-same"))
+        length = max(map(len, self.study.facts.sequences))
+        parts = []
+        for part in ("before", "after"):
+            here = _quarter(changed, part, length)
+            there = None if same is None else _quarter(same, part, length)
+            for measure in SEQUENCE_MEASURES:
+                parts.append(
+                    SequencePart(
+                        part,
+                        measure,
+                        self._estimate(self._alone(measure, here)),
+                        None if there is None else self._estimate(self._alone(measure, there)),
+                        None if there is None else self._estimate(self._between(measure, here, there)),
+                    )
+                )
+        before = next(each.changed.value for each in parts if each.measure == "u_wrong")
+        until = _cases_until(changed, before, length)
+        alarms = [] if same is None else _cases_until(same, before, length)
+        return SequenceFindings(
+            agent,
+            length,
+            change_of(length),
+            len(until),
+            tuple(parts),
+            tuple(until),
+            _median_until(until),
+            float(np.mean([each is not None for each in alarms])) if alarms else None,
+        )
 
     def dose_slope(self, agent: str) -> float | None:
         """The least-squares slope of u_wrong in the share of answers that are wrong by design."""
@@ -257,15 +374,48 @@ class Findings:
             "knn": _finite(kendalltau(agents, knn).statistic),
         }
 
-    def _line(self, agent: str, arm: str) -> Line:
+    def reliance(self, agent: str, arm: str) -> dict[str, list[RelianceBin]]:
+        """How often the tool is followed where it is `right` and `wrong`, by its stated confidence."""
         plays = self.plays[agent, arm]
-        evaluation = self._evaluation(agent, arm)
-        resampled, values = evaluation(self.counts), evaluation.estimate(len(self.weights))
-        estimates = {name: self._estimate(values[name], resampled[name]) for name in values}
-        if arm != "none" and (agent, "none") in self.plays:
-            over = self.difference("final", (agent, arm), (agent, "none"))
-            estimates["over_none"] = self._estimate(float(over(self.whole)[0]), over(self.counts))
-        encoder = self.study.facts.encoder(arm if arm in ("weak", "random") else "strong")
+        weight = self.weights[plays.rows]
+        place = np.clip(np.ceil(plays.tool_confidence * RELIANCE_BINS) - 1, 0, RELIANCE_BINS - 1)
+        right = plays.tool == plays.reference
+        found: dict[str, list[RelianceBin]] = {"right": [], "wrong": []}
+        for kind, among in (("right", right), ("wrong", ~right)):
+            for number in range(RELIANCE_BINS):
+                here = among & (place == number)
+                if here.any():
+                    confidence = float(weight[here] @ plays.tool_confidence[here] / weight[here].sum())
+                    accepted = self._estimate(self._alone(f"u_{kind}", plays.take(here)))
+                    found[kind].append(RelianceBin(confidence, int(here.sum()), accepted))
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for other programs."""
+        agents = self.agents
+        return {
+            "study": asdict(self.study.facts),
+            "lines": [asdict(line) for line in self.lines()],
+            "contrasts": [asdict(contrast) for agent in agents for contrast in self.contrasts(agent)],
+            "sequences": [asdict(found) for agent in agents if (found := self.sequences(agent))],
+            "against_reader": [
+                {**asdict(verdict), "beats": verdict.beats} for verdict in self.against_reader()
+            ],
+            "usefulness": {agent: self.usefulness(agent) for agent in agents},
+            "dose_slope": {agent: self.dose_slope(agent) for agent in agents},
+        }
+
+    def _line(self, agent: str, arm: str) -> Line:
+        plays, evaluation = self.plays[agent, arm], self._evaluation(agent, arm)
+        found = leave_one_out(evaluation, self._design(plays))
+        estimates = {}
+        for name in MEASURES:
+            comparison = self._alone(name, plays, evaluation)
+            columns = found.columns([name, *(piece for piece, _ in comparison.pieces)])
+            estimates[name] = self._estimate(comparison, columns)
+        if arm not in ("none", *SEQUENCE_ARMS) and (agent, "none") in self.plays:
+            estimates["over_none"] = self.compare("final", (agent, arm), (agent, "none"))[0]
+        encoder = self.study.facts.encoder(role_of(arm))
         seconds = None if encoder is None or arm == "none" else encoder.seconds_per_image
         plain = {
             "aurc": area_under_risk_coverage(plays, self.weights),
@@ -278,90 +428,118 @@ class Findings:
             else per_correct(plays, self.weights, np.full(plays.final.shape, seconds)),
             "discrimination_loss": self._discrimination_loss(arm),
         }
-        if arm == "swap":
-            plain |= {
-                "swap_auc": swap_noticed(plays.among(self._after(plays)), self.weights),
-                **{
-                    f"discrimination_{part}": values["discrimination"].value
-                    for part, values in self.swap_parts(agent).items()
-                    if part != "swapped"
-                },
-            }
-        return Line(agent, arm, len(plays.rows), len(plays.final), estimates, plain)
-
-    def swap_parts(self, agent: str) -> dict[str, dict[str, Estimate]]:
-        """All measures before the swap, after it, and on the swapped cases; {} where it was not played."""
-        if (agent, "swap") not in self.plays:
-            return {}
-        plays = self.plays[agent, "swap"]
-        after = self._after(plays)
-        swapped = np.zeros(len(self.weights), dtype=bool)
-        swapped[plays.rows[plays.manipulated]] = True
-        parts = {"before": ~after, "after": after, "swapped": swapped}
-        found = {}
-        for name, mask in parts.items():
-            evaluation = Evaluation(plays.among(mask), self.weights)
-            values, resampled = evaluation.estimate(len(self.weights)), evaluation(self.counts)
-            found[name] = {
-                measure: self._estimate(value, resampled[measure]) for measure, value in values.items()
-            }
-        return found
-
-    def reliance(self, agent: str, arm: str) -> dict[str, list[RelianceBin]]:
-        """How often the tool is followed where it is `right` and `wrong`, by its stated confidence."""
-        plays = self.plays[agent, arm]
-        weight = self.weights[plays.rows]
-        follows = (plays.final == plays.tool).mean(axis=0)
-        place = np.clip(np.ceil(plays.tool_confidence * RELIANCE_BINS) - 1, 0, RELIANCE_BINS - 1)
-        right = plays.tool == plays.reference
-        found: dict[str, list[RelianceBin]] = {"right": [], "wrong": []}
-        for kind, among in (("right", right), ("wrong", ~right)):
-            for number in range(RELIANCE_BINS):
-                here = among & (place == number)
-                if not here.any():
-                    continue
-                w, counts = weight[here], self.counts[:, plays.rows[here]]
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    resampled = counts @ (w * follows[here]) / (counts @ w)
-                value = float(w @ follows[here] / w.sum())
-                confidence = float(w @ plays.tool_confidence[here] / w.sum())
-                accepted = self._estimate(value, resampled)
-                found[kind].append(RelianceBin(confidence, int(here.sum()), accepted))
-        return found
+        return Line(
+            agent,
+            arm,
+            len(plays.rows),
+            len(plays.final),
+            estimates,
+            plain,
+            evaluation.effective("final"),
+            evaluation.effective("u_wrong"),
+        )
 
     def _discrimination_loss(self, arm: str) -> float | None:
         """The rational rule minus the better of its tool and its own answers, in this arm."""
         if (RATIONAL, arm) not in self.plays or arm == "none":
             return None
-        loss = self._value(RATIONAL, arm, "mis_reliance")
+        loss = self._value(RATIONAL, arm, "regret")
         return None if loss is None else -loss
 
-    def _after(self, plays: Plays) -> NDArray[np.bool_]:
-        """The cases of the second half of the order, as a mask over the study."""
-        half = len(self.study.cases) - len(self.study.cases) // 2
-        mask = np.zeros(len(self.weights), dtype=bool)
-        mask[plays.rows[plays.position >= half]] = True
-        return mask
+    def _contrast(self, agent: str, registered: RegisteredContrast) -> Contrast:
+        started = min(
+            (plays.started for (who, _), plays in self.plays.items() if who == agent and plays.started > 0),
+            default=float("inf"),
+        )
+        when = datetime.fromisoformat(registered.registered).timestamp() if registered.registered else 0.0
+        made = Contrast(agent, registered.name, registered.words, registered.registered, when <= started)
+        comparison = self._registered(agent, registered)
+        if comparison is None:
+            return replace(made, reason="its arms were not played")
+        estimate = self._estimate(comparison)
+        units = comparison.groups
+        made = replace(
+            made,
+            value=estimate.value,
+            interval=estimate.interval,
+            groups=units,
+            effective=comparison.basis.effective,
+            wrong=comparison.wrong,
+        )
+        what = "sequences" if registered.arm in SEQUENCE_ARMS else "groups"
+        if estimate.value is None:
+            return replace(made, reason="no case to compare on")
+        if units < LEAST_GROUPS:
+            return replace(made, reason=f"no test: {units} {what}, {LEAST_GROUPS} are needed")
+        if comparison.wrong < LEAST_WRONG:
+            return replace(
+                made,
+                reason=f"no test: {comparison.wrong:.1f} effective cases with a wrong tool, "
+                f"{LEAST_WRONG:.0f} are needed",
+            )
+        p_value = self._p_value(comparison)
+        if p_value is None:
+            return replace(made, reason=estimate.interval.reason or "no interval")
+        return replace(made, p_value=p_value)
 
-    def _over_tool(self, agent: str) -> Callable[[Counts], Floats] | None:
-        if (agent, "strong") not in self.plays:
-            return None
-        evaluation = self._evaluation(agent, "strong")
-        return lambda counts: evaluation(counts)["over_tool"]
-
-    def _after_swap(self, agent: str) -> Callable[[Counts], Floats] | None:
-        arms = CONTRAST_ARMS["swap"]
+    def _registered(self, agent: str, registered: RegisteredContrast) -> Comparison | None:
+        arms = [arm for arm in (registered.arm, registered.against) if arm]
         if any((agent, arm) not in self.plays for arm in arms):
             return None
-        after = np.zeros(len(self.weights), dtype=bool)
-        after[self.contrast_rows(agent, "swap")] = True
-        late = [Evaluation(self.plays[agent, arm].among(after), self.weights) for arm in arms]
-        return lambda counts: late[0](counts)["discrimination"] - late[1](counts)["discrimination"]
+        played = [self.plays[agent, arm] for arm in arms]
+        if registered.arm in SEQUENCE_ARMS:
+            length = max(map(len, self.study.facts.sequences))
+            played = [_quarter(plays, registered.part, length) for plays in played]
+        if len(played) == 1:
+            return self._alone(registered.measure, played[0])
+        return self._between(registered.measure, *played)
 
-    def _between(self, agent: str, one: str, other: str) -> Callable[[Counts], Floats] | None:
-        if (agent, one) not in self.plays or (agent, other) not in self.plays:
+    def _between(self, measure: str, one: Plays, other: Plays) -> Comparison:
+        """A measure of one minus that of the other, on the cases or steps that both have."""
+        first, second = (
+            Evaluation(plays.take(np.isin(plays.keys, with_.keys)), self.weights)
+            for plays, with_ in ((one, other), (other, one))
+        )
+        return Comparison(
+            lambda counts: first(counts)[measure] - second(counts)[measure],
+            ((first, measure), (second, measure)),
+            np.unique(first.plays.sample),
+            self._design(one),
+        )
+
+    def _alone(self, measure: str, plays: Plays, evaluation: Evaluation | None = None) -> Comparison:
+        known = evaluation or Evaluation(plays, self.weights)
+        return Comparison(
+            lambda counts: known(counts)[measure],
+            ((known, measure),),
+            np.unique(plays.sample),
+            self._design(plays),
+            difference=measure in DIFFERENCES,
+        )
+
+    def _design(self, plays: Plays) -> SamplingDesign:
+        return self._sequences if plays.arm in SEQUENCE_ARMS else self.design
+
+    def _estimate(self, comparison: Comparison, found: LeaveOneOut | None = None) -> Estimate:
+        if comparison.evaluations[0][1] == "closure":
+            value = _finite(float(comparison.value(_whole(comparison.design))[0]))
+            return Estimate(value, _without("a ratio of two differences"))
+        known = found or _left_out(comparison)
+        return Estimate(_finite(float(known.values[0])), _bounds(known, comparison, self._level))
+
+    def _p_value(self, comparison: Comparison) -> float | None:
+        """1 minus the highest level at which the interval excludes 0."""
+        found = _left_out(comparison)
+        if _bounds(found, comparison, self._level).low is None:
             return None
-        return self.difference("u_wrong", (agent, one), (agent, other))
+        low, high = 0.0, 40.0  # p = exp(-x)
+        for _ in range(50):
+            middle = (low + high) / 2
+            if _bounds(found, comparison, -np.expm1(-middle)).contains(0.0):
+                high = middle
+            else:
+                low = middle
+        return float(np.exp(-(low + high) / 2)) if high > 1e-9 else 1.0
 
     def _evaluation(self, agent: str, arm: str) -> Evaluation:
         key = (agent, arm)
@@ -370,20 +548,139 @@ class Findings:
         return self._evaluations[key]
 
     def _value(self, agent: str, arm: str, measure: str) -> float | None:
-        return _finite(self._evaluation(agent, arm).estimate(len(self.weights))[measure])
-
-    def _estimate(self, value: float, resampled: Floats) -> Estimate:
-        return Estimate(_finite(value), percentile_interval(resampled, level=self._level))
+        return _finite(self._evaluation(agent, arm).estimate()[measure])
 
 
-def design_of(study: Study) -> SamplingDesign:
-    """Whole groups are drawn; a case without one is a group of its own."""
-    return sampling_design(len(study.cases), clusters=groups_of(study))
+def findings_of(folder: str | Path, *, runs: str | Path | None = None) -> Findings:
+    """What the runs of a study come to; they are in the study's own folder unless `runs` names another."""
+    study = open_study(folder)
+    return Findings(study, read_plays(study, runs or study.folder / RUNS))
 
 
 def groups_of(study: Study) -> Sequence[str]:
-    """The patient or slide of each case."""
+    """The patient or slide of each case; a case without one is a group of its own."""
     return [f"g{case.group}" if case.group else f"i{case.id}" for case in study.cases]
+
+
+def _basis(sample: NDArray[np.int64], weight: Floats, design: SamplingDesign) -> Basis:
+    here = weight > 0
+    if not here.any():
+        return Basis(0, 0.0, 0.0, 0.0)
+    unit = design.unit_of[sample]
+    sizes = np.bincount(unit[here], minlength=design.n_units)
+    totals = np.bincount(unit, weight, minlength=design.n_units)
+    effective = effective_number(weight)
+    return Basis(
+        int((sizes > 0).sum()),
+        effective_number(totals),
+        effective,
+        effective_size(effective, sizes[sizes > 0]),
+    )
+
+
+def _left_out(comparison: Comparison) -> LeaveOneOut:
+    names = [piece for piece, _ in comparison.pieces]
+    evaluation, measure = comparison.evaluations[0]
+
+    def evaluate(counts: Counts) -> Mapping[str, Floats]:
+        if len(comparison.evaluations) > 1:
+            return {"value": comparison.value(counts)}
+        values = evaluation(counts)
+        return {name: values[name] for name in (measure, *names)}
+
+    return leave_one_out(evaluate, comparison.design)
+
+
+def _bounds(found: LeaveOneOut, comparison: Comparison, level: float) -> Interval:
+    """The interval of a comparison; the rarest of the ratios that it is made of decides what it is worth.
+
+    A difference of two shares in one arm reaches at least as far as the intervals of both, added up in
+    squares (MOVER; Newcombe 2001): a share next to 0 or 1 has a longer tail than the difference shows.
+    """
+    basis = comparison.basis
+    if not np.isfinite(found.values[0]):
+        return _without("no case to estimate it from", level)
+    if basis.units < 2:
+        return _without(f"{basis.units} groups have cases for it, 2 are needed", level)
+    value = float(found.values[0])
+    still = comparison.difference and not (found.variance()[0] > _ROUNDING)
+    if still:  # no group differs from another: what was not seen may still be
+        unseen = most_unseen(basis.units, level=level)
+        low, high = (value, value) if comparison.pieces else (value - unseen, value + unseen)
+    else:
+        low, high = _reach(found, 0, basis, level, difference=comparison.difference)
+    if comparison.pieces:
+        (plus, plus_basis), (minus, minus_basis) = comparison.pieces
+        one, other = found.names.index(plus), found.names.index(minus)
+        plus_low, plus_high = _reach(found, one, plus_basis, level, difference=False)
+        minus_low, minus_high = _reach(found, other, minus_basis, level, difference=False)
+        first, second = found.values[one], found.values[other]
+        low = min(low, value - float(np.hypot(first - plus_low, minus_high - second)))
+        high = max(high, value + float(np.hypot(plus_high - first, second - minus_low)))
+    if not np.isfinite([low, high, found.variance()[0]]).all():
+        return _without("it is undefined without one of the groups", level)
+    if comparison.difference:
+        low, high = max(low, -1.0), min(high, 1.0)
+    return Interval(low, high, level, METHOD, len(found.left_out))
+
+
+def _reach(
+    found: LeaveOneOut, column: int, basis: Basis, level: float, *, difference: bool
+) -> tuple[float, float]:
+    """The bounds of one column; groups count by their weight in the degrees of freedom (Kish)."""
+    freedom = min(found.freedom, max(basis.effective_units - 1.0, 1.0))
+    known = replace(found.columns([found.names[column]]), freedom=freedom)
+    scale = FISHER if difference else LOGIT
+    size = max(basis.effective, 1.0)
+    low, high = jackknife_bounds(known, scale, size, effective=max(basis.worth, 1.0), level=level)
+    return float(low[0]), float(high[0])
+
+
+def _without(reason: str, level: float = 0.95) -> Interval:
+    return Interval(None, None, level, METHOD, reason=reason)
+
+
+def _whole(design: SamplingDesign) -> Counts:
+    return np.ones((1, design.n_samples), dtype=np.int32)
+
+
+def _quarter(plays: Plays, part: str, length: int) -> Plays:
+    """The last quarter before the change, or the last one of the sequence."""
+    end = change_of(length) if part == "before" else length
+    return plays.take((plays.position >= end - length // 4) & (plays.position < end))
+
+
+def _cases_until(plays: Plays, before: float | None, length: int) -> list[int | None]:
+    """For each sequence the cases after the change until u_wrong has fallen to half of what it was.
+
+    u_wrong is then the share of the last `WINDOW` wrong answers since the change that the agent followed.
+    """
+    if not before:
+        return []
+    found: list[int | None] = []
+    follows = (plays.final == plays.tool).mean(axis=0)
+    for number in np.unique(plays.sequence):
+        late = (plays.sequence == number) & (plays.position >= change_of(length))
+        wrong = late & (plays.tool != plays.reference)
+        places = np.flatnonzero(wrong)[np.argsort(plays.position[wrong])]
+        until = None
+        for end in range(WINDOW, len(places) + 1):
+            if follows[places[end - WINDOW : end]].mean() <= before / 2:
+                until = int(plays.position[places[end - 1]]) - change_of(length) + 1
+                break
+        found.append(until)
+    return found
+
+
+def _median_until(cases: Sequence[int | None]) -> float | None:
+    """The median of Kaplan and Meier; None where more than half are censored.
+
+    All are censored at the end of their sequences, so that it is the median with those as the longest.
+    """
+    if not cases:
+        return None
+    ordered = sorted(np.inf if each is None else float(each) for each in cases)
+    return _finite(ordered[(len(ordered) - 1) // 2])
 
 
 def _finite(value: float) -> float | None:

@@ -5,15 +5,181 @@ Repeats of a case are averaged first. A case that was deferred, or not answered,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.plays import NO_LABEL, Plays
+from histobench.consult.arms import SEQUENCE_ARMS, case_of
+from histobench.consult.consultation import FAMILY, RECORD
+from histobench.consult.policies import KIND
+from histobench.consult.study import Study
+from histobench.core.errors import HistobenchError
+from histobench.core.statistics.effective_units import effective_number
+from histobench.mint.results.stored_episode import EachOnce, StoredEpisode, find_result_files, read_episodes
 
 Floats = NDArray[np.float64]
-Counts = NDArray[np.int32]  # [b, N], over all cases of the study
+Ints = NDArray[np.int64]
+#: The code of an answer that names no class: none was given, it could not be read, or it deferred.
+NO_LABEL = -1
+_REPEAT = re.compile(r"repeat(\d+)")
+
+
+@dataclass(frozen=True)
+class Plays:
+    """`first` and `final` are class ids [r, n], one row for each repeat; `tool` is T [n].
+
+    `rows` are the places of the cases in the study. Confidences are NaN where none was stated.
+    """
+
+    agent: str
+    arm: str
+    rows: Ints  # [n]
+    reference: Ints  # [n]
+    tool: Ints  # [n], NO_LABEL in the arm without an encoder
+    tool_confidence: Floats  # [n]
+    sequence: Ints  # [n], the sequence of each episode; -1 in arms without
+    position: Ints  # [n], its place in the sequence
+    first: Ints  # [r, n]
+    final: Ints  # [r, n]
+    confidence: Floats  # [r, n]
+    deferred: NDArray[np.bool_]  # [r, n]
+    asked: NDArray[np.bool_]  # [r, n], for what the tool predicts
+    calls: Floats  # [r, n]
+    tokens: Floats  # [r, n]; NaN where unknown
+    cost: Floats  # [r, n]; NaN where unknown
+    #: Their ids in the results [n].
+    episodes: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, dtype=str))
+    #: When the first of these episodes began, in seconds since 1970; NaN where unknown.
+    started: float = float("nan")
+
+    @property
+    def sample(self) -> Ints:
+        """What each episode belongs to when units are left out or drawn: its case, or its sequence."""
+        return self.sequence if self.arm in SEQUENCE_ARMS else self.rows
+
+    @property
+    def keys(self) -> Ints:
+        """What episodes of two arms or agents are paired by: the case, or the place in its sequence."""
+        return self.sequence * 100_000 + self.position if self.arm in SEQUENCE_ARMS else self.rows
+
+    def take(self, kept: NDArray[np.bool_]) -> Plays:
+        """Some of the episodes, by a mask over them [n]."""
+        values: dict[str, Any] = {
+            name: value[..., kept] if isinstance(value, np.ndarray) and value.size else value
+            for name, value in vars(self).items()
+        }
+        return Plays(**values)
+
+
+#: (agent, arm) -> repeat -> case -> what was played.
+Played = dict[tuple[str, str], dict[int, dict[str, StoredEpisode]]]
+
+
+def read_played(folder: str | Path) -> Played:
+    """Every finished episode of Consult below a folder, with the agents' names of the tables."""
+    episodes: Played = defaultdict(lambda: defaultdict(dict))
+    once = EachOnce()
+    for file in find_result_files(folder):
+        found = _REPEAT.search(str(file.relative_to(folder) if file != Path(folder) else file.name))
+        repeat = int(found[1]) if found else 1
+        for episode in once.of(file, read_episodes(file)):
+            if episode.cell.family != FAMILY:
+                continue
+            record = _record(file, episode)
+            name = episode.cell.model if episode.cell.model.startswith(f"{KIND}-") else episode.cell.agent
+            episodes[name, record["arm"]][repeat][str(episode.task["task_id"])] = episode
+    if not episodes:
+        raise HistobenchError(f"no episodes of Consult in {folder}; run histobench consult run")
+    return dict(sorted(episodes.items()))
+
+
+def read_plays(study: Study, folder: str | Path) -> dict[tuple[str, str], Plays]:
+    """(agent, arm) -> what was played; of several repeats only cases that all of them have finished."""
+    return plays_of(study, read_played(folder))
+
+
+def plays_of(study: Study, played: Played) -> dict[tuple[str, str], Plays]:
+    """The same of episodes that have been read."""
+    return {
+        (agent, arm): _plays(study, agent, arm, list(repeats.values()))
+        for (agent, arm), repeats in played.items()
+    }
+
+
+def _record(file: Path, episode: StoredEpisode) -> dict[str, Any]:
+    record = (episode.task.get("metadata") or {}).get(RECORD)
+    if not isinstance(record, dict):
+        raise HistobenchError(f"{file}: an episode without the record of Consult; give the runs of a study")
+    return record
+
+
+def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, StoredEpisode]]) -> Plays:
+    place = {case.id: row for row, case in enumerate(study.cases)}
+    strangers = [case_of(id) for played in repeats for id in played if case_of(id) not in place]
+    if strangers:
+        raise HistobenchError(
+            f"{agent} in arm {arm} played the case {strangers[0]}, which the study does not have; "
+            "was it prepared anew? Give the runs of this study"
+        )
+    common = set.intersection(*(set(played) for played in repeats))
+    sequential = arm in SEQUENCE_ARMS
+    ids = sorted(common) if sequential else sorted(common, key=place.__getitem__)
+    code = {name: label for label, name in enumerate(study.facts.classes)}
+    cases = [study.by_id[case_of(id)] for id in ids]
+    played = [[_record(study.folder, one[id]) for id in ids] for one in repeats]
+    views = [case.arms.get(record.get("role", arm)) for case, record in zip(cases, played[0], strict=True)]
+    details = [[one[id].details for id in ids] for one in repeats]
+
+    def answers(name: str) -> Ints:
+        return np.array(
+            [[code.get(_said(record, name, "label"), NO_LABEL) for record in row] for row in played],
+            dtype=np.int64,
+        ).reshape(len(repeats), len(ids))
+
+    def numbers(rows: list[list[Any]]) -> Floats:
+        values = [[np.nan if value is None else float(value) for value in row] for row in rows]
+        return np.array(values).reshape(len(repeats), len(ids))
+
+    return Plays(
+        agent=agent,
+        arm=arm,
+        rows=np.array([place[case.id] for case in cases], dtype=np.int64),
+        reference=np.array([code[case.reference] for case in cases], dtype=np.int64),
+        tool=np.array([NO_LABEL if view is None else code[view.label] for view in views], dtype=np.int64),
+        tool_confidence=np.array([np.nan if view is None else view.confidence for view in views]),
+        sequence=np.array([record.get("sequence", -1) for record in played[0]], dtype=np.int64),
+        position=np.array([record.get("position", 0) for record in played[0]], dtype=np.int64),
+        first=answers("first"),
+        final=answers("final"),
+        confidence=numbers([[_said(record, "final", "confidence") for record in row] for row in played]),
+        deferred=numbers([[bool(_said(record, "final", "defer")) for record in row] for row in played]) > 0,
+        asked=numbers([[bool(record["asked"]) for record in row] for row in played]) > 0,
+        calls=numbers([[len(record["calls"]) for record in row] for row in played]),
+        tokens=numbers([[_tokens(one) for one in row] for row in details]),
+        cost=numbers([[one.get("cost") for one in row] for row in details]),
+        episodes=np.array(ids, dtype=str),
+        started=min(
+            (one["started"] for row in details for one in row if "started" in one), default=float("nan")
+        ),
+    )
+
+
+def _said(record: dict[str, Any], answer: str, what: str) -> Any:
+    """A part of the first or final answer; None where there is no such answer."""
+    return (record[answer] or {}).get(what)
+
+
+def _tokens(details: dict[str, Any]) -> int | None:
+    return details.get("tokens") if details.get("tokens_known", True) else None
+
+
+Counts = NDArray[np.int32]  # [b, samples]: cases of the study, or sequences
 Bools = NDArray[np.bool_]
 
 #: name -> what it is, in the order of tables.
@@ -25,22 +191,31 @@ MEASURES: dict[str, str] = {
     "over_tool": "final answer minus tool",
     "u_right": "P(final = tool | tool right)",
     "u_wrong": "P(final = tool | tool wrong): over-reliance",
-    "discrimination": "u_right - u_wrong",
-    "under_reliance": "1 - u_right",
+    "discrimination": "J = u_right - u_wrong",
     "asked": "share in which the tool's prediction was asked for",
-    "accept": "P(final = tool | first answer differs)",
     "rair": "P(final right | first wrong, tool right)",
     "rsr": "P(final right | first right, tool wrong)",
     "union": "P(tool or first answer right)",
     "closure": "share of the way from the better of both to their union",
-    "mis_reliance": "best fixed acceptance rate minus the agent",
-    "regret_always": "tool minus final answer",
-    "regret_never": "first minus final answer",
+    "regret": "the better of tool and first answer minus the final answer",
     "deferred": "share deferred",
     "unanswered": "share without a readable final answer",
     "brier": "Brier score of stated confidences",
     "pass_all": "P(right in every repeat)",
 }
+#: Measures that are differences -> the ratios that they are made of.
+DIFFERENCES: dict[str, tuple[str, ...]] = {
+    "over_tool": ("final", "tool"),
+    "discrimination": ("u_right", "u_wrong"),
+    "regret": ("tool", "first", "final"),
+}
+#: Measures that are one share minus another.
+PIECES: dict[str, tuple[str, str]] = {
+    "over_tool": ("gained", "lost"),
+    "discrimination": ("u_right", "u_wrong"),
+}
+#: Closure is a ratio: with less room than this between the better of both and their union it says nothing.
+LEAST_ROOM = 0.05
 
 
 def ratio_parts(plays: Plays) -> dict[str, tuple[Floats, Floats]]:
@@ -51,7 +226,6 @@ def ratio_parts(plays: Plays) -> dict[str, tuple[Floats, Floats]]:
     has_tool = np.broadcast_to(plays.tool != NO_LABEL, right.shape)
     tool_wrong = has_tool & ~tool_right
     follows = (plays.final == plays.tool) & has_tool
-    differs = has_tool & (plays.first != plays.tool)
     stated = np.isfinite(plays.confidence) & (plays.final != NO_LABEL)
     error = np.where(stated, (np.nan_to_num(plays.confidence) - right) ** 2, 0.0)
     everyone = np.ones_like(right)
@@ -62,10 +236,11 @@ def ratio_parts(plays: Plays) -> dict[str, tuple[Floats, Floats]]:
         "u_right": (follows & tool_right, tool_right),
         "u_wrong": (follows & tool_wrong, tool_wrong),
         "asked": (plays.asked & has_tool, has_tool),
-        "accept": (follows & differs, differs),
         "rair": (right & ~first_right & tool_right, ~first_right & tool_right),
         "rsr": (right & first_right & tool_wrong, first_right & tool_wrong),
         "union": (tool_right | first_right, everyone),
+        "gained": (right & ~tool_right, has_tool),
+        "lost": (tool_right & ~right, has_tool),
         "deferred": (plays.deferred, everyone),
         "unanswered": ((plays.final == NO_LABEL) & ~plays.deferred, everyone),
         "brier": (error, stated),
@@ -82,6 +257,7 @@ class Evaluation:
         parts = ratio_parts(plays)
         self._names = list(parts)
         weight = weights[plays.rows]
+        self._among = {name: weight * part[1] for name, part in parts.items()}
         columns = [weight * part for name in self._names for part in parts[name]]
         classes = np.unique(plays.reference)
         right = _mean(plays.final == plays.reference)
@@ -93,7 +269,7 @@ class Evaluation:
 
     def __call__(self, counts: Counts) -> Mapping[str, Floats]:
         """Measure -> its value on each resample [b]; NaN where there is nothing to count among."""
-        sums = counts[:, self.plays.rows].astype(np.float64) @ self._columns
+        sums = counts[:, self.plays.sample].astype(np.float64) @ self._columns
         with np.errstate(invalid="ignore", divide="ignore"):
             values = sums[:, 0::2] / sums[:, 1::2]
         split = len(self._names)
@@ -103,25 +279,33 @@ class Evaluation:
         found["balanced"] = np.where(known, by_class, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         return found | _derived(found)
 
-    def estimate(self, n_cases: int) -> dict[str, float]:
-        """The values on the cases as they are."""
-        values = self(np.ones((1, n_cases), dtype=np.int32))
+    def estimate(self) -> dict[str, float]:
+        """The values on the episodes as they are."""
+        values = self(np.ones((1, int(self.plays.sample.max(initial=0)) + 1), dtype=np.int32))
         return {name: float(value[0]) for name, value in values.items()}
+
+    def effective(self, measure: str) -> float:
+        """How many cases of equal weight those that a measure is taken on are worth (Kish)."""
+        return min(effective_number(self._among[part]) for part in self._parts(measure))
+
+    def among(self, measure: str) -> list[Floats]:
+        """The weight of each episode in what the parts of a measure are taken on [n]."""
+        return [self._among[part] for part in self._parts(measure)]
+
+    def _parts(self, measure: str) -> tuple[str, ...]:
+        return DIFFERENCES.get(measure, (measure if measure in self._among else "final",))
 
 
 def _derived(found: Mapping[str, Floats]) -> dict[str, Floats]:
     best = np.maximum(found["tool"], found["first"])
     room = found["union"] - best
     with np.errstate(invalid="ignore", divide="ignore"):
-        closure = np.where(room > 1e-12, (found["final"] - best) / room, np.nan)
+        closure = np.where(room >= LEAST_ROOM, (found["final"] - best) / room, np.nan)
     return {
         "over_tool": found["final"] - found["tool"],
         "discrimination": found["u_right"] - found["u_wrong"],
-        "under_reliance": 1 - found["u_right"],
         "closure": closure,
-        "mis_reliance": best - found["final"],
-        "regret_always": found["tool"] - found["final"],
-        "regret_never": found["first"] - found["final"],
+        "regret": best - found["final"],
     }
 
 
@@ -161,18 +345,6 @@ def calibration_error(plays: Plays, weights: Floats, *, bins: int = 10) -> float
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     gaps = np.bincount(place, weight * (right - confidence), minlength=bins)
     return float(np.abs(gaps).sum() / weight.sum())
-
-
-def swap_noticed(plays: Plays, weights: Floats) -> float | None:
-    """AUC of low confidence against the hidden flag; None where all or none of the cases have it."""
-    stated = np.isfinite(plays.confidence)
-    confidence = plays.confidence[stated]
-    flag = np.broadcast_to(plays.manipulated, plays.final.shape)[stated]
-    weight = np.broadcast_to(weights[plays.rows], plays.final.shape)[stated]
-    if not flag.any() or flag.all():
-        return None
-    lower = np.sign(confidence[~flag][None, :] - confidence[flag][:, None]) / 2 + 0.5
-    return float(weight[flag] @ lower @ weight[~flag] / (weight[flag].sum() * weight[~flag].sum()))
 
 
 def per_correct(plays: Plays, weights: Floats, values: Floats) -> float | None:

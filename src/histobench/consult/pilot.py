@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.findings import CONTRASTS, Findings, groups_of
+from histobench.consult.findings import Comparison, Findings
+from histobench.consult.study import RegisteredContrast
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.power import PowerEstimate, power_from_predictions
 from histobench.core.statistics.resampling import Counts, sampling_design
@@ -23,6 +23,7 @@ class ContrastPlan:
     """What a pilot says about one contrast; `estimate` is None where there is nothing to plan with."""
 
     name: str
+    words: str
     cases: int  # of the pilot, on which the contrast is taken
     groups: int
     estimate: PowerEstimate | None
@@ -56,43 +57,46 @@ def plan_cases(
     the first of m contrasts for alpha / m, so that is what every contrast is planned with: with more cases
     than that none of them fails for the correction.
     """
-    functions = findings.contrast_functions(agent)
-    played = {name: part for name, part in functions.items() if part is not None}
+    comparisons = findings.comparisons(agent)
+    played = [each for each in comparisons.values() if each is not None]
     if not played:
         raise HistobenchError(
             f"{agent} has played no arm that a registered contrast needs; the pilot needs strong at least"
         )
     share = alpha / len(played)
     plans = []
-    for name in CONTRASTS:
-        part = functions[name]
-        if part is None:
-            plans.append(ContrastPlan(name, 0, 0, None, "its arms were not played"))
+    for registered in findings.study.contrasts:
+        comparison = comparisons[registered.name]
+        if comparison is None:
+            plans.append(
+                ContrastPlan(registered.name, registered.words, 0, 0, None, "its arms were not played")
+            )
         else:
-            plans.append(_plan(findings, agent, name, part, delta=delta, power=power, alpha=share, seed=seed))
+            plans.append(_plan(registered, comparison, delta=delta, power=power, alpha=share, seed=seed))
     unit = "groups" if any(case.group for case in findings.study.cases) else "cases"
     return CasePlan(agent, delta, power, share, unit, tuple(plans))
 
 
 def _plan(
-    findings: Findings,
-    agent: str,
-    name: str,
-    part: Callable[[Counts], Floats],
+    registered: RegisteredContrast,
+    comparison: Comparison,
     *,
     delta: float,
     power: float,
     alpha: float,
     seed: int,
 ) -> ContrastPlan:
-    rows = findings.contrast_rows(agent, name)
-    groups = groups_of(findings.study)
-    design = sampling_design(len(rows), clusters=[groups[row] for row in rows])
+    samples = comparison.samples
+    design = sampling_design(len(samples), clusters=comparison.design.unit_of[samples])
+    cases = len(comparison.evaluations[0][0].plays.rows)
 
     def contrast(counts: Counts) -> Floats:
-        spread = np.zeros((len(counts), len(groups)), dtype=np.int32)
-        spread[:, rows] = counts
-        return part(spread)
+        spread = np.zeros((len(counts), comparison.design.n_samples), dtype=np.int32)
+        spread[:, samples] = counts
+        return comparison.value(spread)
+
+    def planned(groups: int, estimate: PowerEstimate | None, reason: str = "") -> ContrastPlan:
+        return ContrastPlan(registered.name, registered.words, cases, groups, estimate, reason)
 
     try:
         estimate = power_from_predictions(
@@ -106,6 +110,8 @@ def _plan(
             seed=seed,
         )
     except ValueError:
-        reason = "no case to compare on" if not len(rows) else "it does not vary over the cases of the pilot"
-        return ContrastPlan(name, len(rows), design.n_units if len(rows) else 0, None, reason)
-    return ContrastPlan(name, len(rows), design.n_units, estimate)
+        reason = (
+            "no case to compare on" if not len(samples) else "it does not vary over the cases of the pilot"
+        )
+        return planned(design.n_units if len(samples) else 0, None, reason)
+    return planned(design.n_units, estimate)

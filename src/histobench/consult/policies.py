@@ -7,28 +7,167 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.answers import first_class, neighbour_votes, read_prediction
-from histobench.consult.case import Case
+from histobench.consult.arms import case_of, role_of
+from histobench.consult.consultation import AVAILABLE, NOTES_WANTED
 from histobench.consult.measurements import read_measurements
-from histobench.consult.policy_models import PolicyModels
-from histobench.consult.prompt import AVAILABLE
-from histobench.consult.study import Study
+from histobench.consult.study import Case, Study
+from histobench.consult.tool_text import first_class, neighbour_votes, read_prediction
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.envs.native_calls import PROPOSE
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult, ToolSpec
 
+Floats = NDArray[np.float64]
+
+
+class PolicyModels:
+    """Fitted on first use; the same study gives the same models."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self.n_classes = len(study.facts.classes)
+        self._readers: dict[str, Any] = {}
+        self._trust: dict[str, Any] = {}
+
+    def own(self, measurements: Floats) -> Floats:
+        """Class probabilities from the measurements alone [c]."""
+        return _spread(self._own, measurements[None], self.n_classes)[0]
+
+    def reader(self, role: str, measurements: Floats, shown: Floats) -> Floats:
+        """Class probabilities from exactly the numbers that agents are shown [c].
+
+        Fitted on validation regions as the role's encoder shows them: what an arm does to the answers
+        afterwards is as unknown to the reader as it is to any agent.
+        """
+        if role not in self._readers:
+            lessons = self._study.lessons("val")
+            table = np.concatenate([lessons.measurements, lessons.shown[role]], axis=1)
+            self._readers[role] = _classifier(table, lessons.labels)
+        row = np.concatenate([measurements, shown])
+        return _spread(self._readers[role], row[None], self.n_classes)[0]
+
+    def tool_is_right(self, role: str, confidence: float) -> float:
+        """P(T right | the confidence that it states), from validation regions."""
+        if role not in self._trust:
+            lessons = self._study.lessons("val")
+            said = lessons.shown[role][:, : self.n_classes]
+            self._trust[role] = _calibration(said.max(axis=1), said.argmax(axis=1) == lessons.labels)
+        return float(self._trust[role](confidence))
+
+    def own_is_right(self, confidence: float) -> float:
+        """P(the answer from measurements is right | its confidence), from validation regions."""
+        return float(self._own_trust(confidence))
+
+    @cached_property
+    def own_accuracy(self) -> float:
+        """How often the answer from measurements is right on validation regions."""
+        lessons = self._study.lessons("val")
+        said = _spread(self._own, lessons.measurements, self.n_classes)
+        return float((said.argmax(axis=1) == lessons.labels).mean())
+
+    @cached_property
+    def _own(self) -> Any:
+        lessons = self._study.lessons("train")
+        return _classifier(lessons.measurements, lessons.labels)
+
+    @cached_property
+    def _own_trust(self) -> Callable[[float], float]:
+        lessons = self._study.lessons("val")
+        said = _spread(self._own, lessons.measurements, self.n_classes)
+        return _calibration(said.max(axis=1), said.argmax(axis=1) == lessons.labels)
+
+
+def _classifier(table: Floats, labels: NDArray[np.int64]) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if len(np.unique(labels)) < 2:
+        return int(labels[0]) if len(labels) else 0
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)).fit(table, labels)
+
+
+def _spread(model: Any, table: Floats, n_classes: int) -> Floats:
+    """Probabilities of all classes; those that the model has not seen have 0."""
+    found = np.zeros((len(table), n_classes))
+    if isinstance(model, int):
+        found[:, model] = 1
+    else:
+        found[:, model.classes_] = model.predict_proba(table)
+    return found
+
+
+def _calibration(confidence: Floats, right: NDArray[np.bool_]) -> Callable[[float], float]:
+    """Logistic regression of being right on the logit of the confidence; a share where none can be had."""
+    from sklearn.linear_model import LogisticRegression
+
+    if right.all() or not right.any():
+        share = (right.sum() + 1) / (len(right) + 2)
+        return lambda confidence: float(share)
+    model = LogisticRegression(C=1e3, max_iter=2000).fit(_logit(confidence)[:, None], right)
+    return lambda confidence: float(model.predict_proba([[_logit(np.array([confidence]))[0]]])[0, 1])
+
+
+def _logit(values: Floats) -> Floats:
+    inside = np.clip(values, 0.005, 0.995)  # as shown, with two digits
+    logits: Floats = np.log(inside / (1 - inside))
+    return logits
+
+
 KIND = "policy"
+#: The learner's prior: as many right and wrong answers of the tool as it acts as if it had seen.
+PRIOR = (3.0, 1.0)
+#: What an answer counts for after the next one has been seen.
+DISCOUNT = 0.9
+_BELIEF = re.compile(r'\{"right": ([0-9.eE+-]+), "wrong": ([0-9.eE+-]+)\}')
 VOTING = 5
 #: Between the outputs of two calls in one block of code.
 _RULE = "=" * 20
 _COUNT_DOWN = re.compile(r"\nYou have \d+ steps left.*\Z", re.DOTALL)
-Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Belief:
+    """How often the learner thinks the tool is right: a Beta distribution that forgets.
+
+    >>> Belief().seen(right=False).mean < Belief().mean
+    True
+    >>> Belief.of(Belief(2.5, 1.25).text) == Belief(2.5, 1.25)
+    True
+    """
+
+    right: float = PRIOR[0]
+    wrong: float = PRIOR[1]
+
+    @property
+    def mean(self) -> float:
+        """The expected accuracy of the tool."""
+        return self.right / (self.right + self.wrong)
+
+    @property
+    def text(self) -> str:
+        """As the learner notes it."""
+        return json.dumps({"right": self.right, "wrong": self.wrong})
+
+    @classmethod
+    def of(cls, notes: str) -> Belief:
+        """From the learner's own notes; the prior where there are none."""
+        found = _BELIEF.search(notes)
+        return cls(float(found[1]), float(found[2])) if found else cls()
+
+    def seen(self, *, right: bool) -> Belief:
+        """After one more answer of the tool; what was seen before counts for less."""
+        return Belief(
+            PRIOR[0] + DISCOUNT * (self.right - PRIOR[0]) + right,
+            PRIOR[1] + DISCOUNT * (self.wrong - PRIOR[1]) + (not right),
+        )
 
 
 @dataclass(frozen=True)
@@ -44,6 +183,7 @@ class Seen:
     said: Floats
     votes: Floats
     tool: int
+    belief: Belief = Belief()
 
     @property
     def first(self) -> int:
@@ -56,10 +196,6 @@ Choice = tuple[int, float]
 
 def _always(seen: Seen) -> Choice:
     return seen.tool, float(seen.said[seen.tool])
-
-
-def _never(seen: Seen) -> Choice:
-    return seen.first, float(seen.own[seen.first])
 
 
 def _reader(seen: Seen) -> Choice:
@@ -78,13 +214,19 @@ def _oracle(seen: Seen) -> Choice:
     return (seen.tool, 1.0) if tool_is_right else (seen.first, 1.0)
 
 
+def _learner(seen: Seen) -> Choice:
+    belief = seen.belief.mean
+    own = seen.models.own_accuracy
+    return (seen.tool, belief) if belief > own else (seen.first, own)
+
+
 #: name -> final answer; None where the tool is never asked.
 POLICIES: dict[str, Callable[[Seen], Choice] | None] = {
     "always-trust": _always,
-    "never-trust": _never,
-    "measurements": None,
+    "never-trust": None,
     "reader": _reader,
     "rational": _rational,
+    "learner": _learner,
     "oracle": _oracle,
     "random": None,
 }
@@ -114,7 +256,7 @@ class PolicyPlayer(Player):
     def open(self, key: EpisodeKey) -> EpisodeAgent:
         """The dataset of an episode ends with its arm."""
         arm = key.dataset.rpartition("@")[2]
-        case = self._study.by_id[str(key.task_id)]
+        case = self._study.by_id[case_of(str(key.task_id))]
         return PolicyAgent(self._study, case, arm, self._policy, self._models, key.repeat)
 
 
@@ -127,6 +269,9 @@ class PolicyAgent(EpisodeAgent):
         self._names = study.facts.classes
         self._case, self._arm, self._policy, self._models, self._repeat = case, arm, policy, models, repeat
         self._turn = 0
+        self._belief = Belief()
+        self._tool: int | None = None
+        self._final: int | None = None
         self._measured = np.zeros(0)
         self._own = np.zeros(len(self._names))
 
@@ -136,7 +281,10 @@ class PolicyAgent(EpisodeAgent):
         last = history[-1]
         self._turn += 1
         if self._turn == 1:
+            self._belief = Belief.of(last.content)
             return _calls(native, ("measure", {}))
+        if NOTES_WANTED in last.content:
+            return self._propose(native, {"notes": self._noted(last.content)})
         if self._turn == 2:
             self._measured = read_measurements(_results(last, 1)[0])
             self._own = self._models.own(self._measured)
@@ -144,7 +292,23 @@ class PolicyAgent(EpisodeAgent):
         if self._turn == 3 and AVAILABLE in last.content and POLICIES[self._policy] is not None:
             asked = ("predict", {"n": len(self._names)}), ("neighbours", {"k": VOTING})
             return _calls(native, *asked)
-        return self._answer(native, *self._final_choice(last))
+        label, confidence = self._final_choice(last)
+        self._final = label
+        return self._answer(native, label, confidence)
+
+    def _noted(self, told: str) -> str:
+        """What the learner has learned; other policies note nothing.
+
+        Where it did not follow the tool and was wrong, the tool may have been right or wrong, too.
+        """
+        if self._policy != "learner":
+            return ""
+        followed = self._tool is not None and self._final == self._tool
+        if " It is right." in told and self._tool is not None:
+            return self._belief.seen(right=followed).text
+        if " It is wrong." in told and followed:
+            return self._belief.seen(right=False).text
+        return self._belief.text
 
     def _first_choice(self) -> Choice:
         if self._policy == "random":
@@ -161,11 +325,24 @@ class PolicyAgent(EpisodeAgent):
         tool = first_class(prediction, self._names)
         if tool is None:
             return self._first_choice()
-        role = self._arm if self._arm in ("weak", "random") else "strong"
+        self._tool = tool
+        role = role_of(self._arm)
         said = read_prediction(prediction, self._names)
         votes = neighbour_votes(neighbours, self._names)
-        seen = Seen(self._case, role, self._names, self._models, self._measured, self._own, said, votes, tool)
-        return rule(seen)
+        return rule(
+            Seen(
+                self._case,
+                role,
+                self._names,
+                self._models,
+                self._measured,
+                self._own,
+                said,
+                votes,
+                tool,
+                self._belief,
+            )
+        )
 
     def _guess(self, when: str) -> Choice:
         key = f"{when} {self._case.id} {self._arm} {self._repeat}".encode()
@@ -173,7 +350,9 @@ class PolicyAgent(EpisodeAgent):
         return number % len(self._names), 1 / len(self._names)
 
     def _answer(self, native: bool, label: int, confidence: float) -> str | Message:
-        arguments = {"label": self._names[label], "confidence": round(confidence, 4)}
+        return self._propose(native, {"label": self._names[label], "confidence": round(confidence, 4)})
+
+    def _propose(self, native: bool, arguments: dict[str, Any]) -> str | Message:
         if native:
             return Message.of("assistant", [ToolCall(f"call_{self._turn}", PROPOSE, arguments)])
         return f"<solution>{json.dumps(arguments)}</solution>"

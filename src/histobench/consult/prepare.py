@@ -2,48 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.answers import (
-    neighbour_votes,
-    neighbours_text,
-    prediction_text,
-    read_neighbours,
-    record_text,
+from histobench.consult.arms import (
+    ABOVE_CHANCE,
+    SEQUENCE_ARMS,
+    ArmPlan,
+    at_temperature,
+    draw_sequences,
+    plan_arm,
+    random_order,
+    replacement,
+    select_cases,
+    temperature_of_mean,
 )
-from histobench.consult.arms import ArmPlan, plan_arm
-from histobench.consult.audit import leaks
-from histobench.consult.case import Case, ToolView, shuffled_options, write_cases
-from histobench.consult.cassette import FILE, Cassette, Recorded, canonical, write_cassette
-from histobench.consult.encoder_views import EncoderView, Regions, view_encoders
+from histobench.consult.audit import LEVEL, blinding_checks, leaks
+from histobench.consult.encoder_views import (
+    EncoderView,
+    Gallery,
+    Regions,
+    StudyPlan,
+    assign_roles,
+    view_encoders,
+)
 from histobench.consult.measurements import as_shown, measure, measurement_text, typical_text
-from histobench.consult.nearest import Gallery
-from histobench.consult.plan import StudyPlan, assign_roles
-from histobench.consult.selection import select_cases
 from histobench.consult.study import (
     CASES,
+    CONTRASTS_FILE,
+    DEFAULT_CONTRASTS,
+    FILE,
     PICTURES,
     STUDY,
+    Case,
+    Cassette,
     Lessons,
+    Recorded,
     Study,
     StudyFacts,
+    ToolView,
+    canonical,
     open_study,
+    read_contrasts,
+    register_contrasts,
+    shuffled_options,
+    write_cases,
+    write_cassette,
     write_facts,
     write_lessons,
 )
+from histobench.consult.tool_text import (
+    alias,
+    neighbour_votes,
+    neighbours_text,
+    prediction_text,
+    record_text,
+)
 from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.parameters import one_of
 from histobench.roi.data.dataset import RoiDataset
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
 
 MOST_NEIGHBOURS = 10
+#: The mean of the highest score of `zero_shot`, the same for every encoder.
+ZERO_SHOT_MEAN = 0.5
 #: Votes of so many neighbours are among the numbers that reference agents read.
 VOTING = 5
 Floats = NDArray[np.float64]
@@ -55,22 +85,29 @@ def prepare(
     """Write the study to `folder`; the features come from the cache where they are known."""
     folder = Path(folder)
     roles = assign_roles(plan.encoders)
+    contrasts = [each for each in DEFAULT_CONTRASTS if not each.problem(plan.arms)]
+    if plan.contrasts:
+        contrasts = list(read_contrasts(plan.contrasts))
+        for each in contrasts:
+            if problem := each.problem(plan.arms):
+                raise HistobenchError(f"{plan.contrasts}: contrast {each.name!r}: {problem}")
+    one_of(plan.similarity, "`similarity`", ("percentile", "none"))
     regions, views = view_encoders(dataset, roles, plan, folder / "features", progress=progress)
     names = _class_names(dataset.classes, plan)
     test, strong = regions["test"], views["strong"]
     first = test.first_of_each_picture()
     wrong = strong.test.argmax(1) != test.labels
     chosen = select_cases(test.labels[first], wrong[first], count=plan.cases, seed=plan.seed)
-    rows = first[chosen.rows]
+    order = random_order(test.labels[first][chosen.rows], seed=plan.seed)
+    rows, probabilities = first[chosen.rows[order]], chosen.probability[order]
     if not len(rows):
         raise HistobenchError(f"{dataset.name} has no test images")
-    plans = {
-        arm: plan_arm(
-            arm, {role: view.test[rows] for role, view in views.items()}, test.labels[rows], seed=plan.seed
-        )
-        for arm in plan.arms
-        if arm != "none"
-    }
+    calibrated = {role: view.test[rows] for role, view in views.items()}
+    # Sequences show what the encoders' own arms show, which are recorded whether they are played or not.
+    shown_arms = dict.fromkeys([*views, *(arm for arm in plan.arms if arm not in ("none", *SEQUENCE_ARMS))])
+    plans = {arm: plan_arm(arm, calibrated, test.labels[rows], seed=plan.seed) for arm in shown_arms}
+    # A tool that is missing would give an encoder away.
+    zero_shot = all(view.zero_shot is not None for view in views.values())
     cases = [
         Case(
             id=test.images[row],
@@ -79,14 +116,25 @@ def prepare(
             options=shuffled_options(names, test.images[row]),
             reference=names[test.labels[row]],
             probability=float(probability),
-            arms={arm: _tool_view(shown, views, names, place) for arm, shown in plans.items()},
+            arms={arm: _tool_view(shown, views, names, place, zero_shot) for arm, shown in plans.items()},
         )
-        for place, (row, probability) in enumerate(zip(rows, chosen.probability, strict=True))
+        for place, (row, probability) in enumerate(zip(rows, probabilities, strict=True))
     ]
     recorded = _measured_answers(regions, rows, names, plan)
     galleries = {role: view.gallery(regions["train"], names) for role, view in views.items()}
+    named: dict[str, str] = {}
     for shown in plans.values():
-        recorded += _encoder_answers(shown, views, galleries, test, rows, names)
+        recorded += _encoder_answers(
+            shown,
+            views[shown.role],
+            galleries[shown.role],
+            test,
+            rows,
+            names,
+            plan.similarity,
+            zero_shot,
+            named,
+        )
     cassette = Cassette(recorded)
     problems = leaks(
         cases,
@@ -98,13 +146,30 @@ def prepare(
         raise HistobenchError(
             f"the study would leak: {problems[0]} ({len(problems)} in all); nothing is written"
         )
+    checks = blinding_checks(cases, cassette, names, seed=plan.seed)
+    for check in checks:
+        if not check.blind:
+            raise HistobenchError(
+                f"the study would not be blind: the form of the tools' answers tells {check.first} from "
+                f"{check.second} (AUC {check.auc:.2f}, {100 * LEVEL:.0f} % interval {check.low:.2f} to "
+                f"{check.high:.2f}), most of all by `{check.field}` (AUC {check.field_auc:.2f} alone). "
+                "Nothing is written. Prepare it with `similarity` none, which leaves out similarities."
+            )
     # Until the last file is there the folder is no study, neither the old one nor the new one.
     (folder / STUDY).unlink(missing_ok=True)
     write_cassette(folder / FILE, recorded)
     write_cases(folder / CASES, cases)
-    write_json(folder / PICTURES, _pictures(test, rows, regions["train"], recorded))
+    write_json(folder / PICTURES, _pictures(test, rows, regions["train"], named))
     write_lessons(folder, _lessons(regions, views, galleries, names, plan), list(views))
-    write_facts(folder, _facts(dataset, plan, names, views, test))
+    (folder / CONTRASTS_FILE).unlink(missing_ok=True)
+    if contrasts:
+        register_contrasts(folder, contrasts, plan.arms)
+    sequences: list[tuple[str, ...]] = []
+    if set(plan.arms) & set(SEQUENCE_ARMS):
+        drawn = draw_sequences(len(cases), count=plan.sequences, length=plan.sequence_length, seed=plan.seed)
+        sequences = [tuple(cases[place].id for place in each) for each in drawn]
+    facts = _facts(dataset, plan, names, views, test)
+    write_facts(folder, replace(facts, sequences=tuple(sequences), blinding=checks))
     return open_study(folder)
 
 
@@ -127,17 +192,16 @@ def _letters(place: int) -> str:
     return text
 
 
-def _tool_view(shown: ArmPlan, views: dict[str, EncoderView], names: Sequence[str], place: int) -> ToolView:
+def _tool_view(
+    shown: ArmPlan, views: dict[str, EncoderView], names: Sequence[str], place: int, zero_shot: bool
+) -> ToolView:
     label = int(shown.tool_class[place])
-    view = views[shown.role[place]]
     return ToolView(
-        encoder=view.fingerprint,
+        encoder=views[shown.role].fingerprint,
         label=names[label],
         confidence=float(shown.probabilities[place, label]),
         manipulated=bool(shown.manipulated[place]),
-        position=int(shown.position[place]),
-        # That a tool is missing must not give a swap away.
-        zero_shot=all(views[role].zero_shot is not None for role in set(shown.role)),
+        zero_shot=zero_shot,
     )
 
 
@@ -162,60 +226,64 @@ def _measured_answers(
 
 def _encoder_answers(
     shown: ArmPlan,
-    views: dict[str, EncoderView],
-    galleries: dict[str, Gallery],
+    view: EncoderView,
+    gallery: Gallery,
     test: Regions,
     rows: NDArray[np.int64],
     names: Sequence[str],
+    similarity: str,
+    zero_shot: bool,
+    named: dict[str, str],
 ) -> list[Recorded]:
+    """All answers of an arm; `named` learns which training region each name stands for."""
     recorded: list[Recorded] = []
+    described = _same_sharpness(view.zero_shot[rows]) if zero_shot and view.zero_shot is not None else None
     for place, row in enumerate(rows):
-        view = views[shown.role[place]]
+        image = test.images[row]
         source = rows[shown.source[place]]
 
-        def add(
-            tool: str, arguments: dict[str, int], answer: str, view: EncoderView = view, row: int = row
-        ) -> None:
-            recorded.append(
-                Recorded(test.images[row], view.fingerprint, shown.arm, tool, canonical(arguments), answer)
-            )
+        def add(tool: str, arguments: dict[str, int], answer: str, image: str = image) -> None:
+            recorded.append(Recorded(image, view.fingerprint, shown.arm, tool, canonical(arguments), answer))
 
         order, probabilities = shown.order[place], shown.probabilities[place]
         for n in range(1, len(names) + 1):
             add("predict", {"n": n}, prediction_text(order[:n], probabilities, names))
         # In a shuffled arm the answers of another case are shown, but never a picture of this one's group.
         both = (row, source)
-        near = galleries[shown.role[place]].nearest(
+        near = gallery.nearest(
             view.test_features[source],
             k=MOST_NEIGHBOURS,
             barred_images={test.images[each] for each in both},
             barred_groups={group for each in both if (group := test.groups[each])},
         )
+        named |= {alias(image, each.image): each.image for each in near}
+        percentile = gallery.percentile(near) if similarity == "percentile" else None
         for k in range(1, MOST_NEIGHBOURS + 1):
-            add("neighbours", {"k": k}, neighbours_text(near[:k]))
-        if view.zero_shot is not None:
-            scores = view.zero_shot[source]
-            add(
-                "zero_shot",
-                {},
-                prediction_text(np.argsort(-scores, kind="stable").astype(np.int64), scores, names),
-            )
+            add("neighbours", {"k": k}, neighbours_text(near[:k], percentile, case=image))
+        if described is not None:
+            scores = described[shown.source[place]]
+            ranks = np.argsort(-scores, kind="stable").astype(np.int64)
+            add("zero_shot", {}, prediction_text(ranks, scores, names))
         if shown.arm == "disclosed":
             label = int(shown.tool_class[place])
             add("track_record", {}, record_text(names[label], *view.record_of(label)))
     return recorded
 
 
+def _same_sharpness(scores: Floats) -> Floats:
+    """Scores of a text tower with the same mean of the highest ones, whatever the scale of its logits."""
+    mean = max(ZERO_SHOT_MEAN, 1 / scores.shape[1] + ABOVE_CHANCE)
+    return at_temperature(scores, temperature_of_mean(scores, mean))
+
+
 def _pictures(
-    test: Regions, rows: NDArray[np.int64], train: Regions, recorded: Sequence[Recorded]
+    test: Regions, rows: NDArray[np.int64], train: Regions, named: Mapping[str, str]
 ) -> dict[str, str]:
-    """Where the pictures of the cases are, and of the training regions that tools show beside them."""
-    most = canonical({"k": MOST_NEIGHBOURS})
-    told = [row.answer for row in recorded if row.tool == "neighbours" and row.arguments == most]
-    shown = {neighbour.image for answer in told for neighbour in read_neighbours(answer)}
-    near = {image: path for image, path in zip(train.images, train.paths, strict=True) if image in shown}
-    cases = {test.images[row]: test.paths[row] for row in rows}
-    return {image: str(Path(path).absolute()) for image, path in (near | cases).items()}
+    """Where the pictures of the cases are, and of training regions by the names that tools give them."""
+    paths = dict(zip(reversed(train.images), reversed(train.paths), strict=True))
+    found = {name: paths[image] for name, image in named.items()}
+    found |= {test.images[row]: test.paths[row] for row in rows}
+    return {image: str(Path(path).absolute()) for image, path in found.items()}
 
 
 def _lessons(
@@ -269,4 +337,5 @@ def _facts(
         true_classes=tuple(dataset.classes) if plan.blind else None,
         most_neighbours=MOST_NEIGHBOURS,
         cautions=tuple(cautions),
+        replaced_by=replacement(list(views)),
     )

@@ -3,21 +3,191 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.case import Case, read_cases
-from histobench.consult.cassette import FILE, Cassette, read_cassette, read_prepared
-from histobench.core.atomic import atomic_path, write_json
-from histobench.core.errors import HistobenchError
+from histobench.core.atomic import atomic_path, write_json, write_text
+from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import HAND_WRITTEN, read_plain, read_plain_text
+from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain, read_plain_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class ToolView:
+    """What an arm's encoder tools are for one case; `label` is T, the first class of `predict`."""
+
+    encoder: str
+    label: str
+    confidence: float
+    manipulated: bool = False
+    position: int = 0
+    zero_shot: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """`id` is the hash of the picture's content, `probability` the chance with which it was selected."""
+
+    id: str
+    dataset: str
+    group: str | None
+    options: tuple[str, ...]
+    reference: str
+    probability: float
+    arms: dict[str, ToolView] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> float:
+        """The inverse of the selection probability."""
+        return 1 / self.probability
+
+
+def shuffled_options(names: Sequence[str], case_id: str) -> tuple[str, ...]:
+    """The options in an order that the id alone decides.
+
+    >>> sorted(shuffled_options(["a", "b", "c"], "0f")) == ["a", "b", "c"]
+    True
+    """
+    options = sorted(names)
+    random.Random(hashlib.sha256(case_id.encode()).digest()).shuffle(options)
+    return tuple(options)
+
+
+def write_cases(path: Path, cases: Iterable[Case]) -> None:
+    """One JSON object per line."""
+    write_text(path, "".join(json.dumps(asdict(case), sort_keys=True) + "\n" for case in cases))
+
+
+def read_cases(path: Path) -> list[Case]:
+    """The cases of a file that `write_cases` wrote."""
+    cases = []
+    try:
+        lines = read_plain_text(path).split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HistobenchError(
+            f"cannot read the cases {path}: {error}; run histobench consult prepare"
+        ) from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = parse_json(line)
+            arms = {arm: ToolView(**view) for arm, view in record.pop("arms").items()}
+            cases.append(Case(**{**record, "options": tuple(record["options"])}, arms=arms))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise HistobenchError(f"{path}:{number}: no case ({error}); prepare the study again") from error
+    return cases
+
+
+FILE = "cassette.parquet"
+COLUMNS = ("key", "image", "encoder", "arm", "tool", "arguments", "answer")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One answer, and what it is the answer to. What is the same in every arm has no encoder and no arm."""
+
+    image: str
+    encoder: str
+    arm: str
+    tool: str
+    arguments: str  # canonical JSON
+    answer: str
+
+    @property
+    def key(self) -> str:
+        """The content address."""
+        return address(self.image, self.encoder, self.arm, self.tool, self.arguments)
+
+
+def canonical(arguments: Mapping[str, Any]) -> str:
+    """Arguments as the text that addresses are made of.
+
+    >>> canonical({"n": 3})
+    '{"n":3}'
+    """
+    return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def address(image: str, encoder: str, arm: str, tool: str, arguments: str) -> str:
+    """The hash of everything that an answer depends on."""
+    return hashlib.sha256(json.dumps([image, encoder, arm, tool, arguments]).encode()).hexdigest()
+
+
+class Cassette:
+    """Answers by their address."""
+
+    def __init__(self, rows: Iterable[Recorded]) -> None:
+        self.rows = tuple(rows)
+        self._answers = {row.key: row.answer for row in self.rows}
+
+    def answer(
+        self, tool: str, arguments: Mapping[str, Any], *, image: str = "", encoder: str = "", arm: str = ""
+    ) -> str:
+        """The recorded answer; to ask for what was not recorded is no agent's fault."""
+        key = address(image, encoder, arm, tool, canonical(arguments))
+        try:
+            return self._answers[key]
+        except KeyError:
+            what = f"{tool}({canonical(arguments)}) for image {image or 'any'} in arm {arm or 'any'}"
+            raise HistobenchError(
+                f"the cassette holds no answer of {what}; prepare the study again"
+            ) from None
+
+
+def write_cassette(path: Path, rows: Iterable[Recorded]) -> None:
+    """As Parquet, sorted by address: the same answers give the same file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    unique = {row.key: row for row in rows}
+    table = pa.table(
+        {
+            name: pa.array([getattr(unique[key], name) for key in sorted(unique)], pa.string())
+            for name in COLUMNS
+        }
+    )
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_prepared(path: Path, what: str) -> pa.Table:
+    """A table that `consult prepare` wrote; `what` it is called where it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(check_plain(path))
+    except (OSError, pa.ArrowException) as error:
+        raise HistobenchError(
+            f"cannot read the {what} {path}: {error}; run histobench consult prepare"
+        ) from error
+
+
+def read_cassette(path: Path) -> Cassette:
+    """The answers of a file; one whose answers are not at their addresses was changed, and is refused."""
+    table = read_prepared(path, "cassette")
+    if tuple(table.column_names) != COLUMNS:
+        raise HistobenchError(
+            f"{path} has the columns {', '.join(table.column_names)}, not those of a cassette"
+        )
+    rows = [Recorded(**{name: row[name] for name in COLUMNS[1:]}) for row in table.to_pylist()]
+    if [row.key for row in rows] != table["key"].to_pylist():
+        raise HistobenchError(f"{path}: answers are not at their addresses; prepare the study again")
+    return Cassette(rows)
+
 
 STUDY = "study.json"
 CASES = "cases.jsonl"
@@ -25,7 +195,11 @@ PICTURES = "pictures.json"
 LESSONS = "lessons.parquet"
 #: The folder in which agents' episodes lie.
 RUNS = "runs"
-VERSION = 1
+#: What registered contrasts are kept in.
+CONTRASTS_FILE = "contrasts.json"
+#: Version 1 (histobench 0.2) told cosines, had the arm `swap`, and no sequences.
+VERSION = 2
+READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -40,6 +214,27 @@ class EncoderFacts:
     knn_accuracy: float
     validation_accuracy: float
     seconds_per_image: float | None = None
+
+
+@dataclass(frozen=True)
+class BlindingCheck:
+    """The AUC with which a classifier tells two arms apart by the form of what their tools say.
+
+    `field` is what tells most by itself, with its own AUC.
+    """
+
+    first: str
+    second: str
+    auc: float
+    low: float
+    high: float
+    field: str
+    field_auc: float
+
+    @property
+    def blind(self) -> bool:
+        """Whether a classifier does no better than guessing."""
+        return self.low <= 0.5
 
 
 @dataclass(frozen=True)
@@ -58,6 +253,12 @@ class StudyFacts:
     true_classes: tuple[str, ...] | None = None
     most_neighbours: int = 10
     cautions: tuple[str, ...] = ()
+    #: Cases in the order in which the arms `sequence` and `sequence-same` show them.
+    sequences: tuple[tuple[str, ...], ...] = ()
+    #: The role of the encoder after the change.
+    replaced_by: str = "random"
+    #: How well the form of the tools' answers tells two arms apart.
+    blinding: tuple[BlindingCheck, ...] = ()
     version: int = VERSION
 
     def encoder(self, role: str) -> EncoderFacts | None:
@@ -101,6 +302,8 @@ class Study:
         digest = hashlib.sha256()
         for name in (CASES, FILE):
             digest.update(read_plain(self.folder / name))
+        if self.facts.sequences:
+            digest.update(json.dumps([self.facts.sequences, self.facts.replaced_by]).encode())
         return digest.hexdigest()[:16]
 
     def pictures(self) -> dict[str, Path]:
@@ -111,6 +314,12 @@ class Study:
             return {str(image): Path(place) for image, place in found.items()}
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise HistobenchError(f"cannot read {path}: {error}; prepare the study again") from error
+
+    @cached_property
+    def contrasts(self) -> tuple[RegisteredContrast, ...]:
+        """Those that were registered; in a study without a file those of the protocol."""
+        path = self.folder / CONTRASTS_FILE
+        return read_contrasts(path) if path.exists() else DEFAULT_CONTRASTS
 
     def lessons(self, part: str) -> Lessons:
         """The `train` or `val` regions that reference agents are fitted on."""
@@ -124,27 +333,128 @@ class Study:
         )
 
 
+@dataclass(frozen=True)
+class RegisteredContrast:
+    """One comparison that a study makes: a measure in one arm, minus that in another one if there is one.
+
+    In sequence arms the last quarter of the cases counts (`part` after), or the last before the change.
+    """
+
+    name: str
+    measure: str
+    arm: str
+    against: str = ""
+    part: str = "after"
+    #: When it was registered, in ISO 8601 (UTC); empty for a study of histobench 0.2, which had no file.
+    registered: str = ""
+
+    @property
+    def words(self) -> str:
+        """For tables.
+
+        >>> RegisteredContrast("sure", "u_wrong", "sure", "unsure").words
+        'u_wrong: sure minus unsure'
+        """
+        measure = MEASURED[self.measure]
+        late = " (last quarter)" if self.arm.startswith("sequence") else ""
+        return f"{measure}{late}: {self.arm}{f' minus {self.against}' if self.against else ''}"
+
+    def problem(self, arms: Sequence[str]) -> str:
+        """What is wrong with it in a study that has these arms; empty if nothing is."""
+        if self.measure not in MEASURED:
+            return f"unknown measure {self.measure!r}; {did_you_mean(self.measure, MEASURED)}"
+        for arm in (self.arm, self.against):
+            if arm and arm not in arms:
+                return f"the study has no arm {arm!r}; {did_you_mean(arm, arms)}"
+        if self.part not in ("before", "after"):
+            return f"`part` must be before or after, not {self.part!r}"
+        if not self.against and self.measure != "over_tool":
+            return f"{self.measure} in {self.arm} needs an arm to compare with: give `against`"
+        if self.against and self.against.startswith("sequence") != self.arm.startswith("sequence"):
+            return f"{self.arm} and {self.against} do not have the same cases"
+        return ""
+
+
+#: Measures that contrasts can be about -> how tables call them.
+MEASURED = {
+    "final": "accuracy",
+    "over_tool": "final answer minus tool",
+    "u_right": "u_right",
+    "u_wrong": "u_wrong",
+    "discrimination": "J",
+}
+#: Those of the protocol.
+DEFAULT_CONTRASTS = (
+    RegisteredContrast("over_tool", "over_tool", "strong"),
+    RegisteredContrast("sequence", "discrimination", "sequence", "sequence-same"),
+    RegisteredContrast("wrong-25", "u_wrong", "wrong-25", "strong"),
+    RegisteredContrast("sure", "u_wrong", "sure", "unsure"),
+)
+
+
+def read_contrasts(path: Path) -> tuple[RegisteredContrast, ...]:
+    """The contrasts of a file: a JSON list of objects with name, measure, arm and against."""
+    try:
+        listed = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
+        found = tuple(
+            RegisteredContrast(**{key: str(value) for key, value in each.items()}) for each in listed
+        )
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise HistobenchError(
+            f"{path} is not a list of contrasts ({error}). Write a JSON list such as "
+            '[{"name": "dose", "measure": "u_wrong", "arm": "wrong-25", "against": "strong"}].'
+        ) from error
+    if not found or len({each.name for each in found}) < len(found):
+        raise HistobenchError(f"{path}: give at least one contrast, each with a name of its own")
+    return found
+
+
+def register_contrasts(folder: Path, contrasts: Sequence[RegisteredContrast], arms: Sequence[str]) -> None:
+    """Add contrasts to those of a study, with the time; a name that is registered cannot change any more."""
+    path = folder / CONTRASTS_FILE
+    before = read_contrasts(path) if path.exists() else ()
+    known = {each.name for each in before}
+    for each in contrasts:
+        if problem := each.problem(arms):
+            raise HistobenchError(f"contrast {each.name!r}: {problem}")
+        if each.name in known:
+            raise HistobenchError(
+                f"the study has registered a contrast {each.name!r} already; choose another name"
+            )
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(
+        path, [asdict(each) for each in (*before, *(replace(each, registered=now) for each in contrasts))]
+    )
+
+
 def open_study(folder: str | Path) -> Study:
     """The study in a folder."""
     folder = Path(folder)
     path = folder / STUDY
     try:
         record: dict[str, Any] = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
-        if record["version"] != VERSION:
-            raise HistobenchError(f"{path} is of version {record['version']}, this one reads {VERSION}")
+        if record["version"] not in READABLE:
+            raise HistobenchError(
+                f"{path} has version {record['version']}; this histobench reads {READABLE}. "
+                "Open it with the version that prepared it, or prepare it again."
+            )
         encoders = tuple(EncoderFacts(**encoder) for encoder in record.pop("encoders"))
+        checks = tuple(BlindingCheck(**check) for check in record.pop("blinding", ()))
+        sequences = tuple(tuple(cases) for cases in record.pop("sequences", ()))
         lists = ("classes", "arms", "true_classes", "cautions")
         plain: dict[str, Any] = {
             name: tuple(value) if name in lists and value is not None else value
             for name, value in record.items()
         }
-        facts = StudyFacts(encoders=encoders, **plain)
+        facts = StudyFacts(encoders=encoders, blinding=checks, sequences=sequences, **plain)
     except OSError as error:
         raise HistobenchError(
             f"{folder} holds no study ({error.strerror or error}); run histobench consult prepare"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise HistobenchError(f"{path} is no study ({error!r}); prepare it again") from error
+        raise HistobenchError(
+            f"{path} is not a Consult study ({error!r}). Create one with `histobench consult prepare`."
+        ) from error
     return Study(folder, facts, tuple(read_cases(folder / CASES)))
 
 

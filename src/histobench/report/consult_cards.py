@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from histobench.consult.answers import read_neighbours
-from histobench.consult.case import Case
-from histobench.consult.plays import NO_LABEL, Plays
-from histobench.consult.study import Study
+from histobench.consult.consultation import RECORD
+from histobench.consult.measures import NO_LABEL, Plays
+from histobench.consult.study import Case, Study
+from histobench.consult.tool_text import read_neighbours, read_percentile
 from histobench.core.errors import HistobenchError
 from histobench.report.agent_payload import talk_payload
 from histobench.report.agent_runs import conversation
@@ -104,9 +104,10 @@ def _card(
     def label(code: int) -> str | None:
         return None if code == NO_LABEL else names[code]
 
-    view = case.arms.get(plays.arm)
     repeats = played.episodes[plays.agent, plays.arm]
-    episode = next(iter(repeats.values()))[case.id]
+    episode = next(iter(repeats.values()))[plays.episodes[row]]
+    arm = str(episode.task["metadata"][RECORD].get("role", plays.arm))
+    view = case.arms.get(arm)
     content: dict[str, Any] = {
         "kind": kind,
         "id": case.id[:12],
@@ -120,7 +121,7 @@ def _card(
         "talk": talk_payload(conversation(episode), talk),
     }
     if view is not None:
-        recorded = {"image": case.id, "encoder": view.encoder, "arm": plays.arm}
+        recorded = {"image": case.id, "encoder": view.encoder, "arm": arm}
         cassette = played.study.cassette
         told = cassette.answer(
             "neighbours", {"k": min(SHOWN_NEIGHBOURS, played.study.facts.most_neighbours)}, **recorded
@@ -130,9 +131,7 @@ def _card(
             "confidence": rounded(view.confidence),
             "manipulated": view.manipulated,
             "says": cassette.answer("predict", {"n": min(3, len(names))}, **recorded),
-            "neighbours": [
-                [near.label, rounded(near.cosine), pictures.address(near.image)]
-                for near in read_neighbours(told)
-            ],
+            "neighbours": [[near.label, pictures.address(near.image)] for near in read_neighbours(told)],
+            "percentile": read_percentile(told),
         }
     return content

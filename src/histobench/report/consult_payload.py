@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from histobench.consult.arms import ARMS
-from histobench.consult.findings import CONTRASTS, Contrast, Estimate, Findings, Line, RelianceBin
-from histobench.consult.measures import risk_coverage
-from histobench.consult.plays import Played, plays_of, read_played
+from histobench.consult.findings import Contrast, Estimate, Findings, Line, RelianceBin, SequenceFindings
+from histobench.consult.measures import Played, plays_of, read_played, risk_coverage
 from histobench.consult.study import RUNS, STUDY, Study, open_study
 from histobench.core.errors import HistobenchError
 from histobench.core.statistics.intervals import Interval
@@ -97,7 +96,17 @@ def study_payload(played: PlayedStudy) -> dict[str, Any]:
         "arms": [{"name": arm, "words": ARMS.get(arm, "")} for arm in facts.arms],
         "agents": findings.agents,
         "lines": [_line(findings, line) for line in findings.lines()],
-        "swap": {agent: _swap(findings, agent) for agent in findings.agents if findings.swap_parts(agent)},
+        "sequences": {
+            agent: _sequences(found) for agent in findings.agents if (found := findings.sequences(agent))
+        },
+        "blinding": [
+            {
+                "first": check.first,
+                "second": check.second,
+                "auc": [rounded(check.auc), rounded(check.low), rounded(check.high)],
+            }
+            for check in facts.blinding
+        ],
         "contrasts": [
             _contrast(contrast) for agent in findings.agents for contrast in findings.contrasts(agent)
         ],
@@ -118,6 +127,8 @@ def _line(findings: Findings, line: Line) -> dict[str, Any]:
         "arm": line.arm,
         "cases": line.cases,
         "repeats": line.repeats,
+        "effective": rounded(line.effective),
+        "effectiveWrong": rounded(line.effective_wrong),
         "values": {name: _estimate(estimate) for name, estimate in line.estimates.items()},
         "plain": {name: None if value is None else rounded(value) for name, value in line.plain.items()},
         "reliance": {
@@ -128,11 +139,24 @@ def _line(findings: Findings, line: Line) -> dict[str, Any]:
     }
 
 
-def _swap(findings: Findings, agent: str) -> dict[str, dict[str, list[float | None]]]:
-    shown = ("u_right", "u_wrong", "discrimination", "final", "tool")
+def _sequences(found: SequenceFindings) -> dict[str, Any]:
+    """Parts by their names, each with the change, without it, and the difference."""
     return {
-        part: {name: _estimate(values[name]) for name in shown}
-        for part, values in findings.swap_parts(agent).items()
+        "length": found.length,
+        "change": found.change,
+        "until": list(found.cases_until),
+        "median": found.median,
+        "falseAlarms": rounded(found.false_alarms),
+        "parts": [
+            {
+                "part": each.part,
+                "measure": each.measure,
+                "changed": _estimate(each.changed),
+                "same": None if each.same is None else _estimate(each.same),
+                "difference": None if each.difference is None else _estimate(each.difference),
+            }
+            for each in found.parts
+        ],
     }
 
 
@@ -140,7 +164,11 @@ def _contrast(contrast: Contrast) -> dict[str, Any]:
     return {
         "agent": contrast.agent,
         "name": contrast.name,
-        "words": CONTRASTS[contrast.name],
+        "words": contrast.words,
+        "registered": contrast.registered,
+        "inAdvance": contrast.in_advance,
+        "groups": contrast.groups,
+        "effective": rounded(contrast.effective),
         "value": _with_bounds(contrast.value, contrast.interval),
         "p": rounded(contrast.p_value),
         "adjusted": rounded(contrast.adjusted),

@@ -222,9 +222,9 @@ def consult_paragraph(studies: Sequence[PlayedStudy]) -> str:
         f"{_and(datasets)} before and after they could ask {_and(encoders)}, in the "
         f"arm{'s' if len(arms) > 1 else ''} {_and(arms)}. Cases were sampled with half of them, as far as "
         "there were so many, from the regions that the strong encoder's probe gets wrong, and weighted by "
-        "the inverse of their selection probability; intervals are percentile bootstrap intervals over "
-        f"{'patients or slides' if grouped else 'cases'}, and the contrasts registered in advance were "
-        "corrected by Holm's method."
+        "the inverse of their selection probability; intervals come from leaving out "
+        f"one {'patient or slide' if grouped else 'case'} (in sequences: one sequence) at a time, with "
+        "Student's t, and the contrasts registered in advance were corrected by Holm's method."
     )
 
 

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+_COSINE = re.compile(r", cosine -?\d+\.\d+$")
+_PERCENTILE = re.compile(r"^similarity of the nearest: percentile (\d+) ", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A training region near the case: its class, the cosine of the angle, the hash of its content."""
+    """A training region near the case: its class, the hash of its content, and its cosine where known."""
 
     label: str
-    cosine: float
     image: str
+    cosine: float = float("nan")
+
+
+#: Characters of the name under which a neighbour is shown.
+ALIAS_LENGTH = 8
+
+
+def alias(case: str, image: str) -> str:
+    """The name of a training region in the answers about one case.
+
+    It differs from case to case: a region that an encoder finds near to everything could else be recognized.
+
+    >>> alias("0a", "3f") == alias("0b", "3f")
+    False
+    """
+    return hashlib.sha256(f"{case} {image}".encode()).hexdigest()[:ALIAS_LENGTH]
 
 
 def prediction_text(
@@ -31,18 +51,28 @@ def prediction_text(
     return ", ".join(f"{names[label]} {probabilities[label]:.2f}" for label in order)
 
 
-def neighbours_text(neighbours: Sequence[Neighbour]) -> str:
-    """A line for each neighbour: rank, label, cosine, id.
+def neighbours_text(
+    neighbours: Sequence[Neighbour], percentile: float | None = None, *, case: str = ""
+) -> str:
+    """A line for each neighbour (rank, label, id), and how similar the nearest one is, as a percentile.
 
-    >>> neighbours_text([Neighbour("STR", 0.91234, "3fa8")])
-    '1. STR, cosine 0.912, image 3fa8'
+    The percentile is that among the training regions' own nearest neighbours by the same encoder. It is one
+    number for the whole list: several of them together tell encoders apart. `case` is whose neighbours these
+    are; without it regions have their own names.
+
+    >>> print(neighbours_text([Neighbour("STR", "3fa8")], 43.2))
+    1. STR, image 3fa8
+    similarity of the nearest: percentile 43 among training regions
     """
     if not neighbours:
         return "no training region can be shown"
-    return "\n".join(
-        f"{rank}. {neighbour.label}, cosine {neighbour.cosine:.3f}, image {neighbour.image}"
+    lines = [
+        f"{rank}. {neighbour.label}, image {alias(case, neighbour.image) if case else neighbour.image}"
         for rank, neighbour in enumerate(neighbours, start=1)
-    )
+    ]
+    if percentile is not None:
+        lines.append(f"similarity of the nearest: percentile {percentile:.0f} among training regions")
+    return "\n".join(lines)
 
 
 def record_text(label: str, right: int, said: int) -> str:
@@ -77,18 +107,30 @@ def first_class(text: str, names: Sequence[str]) -> int | None:
 
 
 def read_neighbours(text: str) -> list[Neighbour]:
-    """The neighbours that an answer names, nearest first.
+    """The neighbours that an answer names, nearest first; also those of 0.2, which told the cosine.
 
-    >>> read_neighbours("1. loose, cosine of it, cosine 0.912, image 3fa8")
-    [Neighbour(label='loose, cosine of it', cosine=0.912, image='3fa8')]
+    >>> read_neighbours("1. loose, image of it, image 3fa8")
+    [Neighbour(label='loose, image of it', image='3fa8', cosine=nan)]
+    >>> read_neighbours("1. STR, cosine 0.912, image 3fa8")
+    [Neighbour(label='STR', image='3fa8', cosine=0.912)]
     """
     found = []
     for line in text.splitlines():
-        label, mark, rest = line.partition(". ")[2].rpartition(", cosine ")
-        cosine, _, image = rest.partition(", image ")
+        said, mark, image = line.partition(". ")[2].rpartition(", image ")
         if mark:
-            found.append(Neighbour(label, float(cosine), image))
+            label, _, cosine = said.rpartition(", cosine ") if _COSINE.search(said) else (said, "", "nan")
+            found.append(Neighbour(label, image, float(cosine)))
     return found
+
+
+def read_percentile(text: str) -> float | None:
+    """The percentile in an answer of `neighbours`; None where it tells none.
+
+    >>> read_percentile(neighbours_text([Neighbour("STR", "3fa8")], 43.2))
+    43.0
+    """
+    found = _PERCENTILE.search(text)
+    return float(found[1]) if found else None
 
 
 def neighbour_votes(text: str, names: Sequence[str]) -> NDArray[np.float64]:

@@ -1,0 +1,313 @@
+"""Plays a study: one cell of MINT's matrix for each arm, by MINT's loop.
+
+play(ConsultRun("study/", RunOptions(agent="policy:reader")))        what `histobench consult run` does
+play_part(FILE, 0, display)                                          what a worker on another machine does
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from histobench.consult.arms import ARMS, SEQUENCE_ARMS, random_order, steps_of
+from histobench.consult.consultation import FAMILY, RECORD, ConsultTask, Kept, SequenceMemory
+from histobench.consult.policies import KIND, PolicyModels, PolicyPlayer, parse_policy, policy_name
+from histobench.consult.study import RUNS, Case, Study, open_study
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
+from histobench.mint.agents.completion import Sampling
+from histobench.mint.agents.factory import Terms, open_player, player_name
+from histobench.mint.agents.spec import AgentSpec, parse_agent
+from histobench.mint.configs.cell import NONE, Cell, check_model_name
+from histobench.mint.configs.dataset import Dataset
+from histobench.mint.feedback.kind import FeedbackKind
+from histobench.mint.prompts.first_message import OwnWording
+from histobench.mint.results.stored_episode import FILE, WRITERS, read_episodes
+from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.parted_run import open_part
+from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
+from histobench.mint.runs.play import Display, Played, no_display, open_terms, play_cells
+from histobench.mint.runs.request import plan_expert
+from histobench.mint.runs.run import OpenPlayer
+from histobench.mint.runs.writers import Writer, check_alone
+from histobench.mint.tasks.base import Task
+
+#: Turns of an episode, two of them for answers; in a sequence there is one more, for notes.
+TURNS = 5
+ANSWERS = 2
+#: Five messages of at most so many tokens are the 4,000 of the protocol.
+MAX_TOKENS = 800
+#: Cells of a run with their episodes.
+Planned = list[tuple[PlannedCell, list[Task]]]
+
+
+@dataclass(frozen=True)
+class ConsultRun:
+    """Which arms of a study an agent plays, and how. `options` are those of every run of agents."""
+
+    study: str
+    options: RunOptions
+    arms: str = "all"
+    #: `text` or `native`; by default what the agent is best at (policies: native).
+    calls: str | None = None
+    #: Whether the agent sees the region.
+    pictures: bool = False
+    expert: str | None = None
+    #: Whether agents in sequences are told if their final answers were right.
+    outcomes: bool = False
+
+
+@dataclass(frozen=True)
+class ConsultCell(PlannedCell):
+    """A cell that remembers which study it was played on."""
+
+    study: str = ""
+    outcomes: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """Also the cases and answers: a study that was prepared anew is another one."""
+        told = {"outcomes": True} if self.outcomes else {}
+        return {**super().settings(), "study": self.study, **told}
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Who plays and how."""
+
+    agent: AgentSpec
+    name: str
+    sampling: Sampling
+    calls: str = "text"
+    sees: bool = False
+    expert: ExpertPlan | None = None
+    expert_name: str = NONE
+    outcomes: bool = False
+
+
+def play(run: ConsultRun, *, display: Display = no_display, writer: Writer | None = None) -> Played:
+    """Play the missing episodes of the arms, or those of a writer's part."""
+    study, planned, output = plan_run(run)
+    cells = [cell for cell, _ in planned]
+    if writer is None:
+        check_alone(output)
+    terms = open_terms(run.options, output, cells, writer)
+    outcome = play_cells(
+        planned,
+        run.options,
+        output,
+        terms,
+        open_player=player_opener(study, terms, planned),
+        wording=OwnWording(),
+        encyclopedia=None,
+        withhold=[output, study.folder],
+        display=display,
+        writer=writer,
+    )
+    return Played(output, tuple(cells), outcome)
+
+
+def play_part(file: Path, number: int, display: Display) -> Played:
+    """Play the part with this number, counted from 0, of a run that is shared out."""
+    with open_part(file, number) as (run, writer):
+        return play(ConsultRun(options=run.options, **run.more), display=display, writer=writer)
+
+
+def plan_run(run: ConsultRun, *, elsewhere: bool = False) -> tuple[Study, Planned, Path]:
+    """The study, the cells that are asked for with their episodes, and the folder of the results.
+
+    A sequence is played in one process, so that runs that are shared out leave sequences out.
+    """
+    study = open_study(run.study)
+    output = Path(run.options.output) if run.options.output else study.folder / RUNS
+    arms = check_arms(study, run.arms, alone=not elsewhere)
+    if run.options.repeat > 1 and set(arms) & set(SEQUENCE_ARMS):
+        raise HistobenchError(
+            "sequences are repeats of each other and are played once: run the arms sequence and "
+            "sequence-same without `repeat`"
+        )
+    return study, plan_cells(study, arms, _seat(run), limit=run.options.limit, output=output), output
+
+
+def _seat(run: ConsultRun) -> Seat:
+    text = run.options.agent or ""
+    is_policy = text.startswith(f"{KIND}:")
+    agent = parse_policy(text) if is_policy else parse_agent(text)
+    name = run.options.name or (policy_name(agent) if is_policy else player_name(agent))
+    expert = plan_expert(run.expert, FeedbackKind()) if run.expert else None
+    calls = run.calls or ("native" if is_policy else "text")
+    return Seat(
+        agent,
+        check_model_name(name),
+        replace(run.options, calls=calls).sampling,
+        calls=calls,
+        sees=run.pictures,
+        expert=expert,
+        expert_name=player_name(expert.spec, as_expert=True) if expert and expert.spec else NONE,
+        outcomes=run.outcomes,
+    )
+
+
+def check_arms(study: Study, text: str, *, alone: bool = True) -> list[str]:
+    """The arms that a list names; `all` is every prepared arm that needs no expert model.
+
+    Without `alone` sequences are left out of `all`, and refused where they are named.
+    """
+    prepared = study.facts.arms
+    if text.strip() == "all":
+        played = [arm for arm in prepared if arm in ARMS and arm != "expert"]
+        return [arm for arm in played if alone or arm not in SEQUENCE_ARMS]
+    arms = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for arm in arms:
+        if arm not in prepared:
+            raise HistobenchError(f"the study has no arm {arm!r}; {did_you_mean(arm, prepared)}")
+        if arm in SEQUENCE_ARMS and not alone:
+            raise HistobenchError(f"the arm {arm} is played in one process: give `engine` local")
+        if arm == "swap":
+            raise HistobenchError(
+                "the arm swap is not played any more: prepare the study again for the arms sequence and "
+                "sequence-same"
+            )
+    if not arms:
+        raise HistobenchError("no arm is named; give `arms`, such as `arms` none,strong")
+    return arms
+
+
+def plan_cells(
+    study: Study,
+    arms: Sequence[str],
+    seat: Seat,
+    *,
+    limit: int | None = None,
+    output: Path | None = None,
+) -> Planned:
+    """A cell for each arm with its episodes; notes of earlier ones are read from `output`.
+
+    `limit` takes a random sample of the cases with the classes in their shares; in sequence arms, as many
+    whole sequences as hold so many cases, but at least one.
+    """
+    pictures = study.pictures() if seat.sees else {}
+    cases = limited(study, limit)
+    planned: Planned = []
+    for arm in arms:
+        expert, expert_name = _adviser(arm, seat)
+        sequential = arm in SEQUENCE_ARMS
+        name = f"{study.facts.dataset}@{arm}".replace("/", "_")
+        cell = Cell(
+            f"{seat.name}+pictures" if seat.sees else seat.name,
+            FAMILY,
+            name,
+            feedback_model=expert_name,
+            feedback_type=expert.kind.name if expert else NONE,
+            max_steps=TURNS + sequential,
+            max_propose_solution=ANSWERS + sequential,
+            calls=seat.calls,
+        )
+        tasks: list[Task]
+        if sequential:
+            tasks = _sequence_tasks(study, arm, seat, pictures, limit, output and output / cell.path, output)
+        else:
+            tasks = [ConsultTask(study, case, arm, pictures.get(case.id)) for case in cases]
+        planned.append(
+            (
+                ConsultCell(
+                    cell,
+                    Dataset(name, ConsultTask, FAMILY),
+                    seat.agent,
+                    seat.sampling,
+                    expert,
+                    study=study.fingerprint,
+                    outcomes=sequential and seat.outcomes,
+                ),
+                tasks,
+            )
+        )
+    return planned
+
+
+def limited(study: Study, limit: int | None) -> list[Case]:
+    """So many cases, drawn by the study's seed with the classes in their shares; all without a limit."""
+    if limit is None:
+        return list(study.cases)
+    order = random_order([case.reference for case in study.cases], seed=study.facts.seed)
+    return [study.cases[place] for place in order[:limit]]
+
+
+def _sequence_tasks(
+    study: Study,
+    arm: str,
+    seat: Seat,
+    pictures: dict[str, Path],
+    limit: int | None,
+    folder: Path | None,
+    output: Path | None,
+) -> list[Task]:
+    sequences = study.facts.sequences
+    if limit is not None:
+        sequences = sequences[: max(1, limit // max(len(sequences[0]), 1))]
+    kept: dict[tuple[int, int], Kept] = {}
+    if folder is not None and output is not None:
+        place = folder.relative_to(output)
+        for file in [folder / FILE, *sorted((output / WRITERS).glob(f"*/{place}/{FILE}"))]:
+            for episode in read_episodes(file) if file.is_file() else ():
+                record = episode.task["metadata"][RECORD]
+                right = (record["final"] or {}).get("label") == episode.task["reference"]
+                kept[record["sequence"], record["position"]] = Kept(record["notes"], right)
+    memory = SequenceMemory([len(each) for each in study.facts.sequences], kept, outcomes=seat.outcomes)
+    return [
+        ConsultTask(study, study.by_id[step.case], arm, pictures.get(step.case), step=step, memory=memory)
+        for step in steps_of(arm, sequences, study.facts.replaced_by)
+    ]
+
+
+def player_opener(study: Study, terms: Terms, planned: Planned) -> OpenPlayer:
+    """Opens policies here and everybody else by MINT's factory."""
+    models = PolicyModels(study)
+    steps = {
+        (cell.dataset.name, str(task.task_id)): task
+        for cell, tasks in planned
+        for task in tasks
+        if isinstance(task, ConsultTask) and task.memory is not None
+    }
+
+    def open_one(spec: AgentSpec, sampling: Sampling, as_expert: bool) -> Player:
+        if spec.kind == KIND:
+            return PolicyPlayer(study, spec.target, models)
+        player = open_player(spec, terms, sampling=sampling, as_expert=as_expert)
+        return _SequencePlayer(player, steps) if steps and not as_expert else player
+
+    return open_one
+
+
+class _SequencePlayer(Player):
+    """A player of sequences: where it cannot begin an episode, nobody waits for the notes of that one."""
+
+    def __init__(self, player: Player, steps: dict[tuple[str, str], ConsultTask]) -> None:
+        self.name, self.max_concurrency = player.name, player.max_concurrency
+        self._player, self._steps = player, steps
+
+    def open(self, key: EpisodeKey) -> EpisodeAgent:
+        try:
+            return self._player.open(key)
+        except BaseException:
+            task = self._steps.get((key.dataset, str(key.task_id)))
+            if task is not None and task.memory is not None and task.step is not None:
+                task.memory.lose(task.step)
+            raise
+
+    def stop(self) -> None:
+        self._player.stop()
+
+    def close(self) -> None:
+        self._player.close()
+
+
+def _adviser(arm: str, seat: Seat) -> tuple[ExpertPlan | None, str]:
+    if arm == PLACEBO:
+        return ExpertPlan(FeedbackKind(False, "placebo")), PLACEBO
+    if arm == "expert":
+        if seat.expert is None:
+            raise HistobenchError("the arm expert needs an expert: give `expert` AGENT")
+        return seat.expert, seat.expert_name
+    return None, NONE
