@@ -104,7 +104,7 @@ def stated_phrases(solution: str, expected: str = "") -> list[str]:
     it denies or leaves a choice; of a sentence that begins with yes or no, that word is the answer.
 
     >>> stated_phrases("The director is Brad Silberling.")
-    ['The director is Brad Silberling.', 'Brad Silberling.', 'The director']
+    ['The director is Brad Silberling.', ' Brad Silberling.', 'The director ']
     """
     text = last_statement(solution)
     lines = {normalized(line): line for line in text.split("\n") if normalized(line)}

@@ -19,7 +19,7 @@ _LETTER = re.compile(
     r"(?!\W*\s(?:or|and|&)\s\W*(?-i:[A-J])\b)",  # who names two has named none
     re.IGNORECASE,
 )
-_LISTED = re.compile(r"(?:^|[\n,]|\bor\b|\band\b)\s*([A-J]) ?\)")
+_LISTED = re.compile(r"(?:^|[\n,]|\bor\b|\band\b)\s*\(?([A-J]) ?\)")
 #: What LaTeX and Markdown put around a letter.
 _WRAPPING = re.compile(r"\\(?:boxed|text|textbf|mathrm)\b|[{}$`]")
 
@@ -90,10 +90,12 @@ def strict(reference: str, options: Mapping[str, str], solution: str) -> bool:
 
 
 def _chosen(options: Mapping[str, str], answer: str) -> str | None:
+    answer = _WRAPPING.sub(" ", answer).strip()
     by_text = _option_of_text(options, answer)
-    named = named_letter(answer) if len(_letters(answer)) < 2 else None
+    letters = _letters(answer)
+    named = named_letter(answer) if len(letters) < 2 else None
     # "A dog" begins with an article, not with a letter: a text that is an option in full comes first.
-    if by_text and words(answer) == words(options[by_text]):
+    if by_text and not letters and words(answer) == words(options[by_text]):
         return by_text
     return named if named in options else by_text
 
