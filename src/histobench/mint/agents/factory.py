@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.agents.agent import Player
+from histobench.mint.agents.agent import EpisodeLimits, Player
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.cost import FREE, CostTracker, Price, find_price
@@ -40,6 +40,8 @@ class Terms:
     balance: Balance = "least-busy"
     #: How batches are sent (`hosted`, or the words of a command), and the folder of their files.
     batch: Batches | None = None
+    #: Of the model under test, for each episode.
+    episode: EpisodeLimits = EpisodeLimits()
 
 
 @dataclass(frozen=True)
@@ -93,21 +95,10 @@ def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
 def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: bool) -> Player:
     from histobench.mint.agents.agent import EndpointPlayer
     from histobench.mint.agents.client import Endpoint
-    from histobench.mint.agents.providers.anthropic import AnthropicAPI
-    from histobench.mint.agents.providers.gemini import GeminiAPI
-    from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-    from histobench.mint.agents.providers.responses import ResponsesAPI
 
-    apis: dict[str, type[ProviderAPI]] = {
-        "openai": ChatCompletionsAPI,
-        "vllm": ChatCompletionsAPI,
-        "responses": ResponsesAPI,
-        "anthropic": AnthropicAPI,
-        "gemini": GeminiAPI,
-    }
-    api, *others = [
-        apis[spec.kind](spec.target, server.base_url or "", server.api_key()) for server in spec.servers
-    ]
+    form = provider_format("chat" if spec.kind in ("openai", "vllm") else spec.kind)
+    limits = EpisodeLimits() if as_expert else terms.episode
+    api, *others = [form(spec.target, server.base_url or "", server.api_key()) for server in spec.servers]
     price = find_price(spec.target, terms.prices)
     if terms.batch is not None and not as_expert:
         if spec.kind not in BATCHED:
@@ -123,7 +114,7 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
             price=price,
             costs=terms.costs,
         )
-        return EndpointPlayer(spec.folder_name, batches)
+        return EndpointPlayer(spec.folder_name, batches, limits=limits)
     endpoint = Endpoint(
         api,
         sampling,
@@ -136,7 +127,18 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
         price=price,
         costs=terms.costs,
     )
-    return EndpointPlayer(spec.folder_name, endpoint)
+    return EndpointPlayer(spec.folder_name, endpoint, limits=limits)
+
+
+def provider_format(name: str) -> type[ProviderAPI]:
+    """The class of a format: chat, responses, anthropic or gemini."""
+    from histobench.mint.agents.providers.anthropic import AnthropicAPI
+    from histobench.mint.agents.providers.gemini import GeminiAPI
+    from histobench.mint.agents.providers.openai import ChatCompletionsAPI
+    from histobench.mint.agents.providers.responses import ResponsesAPI
+
+    formats: tuple[type[ProviderAPI], ...] = (ChatCompletionsAPI, ResponsesAPI, AnthropicAPI, GeminiAPI)
+    return next(form for form in formats if form.format == name)
 
 
 def _local(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
@@ -158,7 +160,7 @@ def _local(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
         costs=terms.costs,
         identity=f"local:{path.name}",
     )
-    return EndpointPlayer(name, endpoint, max_concurrency=1, on_close=server.close)
+    return EndpointPlayer(name, endpoint, max_concurrency=1, on_close=server.close, limits=terms.episode)
 
 
 def agent_stop_words(kind: str) -> tuple[str, ...]:
