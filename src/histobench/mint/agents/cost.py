@@ -132,7 +132,8 @@ class CostTracker:
             self._lock.wait(random.uniform(0.2, 0.5))
 
     def _change(self, dollars: float) -> None:
-        self._held = max(self._held + dollars, 0.0) if self._held + dollars > 1e-12 else 0.0
+        held = self._held + dollars
+        self._held = held if held > 1e-12 else 0.0  # no dust of rounding
         self._keep(self._spent - self._before, self._held)
 
 
