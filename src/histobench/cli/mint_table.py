@@ -2,8 +2,9 @@
 
 Takes any mix of outcome tables (.csv, .csv.gz), recordings (*.k5.jsonl.gz) and folders of finished runs
 (results.jsonl in the published folders). --by family or --by dataset shows where a model is good, --intervals
-how sure its numbers are: tasks are drawn anew 2,000 times, each with all its episodes. A model that was run
-with text and with native calls (`mint run --calls`) gets a line that compares both on the same tasks.
+how sure its numbers are (over tasks, each with all its episodes). How the episodes ended is told for each
+model; --failures chooses which endings count. A model that was run with text
+and with native calls (`mint run --calls`) gets a line that compares both on the same tasks.
 """
 
 from __future__ import annotations
@@ -98,21 +99,22 @@ def _leaderboard(standings: Sequence[Standing]) -> Table:
 
 
 def _outcomes(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> Table:
-    """How the episodes of each run went; in brackets what is left out of every rate."""
+    """How the episodes of each model went; in brackets what is left out of every rate."""
     from histobench.mint.results.outcome import OUTCOMES, SOLVED
+    from histobench.mint.results.tables.leaderboard import display_name
 
     found = Counter(outcome.outcome for outcome in outcomes)
     shown = [name for name in OUTCOMES if found[name] or name in (SOLVED, "wrong")]
     titles = {name: name.replace("_", " ") for name in shown}
     runs: dict[str, Counter[str]] = {}
     for outcome in outcomes:
-        runs.setdefault(outcome.run_name, Counter())[outcome.outcome] += 1
-    table = _table(["outcomes"], list(titles.values()))
-    for run, counts in sorted(runs.items()):
+        runs.setdefault(outcome.model, Counter())[outcome.outcome] += 1
+    table = _table(["outcomes of"], list(titles.values()))
+    for model, counts in sorted(runs.items()):
         cells = [
             f"{counts[name]}" if name == SOLVED or name in failures else f"({counts[name]})" for name in shown
         ]
-        table.add_row(run, *cells)
+        table.add_row(f"{display_name(model)}:", *cells)
     return table
 
 

@@ -63,7 +63,9 @@ class EpisodeOutcome:
     outcome: str = ""
 
     def __post_init__(self) -> None:
-        if not self.outcome:
+        if (
+            not self.outcome or (self.outcome == SOLVED) != self.success
+        ):  # not told, or scored again by another rule
             object.__setattr__(self, "outcome", _outcome_of(self.success, self.terminate_reason))
         if not self.family:  # a dataset of no known family is its own
             object.__setattr__(self, "family", FAMILIES.get(self.task, self.task))
