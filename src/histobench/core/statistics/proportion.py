@@ -74,7 +74,7 @@ def clustered_bounds(
 
     >>> low, high = clustered_bounds([4, 0, 3, 4, 1, 2], [4, 4, 4, 4, 4, 4])
     >>> round(low, 3), round(high, 3)
-    (0.136, 0.934)
+    (0.083, 0.97)
     """
     x, size = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
     clusters, total = len(x), float(size.sum())

@@ -59,9 +59,17 @@ class Batches:
 
 
 def open_player(
-    spec: AgentSpec | str, terms: Terms, *, sampling: Sampling | None = None, as_expert: bool = False
+    spec: AgentSpec | str,
+    terms: Terms,
+    *,
+    sampling: Sampling | None = None,
+    as_expert: bool = False,
+    stop: tuple[str, ...] | None = None,
 ) -> Player:
-    """The player that a specification names. An expert stops writing at other words than an agent."""
+    """The player that a specification names. An expert stops writing at other words than an agent.
+
+    `stop` are other words to stop at than those of the published protocol.
+    """
     spec = parse_agent(spec) if isinstance(spec, str) else spec
     if spec.kind == "human":
         from histobench.mint.agents.agent import HumanPlayer
@@ -72,7 +80,8 @@ def open_player(
 
         return ReplayExpert(spec.target) if as_expert else ReplayPlayer(spec.target)
     sampling = sampling or Sampling(max_tokens=1024 if as_expert else 512)
-    stop = expert_stop_words() if as_expert else agent_stop_words(spec.kind)
+    if stop is None:
+        stop = expert_stop_words() if as_expert else agent_stop_words(spec.kind)
     sampling = replace(sampling, stop=stop)
     if spec.kind == "local":
         return _local(spec, terms, sampling)
