@@ -119,7 +119,7 @@ def main() -> int:
 
 
 def _datasets(setting: Setting) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The dataset of each task, and the success rate of each dataset; three lie around the one that is asked."""
+    """The dataset of each task and the success rate of each dataset; three have the asked rate on average."""
     if setting.datasets == 1:
         return np.zeros(setting.tasks, dtype=np.int64), np.array([setting.rate])
     spread = 0.6 * min(setting.rate, 1 - setting.rate)

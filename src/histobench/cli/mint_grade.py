@@ -146,13 +146,14 @@ def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, s
     for title in ("answers", "same grade", "kappa", "95 % interval"):
         table.add_column(title, justify="right")
     for (first, second), agreement in found.items():
-        low, high = agreement.interval.low, agreement.interval.high
+        interval = agreement.interval
+        unknown = interval.low is None or interval.high is None
         table.add_row(
             second,
             first,
             str(agreement.n),
             f"{100 * agreement.observed:.1f} %",
             "-" if agreement.kappa is None else f"{agreement.kappa:.2f}",
-            (agreement.interval.reason or "") if low is None or high is None else f"{low:.2f} to {high:.2f}",
+            interval.reason if unknown else f"{interval.low:.2f} to {interval.high:.2f}",
         )
     whole_lines().print(table)

@@ -185,7 +185,7 @@ def test_a_class_in_the_folder_of_tasks_is_found_by_its_name(
     import histobench.mint.tasks as package
 
     (tmp_path / "dropped_in.py").write_text(
-        "from histobench.mint.tasks.base import Task\nclass YourTaskClass(Task):\n    task_name = 'reasoning'\n"
+        "from histobench.mint.tasks.base import Task\n\nclass YourTaskClass(Task):\n    task_name = 'x'\n"
     )
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     monkeypatch.setitem(

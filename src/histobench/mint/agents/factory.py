@@ -41,7 +41,7 @@ class Terms:
     #: How batches are sent (`hosted`, or the words of a command), and the folder of their files.
     batch: Batches | None = None
     #: Of the model under test, for each episode.
-    episode: EpisodeLimits = EpisodeLimits()
+    episode: EpisodeLimits = EpisodeLimits()  # noqa: RUF009 - immutable
 
 
 @dataclass(frozen=True)

@@ -144,8 +144,8 @@ def task_class(name: str) -> Any:
         if attribute in others:
             return others[attribute]
         raise HistobenchError(
-            f"no task class {attribute!r}: put its module in the folder of histobench.mint.tasks, register it "
-            f"with histobench.mint.register, or write it as 'module:{attribute}' ({error})"
+            f"no task class {attribute!r}: put its module in the folder of histobench.mint.tasks, register "
+            f"it with histobench.mint.register, or write it as 'module:{attribute}' ({error})"
         ) from error
 
 

@@ -84,7 +84,7 @@ class PlannedCell:
         return settings
 
     def record(self) -> dict[str, Any]:
-        """The settings with the address at the start, the task class and the version that made the results."""
+        """The settings with the address at the start, the task class, prices and versions."""
         place = self.agent.base_url
         address = {"address": without_credentials(place)} if place else {}
         return {

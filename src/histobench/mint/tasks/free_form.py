@@ -31,7 +31,8 @@ _NUMERAL = re.compile(r"[-+]?\d+(?:\.(\d+))?")
 _BOX = "\\boxed{"
 _TAG = re.compile(r"</?(?:solution|answer)>")
 _STATEMENT = re.compile(
-    r"\banswer(?:[ \t]++to[ \t][^\n.:]{1,80}?)?[ \t]*+(?:\bis\b|\bwas\b|:)[ \t]*+(?:\bis\b)?[ \t:]*+\n?([^\n]++)",
+    r"\banswer(?:[ \t]++to[ \t][^\n.:]{1,80}?)?"
+    r"[ \t]*+(?:\bis\b|\bwas\b|:)[ \t]*+(?:\bis\b)?[ \t:]*+\n?([^\n]++)",
     re.IGNORECASE,
 )
 _UNSURE = re.compile(r"\b(?:not|never|neither|nor|or|cannot|unknown|unclear)\b|n['’]t\b", re.IGNORECASE)
@@ -121,7 +122,7 @@ def stated_phrases(solution: str, expected: str = "") -> list[str]:
 
 
 def last_statement(solution: str) -> str:
-    """What follows the last "the answer is" (or is boxed), up to the end of its line; the whole text where nothing does.
+    """What is boxed, or follows the last "the answer is" on its line; the whole text where nothing does.
 
     >>> last_statement("It is not A. So the correct answer is: B"), last_statement("B")
     ('B', 'B')
