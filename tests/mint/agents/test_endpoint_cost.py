@@ -123,3 +123,9 @@ def test_a_limit_that_cannot_be_kept_stops_the_run(
     with pytest.raises(CostLimitError, match="does not report how many tokens"):
         endpoint.ask(HISTORY)
     assert len(server.requests) == 1
+
+
+def test_a_question_of_a_batch_does_not_wait_for_money() -> None:
+    costs = CostTracker(max_cost=1.0)
+    with costs.reserved(0.7), pytest.raises(CostLimitError), costs.reserved(0.7, wait=False):
+        pass

@@ -130,6 +130,9 @@ class HostedCarrier(BatchCarrier):
 class BatchEndpoint(Endpoint):
     """Gathers the questions of all running episodes and sends them as one batch, turn after turn."""
 
+    #: A batch waits for every running episode: one that waited for the batch to be paid would wait for ever.
+    waits_for_money = False
+
     def __init__(self, *args: Any, carrier: BatchCarrier, folder: str | Path, **options: Any) -> None:
         super().__init__(*args, **options)
         self._carrier = carrier

@@ -57,6 +57,9 @@ class Endpoint:
     `others` are more servers of the same model; `balance` says which of them is asked next.
     """
 
+    #: Whether a question may wait until others have told what they cost.
+    waits_for_money = True
+
     def __init__(
         self,
         api: ProviderAPI,
@@ -112,7 +115,7 @@ class Endpoint:
         if known is not None:
             return known
         worst = self.price.worst(*(most_tokens or self.bound(messages, functions))) if self.price else None
-        with self.costs.reserved(worst):
+        with self.costs.reserved(worst, wait=self.waits_for_money):
             completion = self.deliver(Question(messages, functions, sampling, deadline))
         if self._cache:
             self._cache.add(key, completion, self.cost(completion))

@@ -75,16 +75,16 @@ class CostTracker:
         return self._usage
 
     @contextmanager
-    def reserved(self, worst: float | None) -> Iterator[None]:
+    def reserved(self, worst: float | None, *, wait: bool = True) -> Iterator[None]:
         """Hold back what a question may cost at most while it is under way.
 
-        Waits while other questions hold back what is left; raises `CostLimitError` where the limit would be
-        passed even if those cost nothing.
+        Waits (unless told not to) while other questions hold back what is left; raises `CostLimitError` where
+        the limit would be passed even if those cost nothing.
         """
         held = worst or 0.0
         if self._max_cost is not None:
             with self._lock:
-                self._hold(held, self._max_cost)
+                self._hold(held, self._max_cost, PATIENCE if wait else 0.0)
         try:
             yield
         finally:
@@ -110,8 +110,8 @@ class CostTracker:
                 self._spent += cost
                 self._keep(self._spent - self._before, self._held)
 
-    def _hold(self, worst: float, limit: float) -> None:
-        end = time.monotonic() + PATIENCE
+    def _hold(self, worst: float, limit: float, patience: float) -> None:
+        end = time.monotonic() + patience
         while True:
             if self._unpriced:
                 raise CostLimitError(
@@ -124,7 +124,7 @@ class CostTracker:
                 return
             self._change(-worst)
             spent += self._spent
-            if spent + worst > limit or (not self._held and time.monotonic() > end):
+            if spent + worst > limit or (time.monotonic() >= end and not (self._held and patience)):
                 raise CostLimitError(
                     f"${spent:.4f} of at most ${limit:.4f} spent, and the next answer may cost ${worst:.4f}; "
                     "run the same command with a higher `max_cost` to go on"
