@@ -13,6 +13,7 @@ from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.cost import FREE, CostTracker, Price, find_price
 from histobench.mint.agents.hosts import Balance
+from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.base import ProviderAPI
 from histobench.mint.agents.rate_limit import RateLimits
 from histobench.mint.agents.retry import RetryPolicy
@@ -137,17 +138,6 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
         costs=terms.costs,
     )
     return EndpointPlayer(spec.folder_name, endpoint, limits=limits)
-
-
-def provider_format(name: str) -> type[ProviderAPI]:
-    """The class of a format: chat, responses, anthropic or gemini."""
-    from histobench.mint.agents.providers.anthropic import AnthropicAPI
-    from histobench.mint.agents.providers.gemini import GeminiAPI
-    from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-    from histobench.mint.agents.providers.responses import ResponsesAPI
-
-    formats: tuple[type[ProviderAPI], ...] = (ChatCompletionsAPI, ResponsesAPI, AnthropicAPI, GeminiAPI)
-    return next(form for form in formats if form.format == name)
 
 
 def _local(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from histobench.core.address import without_credentials
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Completion, Receipt, Sampling
+from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request
 from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.messages.record import load_from, message_from_record
@@ -76,8 +77,6 @@ def rebuilt_body(
     turn: Mapping[str, Any], messages: Sequence[Message], functions: Sequence[ToolSpec] = ()
 ) -> bytes:
     """The body of a recorded request, byte for byte; raises where it is not the one that was sent."""
-    from histobench.mint.agents.factory import provider_format
-
     settings = dict(turn.get("sampling") or {})
     settings["stop"] = tuple(settings.get("stop", ()))
     capabilities = Capabilities(frozenset(turn.get("without") or ()), bool(turn.get("merge_roles")))
