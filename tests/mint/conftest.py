@@ -76,6 +76,7 @@ class LoopbackServer:
     def __init__(self) -> None:
         self.answer: Answer = lambda body, number: chat("hello")
         self.requests: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.at_once = self.most_at_once = 0
@@ -87,9 +88,11 @@ class LoopbackServer:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                raw = self.rfile.read(int(self.headers["Content-Length"]))
+                body = json.loads(raw)
                 with outer._lock:
                     number = len(outer.requests)
+                    outer.bodies.append(raw)
                     outer.requests.append(body)
                     outer.paths.append(self.path)
                     outer.headers.append({name.lower(): value for name, value in self.headers.items()})

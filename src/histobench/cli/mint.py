@@ -19,6 +19,7 @@ JOBS: Jobs = {
     "replay": ("histobench.cli.mint_replay", "prove loop, sandbox, tools and checkers on recorded episodes"),
     "rescore": ("histobench.cli.mint_rescore", "apply a scoring rule to finished runs"),
     "table": ("histobench.cli.mint_table", "the leaderboard of result folders and outcome tables"),
+    "grade": ("histobench.cli.mint_grade", "answers graded by other models against a rubric"),
     "compare": ("histobench.cli.mint_compare", "two agents on the same tasks, with a paired test"),
     "export": ("histobench.cli.mint_export", "finished runs as a dataset folder, Inspect logs or traces"),
     "import": ("histobench.cli.mint_import", "Inspect logs of any benchmark as a table of outcomes"),

@@ -68,7 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT.concurrency,
         help=f"episodes at a time (default: {DEFAULT.concurrency})",
     )
-    limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
+    limits.add_argument(
+        "--max-cost",
+        type=float,
+        help="dollars that all runs of the folder may cost together; nothing is asked that could pass it",
+    )
+    limits.add_argument("--episode-tokens", type=int, help="most tokens of one episode, read and written")
+    limits.add_argument("--episode-cost", type=float, help="most dollars of one episode")
+    limits.add_argument("--episode-seconds", type=float, help="most seconds of one episode")
     add_model_arguments(parser.add_argument_group("advanced: how the model writes"))
     _add_protocol_arguments(parser.add_argument_group("advanced: the protocol"))
     add_provider_arguments(parser.add_argument_group("advanced: the provider"))

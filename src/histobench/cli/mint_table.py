@@ -2,14 +2,16 @@
 
 Takes any mix of outcome tables (.csv, .csv.gz), recordings (*.k5.jsonl.gz) and folders of finished runs
 (results.jsonl in the published folders). --by family or --by dataset shows where a model is good, --intervals
-how sure its numbers are: tasks are drawn anew 2,000 times, each with all its episodes. A model that was run
-with text and with native calls (`mint run --calls`) gets a line that compares both on the same tasks.
+how sure its numbers are (over tasks, each with all its episodes). How the episodes ended is told for each
+model; --failures chooses which endings count. A model that was run with text
+and with native calls (`mint run --calls`) gets a line that compares both on the same tasks.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from histobench.cli.whole_lines import whole_lines
@@ -34,24 +36,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by", choices=("all", "family", "dataset"), default="all", help="rows for each of these"
     )
     parser.add_argument("--intervals", action="store_true", help="95 %% intervals and what the agents did")
+    parser.add_argument(
+        "--failures",
+        metavar="OUTCOMES",
+        help="outcomes that count as failures, with commas, or all; episodes of other outcomes are left out "
+        "of every rate (default: all but checker_error and provider_failure, which are played again)",
+    )
     parser.add_argument("--json", help="also write the table to this file, in the published shape")
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the table, best first."""
     from histobench.core.atomic import write_json
-    from histobench.mint.exchange.reading import read_outcomes
-    from histobench.mint.results.outcome import NO_FEEDBACK
+    from histobench.mint.exchange.reading import read_all_outcomes
+    from histobench.mint.results.outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
     from histobench.mint.results.reliability import tries_rows
     from histobench.mint.results.tables.dialects import dialect_rows
     from histobench.mint.results.tables.leaderboard import leaderboard
 
-    outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
+    everything = [outcome for path in args.results for outcome in read_all_outcomes(path)]
+    failures = FAILURES if args.failures is None else parse_failures(args.failures)
+    outcomes = counted(everything, failures)
     if not outcomes:
+        whole_lines().print(_outcomes(everything, failures))
         raise HistobenchError(f"no finished episode in {', '.join(args.results)}")
     standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
     standings.sort(key=lambda standing: -standing.rates.get(5, max(standing.rates.values(), default=0.0)))
     whole_lines().print(_leaderboard(standings))
+    whole_lines().print(_outcomes(everything, failures))
     if args.intervals or args.by != "all":
         whole_lines().print(_groups(outcomes, args.by))
     if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
@@ -83,6 +95,26 @@ def _leaderboard(standings: Sequence[Standing]) -> Table:
             _number(standing.feedback_gain, 1, sign=True),
             str(standing.episodes),
         )
+    return table
+
+
+def _outcomes(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> Table:
+    """How the episodes of each model went; in brackets what is left out of every rate."""
+    from histobench.mint.results.outcome import OUTCOMES, SOLVED
+    from histobench.mint.results.tables.leaderboard import display_name
+
+    found = Counter(outcome.outcome for outcome in outcomes)
+    shown = [name for name in OUTCOMES if found[name] or name in (SOLVED, "wrong")]
+    titles = {name: name.replace("_", " ") for name in shown}
+    runs: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        runs.setdefault(outcome.model, Counter())[outcome.outcome] += 1
+    table = _table(["outcomes of"], list(titles.values()))
+    for model, counts in sorted(runs.items()):
+        cells = [
+            f"{counts[name]}" if name == SOLVED or name in failures else f"({counts[name]})" for name in shown
+        ]
+        table.add_row(f"{display_name(model)}:", *cells)
     return table
 
 

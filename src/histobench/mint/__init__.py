@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["AgentRuns", "open_runs", "run"]
+__all__ = ["AgentRuns", "open_runs", "register", "run"]
 
 if TYPE_CHECKING:
     from histobench.mint.agent_runs import AgentRuns, open_runs, run
+    from histobench.mint.configs.dataset import register
 
 
 def __getattr__(name: str) -> Any:
+    if name == "register":
+        from histobench.mint.configs.dataset import register
+
+        return register
     if name in __all__:
         from histobench.mint import agent_runs
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
     file_path,
@@ -16,8 +17,8 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
-from histobench.mint.exchange.reading import read_outcomes
-from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.exchange.reading import read_all_outcomes
+from histobench.mint.results.outcome import EpisodeOutcome, counted
 from histobench.mint.results.tables.groups import group_rows
 from histobench.mint.results.tables.leaderboard import leaderboard
 from histobench.mint.results.uncertainty import rate_interval
@@ -37,7 +38,8 @@ class AgentRuns:
         self.folder = Path(folder)
         #: How the run ended that made this object; None for runs that were opened.
         self.outcome = outcome
-        self._outcomes = list(read_outcomes(self.folder))
+        self._all = list(read_all_outcomes(self.folder))
+        self._outcomes = counted(self._all)
 
     @property
     def complete(self) -> bool:
@@ -45,10 +47,14 @@ class AgentRuns:
         return self.outcome is None or self.outcome.complete
 
     def episodes(self) -> pd.DataFrame:
-        """One row per episode: model, feedback, k, task, whether it succeeded, actions, tokens."""
+        """One row per episode: model, feedback, k, task, success, outcome, actions, tokens.
+
+        Episodes that could not be played to their end (provider failure, checker error) are among them; the
+        tables leave them out.
+        """
         import pandas as pd
 
-        return pd.DataFrame([asdict(outcome) for outcome in self._outcomes])
+        return pd.DataFrame([asdict(outcome) for outcome in self._all])
 
     def table(self) -> pd.DataFrame:
         """Success of each model with each expert at each k on each dataset.
@@ -104,7 +110,8 @@ class AgentRuns:
             f"{row.model}: {row.rates[row.k]:.1f} % of {row.episodes} at k={row.k}"
             for row in group_rows(self._outcomes)
         ]
-        missing = "" if self.complete else "; incomplete: run the same again"
+        reason = self.outcome.why_incomplete if self.outcome is not None else None
+        missing = f"; incomplete: {reason}; run the same again" if reason else ""
         return f"AgentRuns in {self.folder} ({'; '.join(shown) or 'no episodes'}{missing})"
 
     def _repr_html_(self) -> str:
@@ -114,6 +121,9 @@ class AgentRuns:
 
 def run(agent: str = "local:", tasks: str | Iterable[str] = "quickstart", **options: Any) -> AgentRuns:
     """Play tasks with an agent; a run that was stopped goes on where it was.
+
+    A run that cannot go on (a wrong key, no such model, a checker that raises) raises `HistobenchError`; one
+    that ended early for another reason says why in its `repr` and in `outcome.why_incomplete`.
 
     Parameters
     ----------
@@ -136,6 +146,8 @@ def run(agent: str = "local:", tasks: str | Iterable[str] = "quickstart", **opti
     if chosen.output is not None:
         folder_path(chosen.output, "output")
     played = play(chosen, no_display)
+    if played.outcome.failed:
+        raise HistobenchError(f"{played.outcome.why_incomplete}; what was played is in {played.output}")
     return AgentRuns(played.output, played.outcome)
 
 

@@ -76,14 +76,8 @@ def test_gemini_text_without_thoughts_is_read_and_thoughts_are_paid_for() -> Non
     [
         (ChatCompletionsAPI("m", "u"), {}),
         (ChatCompletionsAPI("m", "u"), {"choices": [{"message": {"content": ["parts"]}}]}),
-        (
-            ChatCompletionsAPI("m", "u"),
-            {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]},
-        ),
         (AnthropicAPI("m", "u"), {"type": "error", "error": {}}),
         (AnthropicAPI("m", "u"), {"content": [{"text": "no type"}]}),
-        (GeminiAPI("m", "u"), {"promptFeedback": {"blockReason": "SAFETY"}}),
-        (GeminiAPI("m", "u"), {"candidates": [{"finishReason": "SAFETY"}]}),
         (GeminiAPI("m", "u"), {"candidates": ["text"]}),
     ],
 )
@@ -168,3 +162,71 @@ def test_a_call_is_demanded_in_each_format_where_functions_are_offered(
     refused = Capabilities().learnt("Unsupported parameter: 'tool_choice'")
     assert refused is not None
     assert name not in api.request(TALK, must, refused, [look]).body
+
+
+@pytest.mark.parametrize(
+    ("api", "payload", "ending"),
+    [
+        (
+            ChatCompletionsAPI("m", "u"),
+            {"choices": [{"message": {"content": "par"}, "finish_reason": "content_filter"}]},
+            "filtered",
+        ),
+        (
+            ChatCompletionsAPI("m", "u"),
+            {"choices": [{"message": {}, "finish_reason": "content_filter"}]},
+            "filtered",
+        ),
+        (
+            ChatCompletionsAPI("m", "u"),
+            {"choices": [{"message": {"content": "so mu"}, "finish_reason": "length"}]},
+            "length",
+        ),
+        (
+            ChatCompletionsAPI("m", "u"),
+            {"choices": [{"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}]},
+            "refusal",
+        ),
+        (
+            ResponsesAPI("m", "u"),
+            {"output": [], "status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
+            "filtered",
+        ),
+        (
+            ResponsesAPI("m", "u"),
+            {"output": [], "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
+            "length",
+        ),
+        (AnthropicAPI("m", "u"), {"content": [], "stop_reason": "refusal"}, "refusal"),
+        (
+            AnthropicAPI("m", "u"),
+            {"content": [{"type": "text", "text": "so mu"}], "stop_reason": "max_tokens"},
+            "length",
+        ),
+        (GeminiAPI("m", "u"), {"promptFeedback": {"blockReason": "SAFETY"}}, "filtered"),
+        (GeminiAPI("m", "u"), {"candidates": [{"finishReason": "PROHIBITED_CONTENT"}]}, "filtered"),
+        (
+            GeminiAPI("m", "u"),
+            {"candidates": [{"finishReason": "MAX_TOKENS", "content": {"parts": [{"text": "so"}]}}]},
+            "length",
+        ),
+    ],
+)
+def test_filters_refusals_and_cuts_are_told_apart(api: Any, payload: dict[str, Any], ending: str) -> None:
+    completion = api.completion(payload)
+    assert completion.ending == ending
+    assert not (completion.is_empty and ending != "length")  # nothing of this is asked for again
+
+
+@pytest.mark.parametrize("api", [ChatCompletionsAPI, ResponsesAPI, AnthropicAPI, GeminiAPI])
+def test_a_refusal_without_words_is_never_sent_back_as_the_models_turn(api: Any) -> None:
+    refused = AnthropicAPI("m", "u").completion({"content": [], "stop_reason": "refusal"})
+    assert refused.text == ""
+    history = [Message("user", "First."), refused.message, Message("user", "Second.")]
+    body = api("m", "http://u").request(history, Sampling(), Capabilities()).body
+    sent = json.dumps(body)
+    assert "First." in sent
+    assert "Second." in sent
+    assert "assistant" not in sent
+    assert '"model"' not in sent.replace('"model": "m"', "")
+    assert "refus" not in sent

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,3 +136,65 @@ def test_two_tools_with_one_name_are_refused() -> None:
 
     with pytest.raises(HistobenchError, match="two tools are called 'twice'"):
         get_toolset_description([Other(), Other()])
+
+
+GUIDE = Path(__file__).parents[3] / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def own_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables as they were, after the test."""
+    for name in ("TASK_INFO_MAP", "TASK_TYPE_TO_TOOL_IMPORT"):
+        monkeypatch.setattr(config_variables, name, dict(getattr(config_variables, name)))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_sandbox", "own_tables")
+def test_the_guide_runs_as_it_is_printed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server: Any,
+    replies: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    section = GUIDE.read_text("utf-8").split("## Add a tool, a task and a dataset")[1].split("\n## ")[0]
+    whole, entries = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len((whole + entries).splitlines()) < 80
+
+    def answer(body: dict[str, Any], number: int) -> Any:
+        talk = body["messages"]
+        width, scale = ("8", "0.25") if "A nucleus is" in talk[0]["content"] else ("60", "0.5")
+        if len(talk) == 1:
+            return replies.chat(f"<execute>print(microns_to_pixels({width}, {scale}))</execute>")
+        return replies.chat(f"<solution>{re.findall('[0-9]+', talk[-1]['content'])[0]}</solution>")
+
+    server.answer = answer
+    monkeypatch.chdir(tmp_path)
+    exec(whole.replace("http://localhost:8000/v1", server.url), {"__name__": "guide"})
+    shown = capsys.readouterr().out
+    assert "MODEL: 100.0 % of 2 at k=5" in shown
+    # The published way: entries in the tables, and the name of the class alone.
+    exec(entries, vars(config_variables))
+    assert config_variables.TASK_INFO_MAP["microns"]["class"] == "MicronsTask"
+    assert get_dataset("microns").task_class.__name__ == "MicronsTask"
+
+
+def test_a_class_in_the_folder_of_tasks_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import histobench.mint.tasks as package
+
+    (tmp_path / "dropped_in.py").write_text(
+        "from histobench.mint.tasks.base import Task\n\nclass YourTaskClass(Task):\n    task_name = 'x'\n"
+    )
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    monkeypatch.setitem(
+        config_variables.TASK_INFO_MAP, "yours", {"class": "YourTaskClass", "type": "reasoning"}
+    )
+    assert get_dataset("yours").task_class.__name__ == "YourTaskClass"
+
+
+def test_an_unknown_class_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(config_variables.TASK_INFO_MAP, "nobody", {"class": "NobodysTask", "type": "x"})
+    with pytest.raises(HistobenchError, match=r"no task class 'NobodysTask'.*register"):
+        get_dataset("nobody")

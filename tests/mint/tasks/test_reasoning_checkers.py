@@ -209,3 +209,56 @@ def test_an_answer_is_never_run_as_code() -> None:
 def test_a_digit_that_is_no_number_does_not_break_the_published_rule() -> None:
     assert not multiple_choice.published("a", {"a": "²", "b": "3"}, "²")
     assert not multiple_choice.published("a", {"a": "x", "b": "²"}, "³")
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "right"),
+    [
+        ("1110", "1080", False),
+        ("100", "105", False),
+        ("1962", "1999", False),
+        ("1962", "The answer is 1962.", True),
+        ("12", "12 apples", True),
+        ("the late 12th century", "12 apples", False),
+        ("the late 12th century", "12", False),
+        ("the late 12th century", "Late 12th century.", True),
+        ("0.63", "0.63", True),
+        ("0.63", "0.6", False),
+        ("10.0", "10.4", False),
+        ("7", "Since 3 + 4 is needed, $\\boxed{7}$. It took 2 steps.", True),
+        ("President of the United States", "Vice President of the United States", False),
+        ("Venice", "The answer is <solution> Venice", True),
+        ("French Canadians", "Irish immigrants and French Canadians", False),
+        ("Tea Moderna", "It is not Tea Moderna", False),
+        ("yes", "Yes or no", False),
+    ],
+)
+def test_the_strict_rule_has_no_tolerance_of_its_own(reference: str, answer: str, right: bool) -> None:
+    assert ReasoningTask(0, "?", reference).success(answer) is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("\\boxed{39}", True),
+        ("The answer is $\\boxed{39}$.\n\nSince $(3,6)$ is on the graph, $g(3)=6$.", True),
+        ("the answer is C )", True),
+        ("It is not 12, so the answer is <solution> C ) 39", True),
+        ("The correct answer is $\\boxed{\\text{(A) }39}$", False),
+        ("A ) 12 , B ) 36 , C ) 39 , D ) 13", False),
+        ("The answer is A) 39", False),
+        ("40", False),
+    ],
+)
+def test_what_is_boxed_or_called_the_answer_decides_the_option(answer: str, right: bool) -> None:
+    assert multiple_choice.strict("c", {"a": "12", "b": "36", "c": "39", "d": "13"}, answer) is right
+
+
+def test_a_list_of_all_options_is_no_answer() -> None:
+    assert not multiple_choice.strict("a", {"a": "12", "b": "36"}, "A ) 12 , B ) 36")
+
+
+@pytest.mark.parametrize(("answer", "right"), [("3", True), ("3.4", False), ("\\boxed{3}", True)])
+def test_a_whole_number_of_theoremqa_is_met_exactly(answer: str, right: bool) -> None:
+    assert theorem_answer.strict(3, "integer", answer) is right
+    assert theorem_answer.published(3, "integer", "3.4")  # the published rule rounds

@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 Floats = NDArray[np.float64]
+#: Clusters with a success (or a failure) that it takes to know the spread between clusters.
+FEW_CLUSTERS = 10
 
 
 def wilson_bounds(successes: ArrayLike, n: ArrayLike, *, level: float = 0.95) -> tuple[Floats, Floats]:
@@ -58,6 +60,45 @@ def mean_of_proportions(
         np.maximum(0.0, mean - np.sqrt(((part * (share - low)) ** 2).sum(axis=-1))),
         np.minimum(1.0, mean + np.sqrt(((part * (high - share)) ** 2).sum(axis=-1))),
     )
+
+
+def clustered_bounds(
+    successes: ArrayLike, n: ArrayLike, *, strata: ArrayLike | None = None, level: float = 0.95
+) -> tuple[float, float]:
+    """Bounds of one proportion over clusters (tasks, patients), each with its successes among n tries.
+
+    Clopper and Pearson's interval with as many independent tries as the spread between clusters is worth,
+    lowered by Student's quantile for the clusters that were seen (Korn and Graubard 1998). Where fewer than
+    ten clusters have any success, or any failure, they know that spread badly: each cluster then counts once.
+    Spread within `strata` counts alone.
+
+    >>> low, high = clustered_bounds([4, 0, 3, 4, 1, 2], [4, 4, 4, 4, 4, 4])
+    >>> round(low, 3), round(high, 3)
+    (0.083, 0.97)
+    """
+    x, size = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    clusters, total = len(x), float(size.sum())
+    share = float(x.sum()) / total
+    stratum = (
+        np.zeros(clusters, dtype=np.int64) if strata is None else np.unique(strata, return_inverse=True)[1]
+    )
+    members = np.bincount(stratum)
+    if members.min() < 2:  # a stratum of one has no spread of its own
+        stratum, members = np.zeros(clusters, dtype=np.int64), np.array([clusters])
+    rest = (x - share * size) / total
+    rest = rest - (np.bincount(stratum, rest) / members)[stratum]
+    variance = float((rest**2 * (members / (members - 1.0))[stratum]).sum())
+    freedom = float(clusters - len(members))
+    worth = min(share * (1 - share) / variance, total) if variance > 1e-15 else float(clusters)
+    if min(int((x > 0).sum()), int((x < size).sum())) < FEW_CLUSTERS:
+        worth = min(worth, float(clusters))
+    if 0 < share < 1:
+        worth *= float(special.ndtri((1 + level) / 2) / special.stdtrit(freedom, (1 + level) / 2)) ** 2
+    hits = share * worth
+    tail = (1 - level) / 2
+    low = 0.0 if share <= 0 else float(special.betaincinv(hits, worth - hits + 1, tail))
+    high = 1.0 if share >= 1 else float(special.betaincinv(hits + 1, worth - hits, 1 - tail))
+    return low, high
 
 
 def _poisson(x: Floats, level: float) -> Floats:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 from histobench.core.terminal_text import shown
 from histobench.mint.agents.client import Endpoint
-from histobench.mint.agents.completion import Usage
+from histobench.mint.agents.completion import Completion, Usage
+from histobench.mint.agents.provenance import turn_record
+from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.native_calls import as_native
 from histobench.mint.messages.parts import Message, ToolSpec
 
@@ -27,6 +30,15 @@ class EpisodeKey:
     repeat: int = 1
 
 
+@dataclass(frozen=True)
+class EpisodeLimits:
+    """What one episode may take of the model under test; None is no limit."""
+
+    tokens: int | None = None
+    cost: float | None = None  # dollars
+    seconds: float | None = None
+
+
 class EpisodeAgent(ABC):
     """Writes the messages of one episode and keeps its accounts."""
 
@@ -34,6 +46,9 @@ class EpisodeAgent(ABC):
     usage: Usage = Usage()
     #: Dollars paid for it now (answers from the cache are free); `None` when a price is unknown.
     cost: float | None = 0.0
+    #: The record of each turn (`provenance.turn_record`), and the sets of functions that it refers to.
+    turns: Sequence[Mapping[str, Any]] = ()
+    function_sets: Sequence[Sequence[Mapping[str, Any]]] = ()
 
     @abstractmethod
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
@@ -75,15 +90,17 @@ class EndpointPlayer(Player):
         *,
         max_concurrency: int | None = None,
         on_close: Callable[[], None] | None = None,
+        limits: EpisodeLimits | None = None,
     ) -> None:
         self.name = name
+        self._limits = limits or EpisodeLimits()
         self.endpoint = endpoint
         self.max_concurrency = max_concurrency
         self._on_close = on_close
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
         """Repeated episodes are asked for anew, not read from the cache."""
-        return _EndpointAgent(self.endpoint, key.repeat)
+        return _EndpointAgent(self.endpoint, key.repeat, self._limits)
 
     def stop(self) -> None:
         """Break off all requests."""
@@ -97,9 +114,14 @@ class EndpointPlayer(Player):
 
 
 class _EndpointAgent(EpisodeAgent):
-    def __init__(self, endpoint: Endpoint, sample: int) -> None:
+    def __init__(self, endpoint: Endpoint, sample: int, limits: EpisodeLimits) -> None:
         self._endpoint = endpoint
         self._sample = sample
+        self._limits = limits
+        self._deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
+        self._known = (0, 0)  # so many messages were read as so many tokens
+        self.turns: list[dict[str, Any]] = []
+        self.function_sets: list[list[dict[str, Any]]] = []
         endpoint.begin_episode()
 
     def close(self) -> None:
@@ -107,12 +129,49 @@ class _EndpointAgent(EpisodeAgent):
         self._endpoint.end_episode()
 
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
-        completion = self._endpoint.ask(history, functions=functions, sample=self._sample)
-        self.usage += completion.usage
-        if not completion.cached and self.cost is not None:
-            cost = self._endpoint.cost(completion)
-            self.cost = None if cost is None else self.cost + cost
-        return completion.message if completion.parts else completion.text
+        most = self._endpoint.bound(history, functions, known=self._known)
+        self._check_limits(most)
+        completion = self._endpoint.ask(
+            history, functions=functions, sample=self._sample, most_tokens=most, deadline=self._deadline
+        )
+        self._note(completion, len(history), functions)
+        if completion.ending == "filtered":
+            why = (completion.receipt and completion.receipt.problem) or completion.finish
+            raise RequestRefusedError(f"the provider withheld the answer ({why})", "filtered")
+        return completion.message if completion.parts or completion.ending else completion.text
+
+    def _note(self, completion: Completion, messages: int, functions: Sequence[ToolSpec]) -> None:
+        """Enter an answer in the accounts and in the record, empty answers before it included."""
+        self.usage += completion.usage + completion.discarded
+        cost = 0.0 if completion.cached else self._endpoint.cost(completion)
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+        record = {"messages": messages, **turn_record(completion, cost)}
+        if functions:
+            specs = [asdict(spec) for spec in functions]
+            if specs not in self.function_sets:
+                self.function_sets.append(specs)
+            record["functions"] = self.function_sets.index(specs)
+        self.turns.append(record)
+        if completion.usage.known and completion.usage.prompt_tokens:
+            # What the model adds to the conversation is not among the messages yet: counted in bytes then.
+            self._known = (messages, completion.usage.prompt_tokens)
+
+    def _check_limits(self, most: tuple[int, int]) -> None:
+        """Raise where the next answer could pass a limit of the episode."""
+        limits, price = self._limits, self._endpoint.price
+        used = self.usage.total_tokens
+        if limits.tokens is not None and used + sum(most) > limits.tokens:
+            why = f"{used} of {limits.tokens} tokens used, and the next answer may take {sum(most)}"
+            raise RequestRefusedError(f"limit of the episode: {why}", "over_limit")
+        if limits.cost is not None and price is not None and self.cost is not None:
+            worst = price.worst(*most)
+            if self.cost + worst > limits.cost:
+                why = (
+                    f"${self.cost:.4f} of ${limits.cost:.4f} spent, and the next answer may cost ${worst:.4f}"
+                )
+                raise RequestRefusedError(f"limit of the episode: {why}", "over_limit")
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise RequestRefusedError(f"limit of the episode: {limits.seconds:g} s are over", "over_limit")
 
 
 class HumanPlayer(Player):

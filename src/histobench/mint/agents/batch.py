@@ -25,8 +25,9 @@ from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain, read_plain_text
 from histobench.core.redaction import redact
 from histobench.mint.agents.client import Endpoint, Question, clean_completion
-from histobench.mint.agents.completion import Completion, MalformedAnswerError, ProviderError
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, is_too_long
+from histobench.mint.agents.completion import FILTERED, Completion, MalformedAnswerError, ProviderError
+from histobench.mint.agents.provenance import with_receipt
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_filtered, is_too_long
 from histobench.mint.envs.episode import RequestRefusedError
 
 #: A batch is sent when every running episode waits for an answer and nobody has come for so long.
@@ -129,6 +130,9 @@ class HostedCarrier(BatchCarrier):
 class BatchEndpoint(Endpoint):
     """Gathers the questions of all running episodes and sends them as one batch, turn after turn."""
 
+    #: A batch waits for every running episode: one that waited for the batch to be paid would wait for ever.
+    waits_for_money = False
+
     def __init__(self, *args: Any, carrier: BatchCarrier, folder: str | Path, **options: Any) -> None:
         super().__init__(*args, **options)
         self._carrier = carrier
@@ -227,20 +231,29 @@ class BatchEndpoint(Endpoint):
         return found
 
     def _line(self, number: int, question: Question) -> dict[str, Any]:
-        request = self.api.request(question.messages, question.sampling, Capabilities(), question.functions)
+        request = self._request(question)
         path = urlsplit(request.url).path
         return {"custom_id": f"request-{number}", "method": "POST", "url": path, "body": request.body}
+
+    def _request(self, question: Question) -> Request:
+        return self.api.request(question.messages, question.sampling, Capabilities(), question.functions)
 
     def _completion(self, response: Mapping[str, Any] | None, question: Question) -> Completion:
         if response is None or not isinstance(response.get("body"), Mapping):
             raise ProviderError(f"the batch holds no answer ({redact(str(response))[:200]})")
         body, status = response["body"], response.get("status_code", 200)
+        request = self._request(question)
         if status == 200:
             try:
-                return clean_completion(self.api, body, question.sampling)
+                completion = clean_completion(self.api, body, question.sampling)
             except MalformedAnswerError as error:
                 raise ProviderError(f"not an answer: {redact(str(error))[:200]}") from error
+            return with_receipt(completion, self.api, request, question.sampling, Capabilities(), body)
         complaint = f"HTTP {status}: {redact(json.dumps(body))[:200]}"
+        if is_filtered(status, json.dumps(body)):
+            withheld = Completion("", finish=f"{FILTERED}:HTTP {status}")
+            settings = (question.sampling, Capabilities(), body)
+            return with_receipt(withheld, self.api, request, *settings, problem=complaint)
         if is_too_long(status, json.dumps(body)):
             raise RequestRefusedError(complaint)
         raise ProviderError(complaint)

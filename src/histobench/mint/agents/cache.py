@@ -14,7 +14,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.local_folder import is_shared
 from histobench.core.plain_data import parse_json
-from histobench.mint.agents.completion import Completion, Sampling, Usage
+from histobench.mint.agents.completion import Completion, Receipt, Sampling, Usage
 from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.messages.record import part_from_record, part_record
 
@@ -51,8 +51,16 @@ class AnswerCache:
             if answer is None:
                 return None
             parts = tuple(part_from_record(part) for part in answer.get("parts") or ())
-            usage = Usage(**answer["usage"])
-            return Completion(answer["text"], usage, answer["finish"], cached=True, parts=parts)
+            receipt = answer.get("receipt")
+            return Completion(
+                answer["text"],
+                Usage(**answer["usage"]),
+                answer["finish"],
+                cached=True,
+                discarded=Usage(**answer.get("discarded") or {}),
+                parts=parts,
+                receipt=Receipt(**receipt) if receipt else None,
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None  # a damaged answer is asked for again
 
@@ -63,6 +71,10 @@ class AnswerCache:
             "finish": completion.finish,
             "usage": asdict(completion.usage),
         }
+        if completion.receipt:
+            answer["receipt"] = asdict(completion.receipt)
+        if completion.discarded.total_tokens:
+            answer["discarded"] = asdict(completion.discarded)
         if completion.parts:
             answer["parts"] = [part_record(part, inline=True) for part in completion.parts]
         row = (key, json.dumps(answer), cost)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.address import address_identity
 from histobench.core.redaction import redact, redact_speech
 from histobench.mint.agents.cache import AnswerCache, request_key
 from histobench.mint.agents.completion import (
+    FILTERED,
     Completion,
     MalformedAnswerError,
     ProviderError,
@@ -23,7 +25,8 @@ from histobench.mint.agents.completion import (
 )
 from histobench.mint.agents.cost import CostTracker, Price
 from histobench.mint.agents.hosts import Balance, Host, Hosts
-from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_too_long
+from histobench.mint.agents.provenance import body_bytes, with_receipt
+from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_filtered, is_too_long
 from histobench.mint.agents.rate_limit import RateLimits
 from histobench.mint.agents.retry import HOPELESS, PASSING, RetryPolicy, retry_after
 from histobench.mint.envs.episode import RequestRefusedError
@@ -39,6 +42,12 @@ _COMPLAINT_CHARS = 300
 MAX_ANSWER_BYTES = 32 << 20
 #: So much of an error is read for what it says.
 _READ_CHARS = 16 << 10
+#: What a chat template may put around a message.
+MESSAGE_TOKENS = 32
+#: The most that a provider is known to count for one picture of the size that is sent.
+MOST_IMAGE_TOKENS = 40_000
+#: The most that is added to the limit of an answer for thinking (Anthropic's budgets).
+MOST_THINKING = 16_384
 T = TypeVar("T")
 
 
@@ -47,6 +56,9 @@ class Endpoint:
 
     `others` are more servers of the same model; `balance` says which of them is asked next.
     """
+
+    #: Whether a question may wait until others have told what they cost.
+    waits_for_money = True
 
     def __init__(
         self,
@@ -80,9 +92,19 @@ class Endpoint:
         self._start = threading.Lock()
 
     def ask(
-        self, messages: Sequence[Message], *, functions: Sequence[ToolSpec] = (), sample: int = 1
+        self,
+        messages: Sequence[Message],
+        *,
+        functions: Sequence[ToolSpec] = (),
+        sample: int = 1,
+        most_tokens: tuple[int, int] | None = None,
+        deadline: float | None = None,
     ) -> Completion:
-        """The next message; raises `RequestRefusedError` (too long) or `ProviderError` (given up)."""
+        """The next message; raises `RequestRefusedError` (too long) or `ProviderError` (given up).
+
+        `most_tokens` are those that may be read and written (default: `bound`); `deadline` is a moment of
+        `time.monotonic` at which nobody waits any longer.
+        """
         # Stop sequences belong to free text: they would cut the code in a call, or a tag from its end.
         guided = functions or self.sampling.grammar
         sampling = replace(self.sampling, stop=()) if guided else self.sampling
@@ -92,15 +114,34 @@ class Endpoint:
         known = self._cache.find(key) if self._cache else None
         if known is not None:
             return known
-        self.costs.check()
-        completion = self.deliver(Question(messages, functions, sampling))
+        worst = self.price.worst(*(most_tokens or self.bound(messages, functions))) if self.price else None
+        with self.costs.reserved(worst, wait=self.waits_for_money):
+            completion = self.deliver(Question(messages, functions, sampling, deadline))
         if self._cache:
             self._cache.add(key, completion, self.cost(completion))
         return completion
 
+    def bound(
+        self,
+        messages: Sequence[Message],
+        functions: Sequence[ToolSpec] = (),
+        *,
+        known: tuple[int, int] = (0, 0),
+    ) -> tuple[int, int]:
+        """The most tokens that a question can take: read and written. No token is shorter than a byte.
+
+        `known`: the first so many messages took so many tokens, functions included.
+        """
+        first, tokens = known
+        read = tokens + sum(map(_most_tokens, messages[first:]))
+        if not first:
+            read += sum(len(json.dumps(asdict(spec))) for spec in functions)
+        written = self.sampling.max_tokens
+        return read, written + (MOST_THINKING if self.sampling.reasoning_effort else 0)
+
     def deliver(self, question: Question) -> Completion:
         """Get the answer to a question that nobody has answered yet."""
-        return self._loop.run(self._ask(question))
+        return self._loop.run(self._within_time(question))
 
     def cost(self, completion: Completion) -> float | None:
         """What an answer cost in dollars, with the empty ones before it; `None` where that is unknown."""
@@ -123,9 +164,17 @@ class Endpoint:
             self._client = None
         self._loop.close()
 
+    async def _within_time(self, question: Question) -> Completion:
+        wait = None if question.deadline is None else max(question.deadline - time.monotonic(), 0.0)
+        try:
+            async with asyncio.timeout(wait):
+                return await self._ask(question)
+        except TimeoutError:
+            raise RequestRefusedError("the time of the episode is over", "over_limit") from None
+
     async def _ask(self, question: Question) -> Completion:
         client, slots = self._connect()
-        failures = empty = 0
+        failures = empty = lessons = 0
         discarded = Usage()
         while True:
             host = self._hosts.pick()
@@ -137,14 +186,18 @@ class Endpoint:
                     completion = await self._attempt(client, question, host)
             except _TryDifferentlyError as lesson:
                 host.capabilities = lesson.capabilities
+                lessons += 1
                 continue
             except _PassingFailureError as failure:
                 problem, wait = str(failure), failure.wait
             else:
                 host.limiter.settle(question.estimate, completion.usage.total_tokens)
                 self.costs.book(completion.usage, self.cost(completion))
-                if not completion.is_empty or empty >= self._retry.tries_after_empty:
-                    return replace(completion, discarded=discarded)
+                spent = not self.costs.has_room()  # what an empty answer cost may leave no room for another
+                if not completion.is_empty or empty >= self._retry.tries_after_empty or spent:
+                    retries = failures + empty + lessons
+                    receipt = completion.receipt and replace(completion.receipt, retries=retries)
+                    return replace(completion, discarded=discarded, receipt=receipt)
                 empty += 1
                 discarded += completion.usage
                 problem, wait = "", None
@@ -169,9 +222,9 @@ class Endpoint:
     async def _attempt(self, client: httpx.AsyncClient, question: Question, host: Host) -> Completion:
         import httpx
 
-        request = host.api.request(
-            question.messages, question.sampling, host.capabilities, question.functions
-        )
+        capabilities = host.capabilities
+        request = host.api.request(question.messages, question.sampling, capabilities, question.functions)
+        began = time.monotonic()
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
             async with asyncio.timeout(self._retry.answer_timeout):
@@ -183,25 +236,42 @@ class Endpoint:
             raise ProviderError(f"{host.place}: {redact(str(error))}", hopeless=True) from error
         except httpx.HTTPError as error:
             raise _PassingFailureError(f"{type(error).__name__}: {_shortened(str(error))}") from error
+        seconds = time.monotonic() - began
         host.limiter.hear(response.headers)
-        return self._read(response, question.sampling, host)
+        completion, payload, problem = self._read(response, question.sampling, host)
+        return with_receipt(
+            completion,
+            host.api,
+            request,
+            question.sampling,
+            capabilities,
+            payload,
+            seconds=seconds,
+            problem=problem,
+        )
 
     async def _post(self, client: httpx.AsyncClient, request: Request, host: Host) -> httpx.Response:
         """The whole answer, unless it is too long: nothing beyond the limit is ever held."""
         import httpx
 
         body = bytearray()
-        async with client.stream("POST", request.url, json=request.body, headers=request.headers) as response:
+        headers = {**request.headers, "content-type": "application/json"}
+        async with client.stream(
+            "POST", request.url, content=body_bytes(request), headers=headers
+        ) as response:
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > MAX_ANSWER_BYTES:
                     limit = f"{MAX_ANSWER_BYTES >> 20} MB"
                     raise ProviderError(f"{host.place}: sent more than {limit} for one answer")
         packing = ("content-encoding", "content-length", "transfer-encoding")  # no longer true of the bytes
-        headers = [(name, value) for name, value in response.headers.multi_items() if name not in packing]
-        return httpx.Response(response.status_code, headers=headers, content=bytes(body))
+        kept = [(name, value) for name, value in response.headers.multi_items() if name not in packing]
+        return httpx.Response(response.status_code, headers=kept, content=bytes(body))
 
-    def _read(self, response: httpx.Response, sampling: Sampling, host: Host) -> Completion:
+    def _read(
+        self, response: httpx.Response, sampling: Sampling, host: Host
+    ) -> tuple[Completion, dict[str, Any], str | None]:
+        """The answer, what it was read from, and the complaint of a filter that withheld it."""
         payload = _payload(response)
         status = _status(response, payload)
         if status == 200:
@@ -209,13 +279,15 @@ class Endpoint:
                 kind = response.headers.get("content-type", "no content type")
                 raise _PassingFailureError(f"not a JSON object but {kind}: {_shortened(response.text)}")
             try:
-                return clean_completion(host.api, payload, sampling)
+                return clean_completion(host.api, payload, sampling), payload, None
             except MalformedAnswerError as error:
                 raise _PassingFailureError(_shortened(str(error))) from error
         text = response.text[:_READ_CHARS]
         complaint = f"HTTP {status}: {_shortened(text)}"
         if is_too_long(status, text):
             raise RequestRefusedError(complaint)
+        if is_filtered(status, text):
+            return Completion("", finish=f"{FILTERED}:HTTP {status}"), payload or {}, complaint
         if status in PASSING and "insufficient_quota" not in text:
             raise _PassingFailureError(complaint, retry_after(response.headers))
         lesson = host.capabilities.learnt(text) if status in (400, 422) else None
@@ -252,11 +324,20 @@ class Question:
     messages: Sequence[Message]
     functions: Sequence[ToolSpec]
     sampling: Sampling
+    deadline: float | None = None
 
     @property
     def estimate(self) -> float:
         """Tokens that the answer may take, in and out: about four characters are one."""
         return sum(len(message.content) for message in self.messages) / 4 + self.sampling.max_tokens
+
+
+def _most_tokens(message: Message) -> int:
+    """Tokens that a message can take at most."""
+    if not message.parts:
+        return MESSAGE_TOKENS + len(message.content.encode("utf-8", "surrogatepass"))
+    records = sum(len(json.dumps(part_record(part))) for part in message.parts)
+    return MESSAGE_TOKENS + records + MOST_IMAGE_TOKENS * len(message.images)
 
 
 class _PassingFailureError(Exception):

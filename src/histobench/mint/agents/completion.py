@@ -6,7 +6,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from histobench.mint.messages.parts import Message, Part, Text, ToolCall
+from histobench.mint.messages.parts import Ending, Message, Part, Refusal, Text, ToolCall
+
+#: Why an answer ended, as providers call it -> what that means here; every other word is a usual end.
+_ENDINGS: dict[str, Ending] = {
+    "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+    "content_filter": "filtered",
+    "safety": "filtered",
+    "recitation": "filtered",
+    "blocklist": "filtered",
+    "prohibited_content": "filtered",
+    "spii": "filtered",
+    "image_safety": "filtered",
+}
+#: The `finish` of an answer that was withheld before or while it was written; the provider's word follows.
+FILTERED = "content_filter"
 
 #: What goes back of a model's reasoning: what its provider documents, nothing, or all that can be sent.
 ReasoningHistory = Literal["provider", "none", "all"]
@@ -96,6 +114,31 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Receipt:
+    """What was really sent and who answered; with the conversation, enough to build the request again.
+
+    `sent` are the parameters of the request as they went out (a parameter that the server refused is not
+    among them); `without` and `merge_roles` are what the server was known not to understand. `sha256` is that
+    of the request's body. `retries` counts failed, refused and empty attempts before this answer.
+    """
+
+    format: str
+    url: str  # without credentials
+    asked_model: str
+    sha256: str
+    sent: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    merge_roles: bool = False
+    model: str | None = None
+    id: str | None = None
+    fingerprint: str | None = None
+    retries: int = 0
+    seconds: float = 0.0
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class Completion:
     """The text of an answer. `cached`: it was read from disk and cost nothing now.
 
@@ -109,16 +152,31 @@ class Completion:
     cached: bool = False
     discarded: Usage = Usage()
     parts: tuple[Part, ...] = ()
+    receipt: Receipt | None = None
 
     @property
     def message(self) -> Message:
         """The answer as an entry of the conversation."""
-        return Message("assistant", self.text, self.parts)
+        return Message("assistant", self.text, self.parts, self.ending)
+
+    @property
+    def ending(self) -> Ending:
+        """How it ended: as usual (""), cut off at the limit, withheld by a filter, or by a refusal.
+
+        >>> Completion("", finish="content_filter:SAFETY").ending, Completion("4", finish="stop").ending
+        ('filtered', '')
+        """
+        word = (self.finish or "").partition(":")[0].lower()
+        refused = any(isinstance(part, Refusal) for part in self.parts)
+        return _ENDINGS.get(word, "refusal" if refused else "")
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing at all came: no words, no call, and no sign of reasoning either."""
-        said = any(not isinstance(part, Text) for part in self.parts)
+        said = any(not isinstance(part, Text) for part in self.parts) or self.ending in (
+            "filtered",
+            "refusal",
+        )
         return not self.text.strip() and not said and not self.usage.reasoning_tokens
 
     @property

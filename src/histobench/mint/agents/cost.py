@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from histobench.core.plain_file import HAND_WRITTEN, read_plain_text
 from histobench.mint.agents.completion import Usage
 
 TABLE = Path(__file__).parent / "prices.yaml"
+#: Seconds to wait for what other processes hold back; those of a killed one stay held back.
+PATIENCE = 120.0
 _PRICES = ("read", "written", "cached", "cache_write", "reasoning")
 
 
@@ -25,9 +30,9 @@ class CostLimitError(Exception):
 class CostTracker:
     """Tokens and dollars of all answers that were paid for; safe between threads.
 
-    A request whose answer is under way is not yet booked, so that a run can pass the limit by as much as its
-    concurrent requests cost. `spent` is what was spent before; `others` says what other processes of the run
-    have spent by now, and `keep` is told what this one has.
+    What a question may cost at most is held back while it is under way (`reserved`), so that questions at the
+    same time cannot pass the limit together. `spent` is what was spent before; `others` says what other
+    processes of the run have spent and hold back by now, and `keep` is told the same of this one.
     """
 
     def __init__(
@@ -35,10 +40,11 @@ class CostTracker:
         *,
         max_cost: float | None = None,
         spent: float = 0.0,
-        others: Callable[[], float] = lambda: 0.0,
-        keep: Callable[[float], None] = lambda dollars: None,
+        others: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        keep: Callable[[float, float], None] = lambda dollars, held: None,
     ) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._held = 0.0
         self._max_cost = max_cost
         self._before = spent
         self._spent = spent
@@ -68,20 +74,30 @@ class CostTracker:
         """Tokens of these answers."""
         return self._usage
 
-    def check(self) -> None:
-        """Raise if the limit is reached, or if nobody can tell."""
+    @contextmanager
+    def reserved(self, worst: float | None, *, wait: bool = True) -> Iterator[None]:
+        """Hold back what a question may cost at most while it is under way.
+
+        Waits (unless told not to) while other questions hold back what is left; raises `CostLimitError` where
+        the limit would be passed even if those cost nothing.
+        """
+        held = worst or 0.0
+        if self._max_cost is not None:
+            with self._lock:
+                self._hold(held, self._max_cost, PATIENCE if wait else 0.0)
+        try:
+            yield
+        finally:
+            if self._max_cost is not None:
+                with self._lock:
+                    self._change(-held)
+                    self._lock.notify_all()
+
+    def has_room(self) -> bool:
+        """Whether what was spent and is held back is within the limit."""
         if self._max_cost is None:
-            return
-        if self._unpriced:
-            raise CostLimitError(
-                "the provider does not say how many tokens an answer took: `max_cost` cannot be kept; "
-                "without it the run goes on"
-            )
-        spent = self._spent + self._others()
-        if spent >= self._max_cost:
-            raise CostLimitError(
-                f"${spent:.4f} of at most ${self._max_cost:.4f} spent; a higher `max_cost` goes on from here"
-            )
+            return True
+        return self._spent + self._held + sum(self._others()) <= self._max_cost
 
     def book(self, usage: Usage, cost: float | None) -> None:
         """Enter one answer."""
@@ -92,7 +108,33 @@ class CostTracker:
                 self._unpriced += 1
             else:
                 self._spent += cost
-                self._keep(self._spent - self._before)
+                self._keep(self._spent - self._before, self._held)
+
+    def _hold(self, worst: float, limit: float, patience: float) -> None:
+        end = time.monotonic() + patience
+        while True:
+            if self._unpriced:
+                raise CostLimitError(
+                    "cannot enforce `max_cost`: the provider does not report how many tokens an answer took; "
+                    "run without `max_cost`"
+                )
+            self._change(worst)  # say so first, then look: of two processes at once, one sees the other
+            spent, held = self._others()
+            if self._spent + self._held + spent + held <= limit:
+                return
+            self._change(-worst)
+            spent += self._spent
+            if spent + worst > limit or (time.monotonic() >= end and not (self._held and patience)):
+                raise CostLimitError(
+                    f"${spent:.4f} of at most ${limit:.4f} spent, and the next answer may cost ${worst:.4f}; "
+                    "run the same command with a higher `max_cost` to go on"
+                )
+            self._lock.wait(random.uniform(0.2, 0.5))
+
+    def _change(self, dollars: float) -> None:
+        held = self._held + dollars
+        self._held = held if held > 1e-12 else 0.0  # no dust of rounding
+        self._keep(self._spent - self._before, self._held)
 
 
 @dataclass(frozen=True)
@@ -118,6 +160,15 @@ class Price:
         dollars += usage.cache_writes * _or(self.cache_write, self.read)
         dollars += (usage.completion_tokens - usage.reasoning_tokens) * self.written
         return (dollars + usage.reasoning_tokens * _or(self.reasoning, self.written)) / 1e6
+
+    def worst(self, read: float, written: float) -> float:
+        """The most that a call of so many tokens can cost.
+
+        >>> Price(2.0, 8.0, cache_write=2.5).worst(1_000_000, 500_000)
+        6.5
+        """
+        most_read = max(self.read, self.cached or 0.0, self.cache_write or 0.0)
+        return (read * most_read + written * max(self.written, self.reasoning or 0.0)) / 1e6
 
 
 FREE = Price(0.0, 0.0)

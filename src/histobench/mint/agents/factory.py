@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.agents.agent import Player
+from histobench.mint.agents.agent import EpisodeLimits, Player
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.cost import FREE, CostTracker, Price, find_price
 from histobench.mint.agents.hosts import Balance
+from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.base import ProviderAPI
 from histobench.mint.agents.rate_limit import RateLimits
 from histobench.mint.agents.retry import RetryPolicy
@@ -40,6 +41,8 @@ class Terms:
     balance: Balance = "least-busy"
     #: How batches are sent (`hosted`, or the words of a command), and the folder of their files.
     batch: Batches | None = None
+    #: Of the model under test, for each episode.
+    episode: EpisodeLimits = EpisodeLimits()  # noqa: RUF009 - immutable
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,17 @@ class Batches:
 
 
 def open_player(
-    spec: AgentSpec | str, terms: Terms, *, sampling: Sampling | None = None, as_expert: bool = False
+    spec: AgentSpec | str,
+    terms: Terms,
+    *,
+    sampling: Sampling | None = None,
+    as_expert: bool = False,
+    stop: tuple[str, ...] | None = None,
 ) -> Player:
-    """The player that a specification names. An expert stops writing at other words than an agent."""
+    """The player that a specification names. An expert stops writing at other words than an agent.
+
+    `stop` are other words to stop at than those of the published protocol.
+    """
     spec = parse_agent(spec) if isinstance(spec, str) else spec
     if spec.kind == "human":
         from histobench.mint.agents.agent import HumanPlayer
@@ -70,7 +81,8 @@ def open_player(
 
         return ReplayExpert(spec.target) if as_expert else ReplayPlayer(spec.target)
     sampling = sampling or Sampling(max_tokens=1024 if as_expert else 512)
-    stop = expert_stop_words() if as_expert else agent_stop_words(spec.kind)
+    if stop is None:
+        stop = expert_stop_words() if as_expert else agent_stop_words(spec.kind)
     sampling = replace(sampling, stop=stop)
     if spec.kind == "local":
         return _local(spec, terms, sampling)
@@ -93,21 +105,10 @@ def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
 def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: bool) -> Player:
     from histobench.mint.agents.agent import EndpointPlayer
     from histobench.mint.agents.client import Endpoint
-    from histobench.mint.agents.providers.anthropic import AnthropicAPI
-    from histobench.mint.agents.providers.gemini import GeminiAPI
-    from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-    from histobench.mint.agents.providers.responses import ResponsesAPI
 
-    apis: dict[str, type[ProviderAPI]] = {
-        "openai": ChatCompletionsAPI,
-        "vllm": ChatCompletionsAPI,
-        "responses": ResponsesAPI,
-        "anthropic": AnthropicAPI,
-        "gemini": GeminiAPI,
-    }
-    api, *others = [
-        apis[spec.kind](spec.target, server.base_url or "", server.api_key()) for server in spec.servers
-    ]
+    form = provider_format("chat" if spec.kind in ("openai", "vllm") else spec.kind)
+    limits = EpisodeLimits() if as_expert else terms.episode
+    api, *others = [form(spec.target, server.base_url or "", server.api_key()) for server in spec.servers]
     price = find_price(spec.target, terms.prices)
     if terms.batch is not None and not as_expert:
         if spec.kind not in BATCHED:
@@ -123,7 +124,7 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
             price=price,
             costs=terms.costs,
         )
-        return EndpointPlayer(spec.folder_name, batches)
+        return EndpointPlayer(spec.folder_name, batches, limits=limits)
     endpoint = Endpoint(
         api,
         sampling,
@@ -136,7 +137,7 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
         price=price,
         costs=terms.costs,
     )
-    return EndpointPlayer(spec.folder_name, endpoint)
+    return EndpointPlayer(spec.folder_name, endpoint, limits=limits)
 
 
 def _local(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
@@ -158,7 +159,7 @@ def _local(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
         costs=terms.costs,
         identity=f"local:{path.name}",
     )
-    return EndpointPlayer(name, endpoint, max_concurrency=1, on_close=server.close)
+    return EndpointPlayer(name, endpoint, max_concurrency=1, on_close=server.close, limits=terms.episode)
 
 
 def agent_stop_words(kind: str) -> tuple[str, ...]:

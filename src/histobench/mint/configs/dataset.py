@@ -21,6 +21,10 @@ PUBLISHED_PACKAGE = "mint."
 DATA_FILE = "test_prompts.json"
 
 
+#: Classes that `register` was given: tasks by their names, tools by module and name.
+_registered: dict[str, Any] = {}
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A name, the class of its tasks and their type (family).
@@ -90,14 +94,78 @@ def select_datasets(names: Iterable[str] | None = None) -> list[Dataset]:
     return list(chosen.values())
 
 
+def register(
+    dataset: str, task: type[Task], *, type: str = "", tools: Iterable[type[Tool]] | None = None
+) -> None:
+    """Make a dataset of your own known to this process, by the class of its tasks.
+
+    Parameters
+    ----------
+    dataset : its name; its tasks are in `data/processed/<name>/test_prompts.json` unless the class says where
+    task : a subclass of `Task`
+    type : its family in results, which selects its tools (default: the class's `task_type`, or the name)
+    tools : subclasses of `Tool` for the sessions of that family; None keeps what the family has
+
+    Examples
+    --------
+    >>> from histobench.mint.tasks.base import Task
+    >>> class ShoutTask(Task):
+    ...     task_name = "reasoning"
+    >>> register("shout", ShoutTask)
+    >>> get_dataset("shout").task_class.__name__
+    'ShoutTask'
+    """
+    family = type or task.task_type or dataset
+    _registered[task.__name__] = task
+    config_variables.TASK_INFO_MAP[dataset] = {"class": task.__name__, "type": family}
+    if tools is not None:
+        given = list(tools)
+        _registered.update({f"{tool.__module__}:{tool.__name__}": tool for tool in given})
+        config_variables.TASK_TYPE_TO_TOOL_IMPORT[family] = [
+            (tool.__module__, tool.__name__) for tool in given
+        ]
+
+
 def task_class(name: str) -> Any:
-    """A task class by the name that the table gives it."""
+    """A task class by the name that the table gives it: "module:Class", or the name of a class alone.
+
+    A name alone is one in `histobench.mint.tasks` (any module of that folder), of a class that was
+    registered, of a plug-in's class, or of any subclass of `Task` that has been imported.
+    """
     module, _, attribute = name.rpartition(":")
-    return import_class(module or "histobench.mint.tasks", attribute)
+    if module:
+        return import_class(module, attribute)
+    if attribute in _registered:
+        return _registered[attribute]
+    try:
+        return import_class("histobench.mint.tasks", attribute)
+    except HistobenchError as error:
+        others = {**_imported_tasks(), **{found.__name__: found for found in plugin_tasks().values()}}
+        if attribute in others:
+            return others[attribute]
+        raise HistobenchError(
+            f"no task class {attribute!r}: put its module in the folder of histobench.mint.tasks, register "
+            f"it with histobench.mint.register, or write it as 'module:{attribute}' ({error})"
+        ) from error
+
+
+def _imported_tasks() -> dict[str, Any]:
+    """Every subclass of `Task` in this process by its name; a name that two have is nobody's."""
+    from histobench.mint.tasks.base import Task
+
+    found: dict[str, list[Any]] = {}
+    waiting: list[Any] = [Task]
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            found.setdefault(kind.__name__, []).append(kind)
+            waiting.append(kind)
+    return {name: kinds[0] for name, kinds in found.items() if len(set(kinds)) == 1}
 
 
 def import_class(module: str, name: str) -> Any:
     """A class of a module; published files say `mint.` where this package says `histobench.mint.`."""
+    if (known := _registered.get(f"{module}:{name}")) is not None:
+        return known  # of a script or a notebook, which cannot be imported
     if module.startswith(PUBLISHED_PACKAGE):
         module = f"histobench.{module}"
     try:

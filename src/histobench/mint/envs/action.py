@@ -5,9 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from histobench.mint.messages.parts import Message, Reasoning, ToolCall
+from histobench.mint.messages.parts import Ending, Message, Reasoning, ToolCall
 
 Kind = Literal["execute", "invalid", "proposal", "proposal_unparsable", "error"]
+#: How an episode went. The last two are not finished episodes: they are played again.
+Outcome = Literal[
+    "solved",
+    "wrong",
+    "out_of_turns",
+    "invalid_action",
+    "truncated",
+    "refused",
+    "filtered",
+    "too_long",
+    "over_limit",
+    "checker_error",
+    "provider_failure",
+]
 #: Why a message is no action: no tag in it, nothing but reasoning, no call, or calls that cannot be made.
 Fault = Literal["", "no_tag", "reasoning_only", "no_call", "malformed_call"]
 
@@ -36,6 +50,9 @@ class Action:
     message: Message | None = None
     calls: tuple[CheckedCall, ...] = ()
     native: bool = False
+    ending: Ending = ""
+    #: Of an error: which outcome the episode has.
+    outcome: Outcome = "too_long"
 
     @property
     def is_proposal(self) -> bool:
@@ -65,7 +82,7 @@ def classify_message(message: Message) -> Action:
     >>> classify_message(Message("assistant", "", (Reasoning("2 + 2 is 4"),))).fault
     'reasoning_only'
     """
-    action = classify(message.content)
+    action = replace(classify(message.content), ending=message.ending)
     if not message.parts:
         return action
     if is_reasoning_only(message):
@@ -79,9 +96,9 @@ def is_reasoning_only(message: Message) -> bool:
     return thought and not message.content.strip() and not message.calls
 
 
-def provider_error(message: str) -> Action:
-    """The action of a turn in which the provider rejected the request."""
-    return Action("error", "", error=message)
+def provider_error(message: str, outcome: Outcome = "too_long") -> Action:
+    """The action of a turn in which nothing was answered, for good."""
+    return Action("error", "", error=message, outcome=outcome)
 
 
 def _joined(tag: str, text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from histobench.mint.envs.action import Action, classify_message, provider_error
+from histobench.mint.envs.action import Action, Outcome, classify_message, provider_error
 from histobench.mint.envs.native_calls import read_calls
 from histobench.mint.envs.state import Budget, FeedbackType, State
 from histobench.mint.envs.turn_loop import ActionOutcome, act, begin, observation_block, observe, settle
@@ -18,7 +18,11 @@ Expert = Callable[[tuple[Message, ...], str], str]
 
 
 class RequestRefusedError(Exception):
-    """The agent's provider refuses the request for good (context too long); this ends the episode."""
+    """The question is not answered, for good (context too long, a filter, a limit); the episode ends."""
+
+    def __init__(self, message: str, outcome: Outcome = "too_long") -> None:
+        super().__init__(message)
+        self.outcome: Outcome = outcome
 
 
 class Environment(Protocol):
@@ -73,7 +77,7 @@ def _ask(agent: Agent, state: State, functions: Callable[[], Sequence[ToolSpec]]
         given = tuple(functions())
         return read_calls(_as_message(agent(state.history, given)), given)
     except RequestRefusedError as error:
-        return provider_error(str(error))
+        return provider_error(str(error), error.outcome)
 
 
 def _as_message(reply: str | Message) -> Message:

@@ -99,8 +99,7 @@ class GeneralEnv:
 
     def check(self, solution: str) -> ActionOutcome:
         """What comes of a proposed solution; no observation is the protocol's "wrong"."""
-        success, problem = checked(self.task, solution)
-        return ActionOutcome(problem) if problem else ActionOutcome(success=success)
+        return ActionOutcome(success=checked(self.task, solution))
 
     def _run(self, code: str) -> ActionOutcome:
         text = self._repl(code).strip()

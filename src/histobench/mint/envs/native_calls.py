@@ -47,6 +47,7 @@ def read_calls(message: Message, functions: Sequence[ToolSpec]) -> Action:
         message=message,
         calls=calls,
         native=True,
+        ending=message.ending,
     )
 
 

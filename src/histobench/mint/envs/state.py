@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from histobench.mint.envs.action import Outcome
 from histobench.mint.messages.parts import Message
 from histobench.mint.messages.record import message_record
 
@@ -48,6 +49,8 @@ class State:
     latest_output: dict[str, Any] = field(default_factory=dict)
     #: What was wrong with each invalid message, in order; not part of the published record.
     faults: tuple[str, ...] = ()
+    #: How the episode went; in `details.jsonl`, for the published record has no place for it.
+    outcome: Outcome | None = None
 
     def as_published(self, token_counter: dict[str, int] | None = None) -> dict[str, Any]:
         """The `state` object of a line of `results.jsonl`."""

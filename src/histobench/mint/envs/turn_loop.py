@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from histobench.mint.envs.action import Action
+from histobench.mint.envs.action import Action, Outcome
 from histobench.mint.envs.state import Budget, FeedbackType, State, TerminateReason
 from histobench.mint.messages.feedback_heading import FEEDBACK_HEADING
-from histobench.mint.messages.parts import Image, Message, Part, Refusal, Text, ToolCall, ToolResult
+from histobench.mint.messages.parts import Ending, Image, Message, Part, Refusal, Text, ToolCall, ToolResult
 
 ASSISTANT = "Assistant:"
 WRONG = "Your answer is wrong."
@@ -61,16 +61,30 @@ def act(state: State, action: Action) -> State:
 def settle(state: State, action: Action, outcome: ActionOutcome, budget: Budget) -> State:
     """Apply what came of the action, then check the budgets; proposals are checked before steps."""
     if action.kind == "error":
-        return _finish(state, "error", error=action.error)
+        return _finish(state, "error", action.outcome, error=action.error)
     if action.kind == "execute" and outcome.counted:
         state = replace(state, counts=replace(state.counts, use_tool=state.counts.use_tool + 1))
     if outcome.success:
-        return _finish(state, "task_success")
+        return _finish(state, "task_success", "solved")
     if state.counts.propose_solution >= budget.max_propose_solution:
-        return _finish(state, "max_propose_steps")
+        return _finish(state, "max_propose_steps", unsolved(action))
     if state.counts.total >= budget.max_steps:
-        return _finish(state, "max_steps")
+        return _finish(state, "max_steps", unsolved(action))
     return state
+
+
+def unsolved(action: Action) -> Outcome:
+    """The outcome of an episode whose budget ended with this action.
+
+    >>> unsolved(Action("execute", "")), unsolved(Action("invalid", "", ending="length"))
+    ('out_of_turns', 'truncated')
+    """
+    if action.kind == "proposal":
+        return "wrong"
+    if action.kind == "execute":
+        return "out_of_turns"
+    endings: dict[Ending, Outcome] = {"refusal": "refused", "length": "truncated", "filtered": "filtered"}
+    return endings.get(action.ending, "invalid_action")
 
 
 def steps_left(state: State, budget: Budget) -> int:
@@ -142,7 +156,12 @@ def _kept_parts(action: Action, content: str) -> tuple[Part, ...]:
     return (*beside, Text(content)) if beside else ()
 
 
-def _finish(state: State, reason: TerminateReason, *, error: str | None = None) -> State:
+def _finish(state: State, reason: TerminateReason, outcome: Outcome, *, error: str | None = None) -> State:
     return replace(
-        state, finished=True, success=reason == "task_success", terminate_reason=reason, error=error
+        state,
+        finished=True,
+        success=reason == "task_success",
+        terminate_reason=reason,
+        error=error,
+        outcome=outcome,
     )

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.replay.recording import SUFFIX, read_recordings
-from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table
-from histobench.mint.results.stored_episode import find_result_files, read_files
+from histobench.mint.results.outcome import FAILURES, EpisodeOutcome, counted, read_outcome_table
+from histobench.mint.results.stored_episode import find_result_files, read_files, read_unfinished
 
 INSPECT_LOG = ".eval"
 
 
-def read_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
-    """From an outcome table (.csv, .csv.gz), recordings, a log of Inspect (.eval) or a folder of runs."""
+def read_outcomes(path: str | Path, failures: Collection[str] = FAILURES) -> list[EpisodeOutcome]:
+    """The episodes that count, as `read_all_outcomes` finds them; those of other outcomes are left out."""
+    return counted(read_all_outcomes(path), failures)
+
+
+def read_all_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
+    """From an outcome table (.csv, .csv.gz), recordings, a log of Inspect (.eval) or a folder of runs.
+
+    Episodes that could not be played to their end (provider failure, checker error) are among them.
+    """
     path = Path(path)
     if path.name.endswith((".csv", ".csv.gz")):
         yield from read_outcome_table(path)
@@ -24,8 +32,10 @@ def read_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
     elif path.suffix == INSPECT_LOG:
         yield from _log_outcomes(path)
     else:
-        for episode in read_files(find_result_files(path)):
+        files = find_result_files(path)
+        for episode in read_files(files):
             yield episode.outcome
+        yield from read_unfinished(files)
 
 
 def _log_outcomes(path: Path) -> Iterator[EpisodeOutcome]:

@@ -35,6 +35,7 @@ class EpisodeExpert:
     given: list[str] = field(default_factory=list)
     leaks: list[bool | None] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)
 
     @property
     def usage(self) -> Usage:
@@ -55,7 +56,11 @@ class EpisodeExpert:
 
     def as_record(self) -> dict[str, Any]:
         """For the details of an episode."""
-        return {"given": sum(map(bool, self.given)), "leaks": self.leaks, "failures": self.failures}
+        record = {"given": sum(map(bool, self.given)), "leaks": self.leaks, "failures": self.failures}
+        if self.writer is not None and self.writer.turns:
+            record["turns"] = list(self.writer.turns)
+            record["prompts"] = self.prompts  # of each turn, in order: what `messages` was
+        return record
 
     def _feedback(self, history: tuple[Message, ...], observation: str) -> str:
         if self.kind.form == "placebo" or self.writer is None:
@@ -68,6 +73,7 @@ class EpisodeExpert:
             observation,
             knows_solution=self.kind.knows_solution,
         )
+        self.prompts.append(prompt)
         try:
             answer = self.writer((Message("user", prompt),))
             text = (answer if isinstance(answer, str) else answer.content).strip()

@@ -46,7 +46,7 @@ def leaks_answer(task: Task, history: Sequence[Message], observation: str, feedb
     task = copy.copy(task)
     task.rule = "strict"
     candidates = _new_answers(task, said, feedback[:_READ_CHARS])
-    return any(checked(task, answer)[0] for answer in candidates[:_MOST_CANDIDATES])
+    return any(checked(task, answer) for answer in candidates[:_MOST_CANDIDATES])
 
 
 def _new_answers(task: Task, said: str, feedback: str) -> list[str]:

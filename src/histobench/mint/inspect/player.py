@@ -48,7 +48,7 @@ class _InspectAgent(EpisodeAgent):
         self._outputs = outputs
         self.cost = None  # Inspect keeps the accounts
 
-    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str:
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         output = from_thread.run(self._ask, as_inspect_messages(history))
         self._outputs.append(output)
         if output.usage is not None:
@@ -56,7 +56,10 @@ class _InspectAgent(EpisodeAgent):
         # No tokens: the provider refused. With tokens the answer was merely cut off.
         if output.stop_reason == "model_length" and output.usage is None:
             raise RequestRefusedError(output.error or output.completion or "the conversation is too long")
-        return self._sampling.cut(output.completion)
+        if output.stop_reason == "content_filter":
+            raise RequestRefusedError(output.error or "the provider withheld the answer", "filtered")
+        text = self._sampling.cut(output.completion)
+        return Message("assistant", text, ending="length") if output.stop_reason == "max_tokens" else text
 
     async def _ask(self, messages: list[ChatMessage]) -> ModelOutput:
         return await self._model.generate(messages, config=self._config)

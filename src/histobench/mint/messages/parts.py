@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from histobench.core.plain_data import parse_json
 
 Role = Literal["system", "user", "assistant"]
+#: How a model's message ended: as usual, cut off at the limit of tokens, withheld by a filter, by a refusal.
+Ending = Literal["", "length", "filtered", "refusal"]
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class Message:
     role: Role
     content: str
     parts: tuple[Part, ...] = ()
+    ending: Ending = field(default="", compare=False)
 
     @classmethod
     def of(cls, role: Role, parts: Iterable[Part]) -> Message:

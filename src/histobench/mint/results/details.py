@@ -9,21 +9,32 @@ from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain
 
 DETAILS = "details.jsonl"
+#: Episodes that could not be played to their end through no fault of the model.
+FAILURES = "provider_failures.jsonl"
 
 
 def read_details(results: Path) -> dict[str, dict[str, Any]]:
     """Task id -> details of the episodes of a `results.jsonl`; empty for runs of other programs."""
-    path = results.with_name(DETAILS)
+    return _by_task(results.with_name(DETAILS))
+
+
+def read_failures(results: Path) -> dict[str, str]:
+    """Task id -> outcome of the episodes beside a `results.jsonl` that could not be played to their end."""
+    failures = _by_task(results.with_name(FAILURES))
+    return {task_id: str(note.get("outcome") or "provider_failure") for task_id, note in failures.items()}
+
+
+def _by_task(path: Path) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         return {}
-    details: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for line in read_plain(path).split(b"\n"):
         try:
             record = parse_json(line)
-            details[str(record["task_id"])] = record  # of two, the later belongs to the result
+            found[str(record["task_id"])] = record  # of two, the later belongs to the result
         except (ValueError, KeyError, TypeError):
             continue  # the last line of a killed run
-    return details
+    return found
 
 
 def spent_below(folder: str | Path, *, without: str) -> float:

@@ -6,16 +6,25 @@ import csv
 import io
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from histobench.core.atomic import atomic_path
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_file import open_unpacked
+from histobench.mint.envs.action import Outcome
 
 NO_FEEDBACK = "None"
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
+SOLVED = "solved"
+#: Not finished, through no fault of the model: played again by the next run.
+UNFINISHED = ("checker_error", "provider_failure")
+#: The outcomes that count as failures unless somebody says otherwise: all but those.
+FAILURES: tuple[str, ...] = tuple(name for name in OUTCOMES if name not in (SOLVED, *UNFINISHED))
+#: How an ending reads in records that say no more (those of the published benchmark).
+_ENDINGS = {"max_propose_steps": "wrong", "max_steps": "out_of_turns", "error": "too_long"}
 #: The families of the published datasets, for tables and recordings that do not name them.
 FAMILIES = {
     "gsm8k": "reasoning",
@@ -34,7 +43,7 @@ class EpisodeOutcome:
     """One episode: who played what under which setting, and how it ended.
 
     `tokens` (of the model under test) and `leaked` (an expert gave the answer away) are `None` where nobody
-    counted or looked.
+    counted or looked. `outcome` is one of `OUTCOMES`; for records that have none it is read from the ending.
     """
 
     model: str
@@ -51,8 +60,13 @@ class EpisodeOutcome:
     tokens: int | None = None
     leaked: bool | None = None
     family: str = ""
+    outcome: str = ""
 
     def __post_init__(self) -> None:
+        if (
+            not self.outcome or (self.outcome == SOLVED) != self.success
+        ):  # not told, or scored again by another rule
+            object.__setattr__(self, "outcome", _outcome_of(self.success, self.terminate_reason))
         if not self.family:  # a dataset of no known family is its own
             object.__setattr__(self, "family", FAMILIES.get(self.task, self.task))
 
@@ -72,6 +86,33 @@ class EpisodeOutcome:
     def key(self) -> tuple[str, str]:
         """The task that was played: its dataset and its name there."""
         return self.task, self.task_id
+
+
+def counted(outcomes: Iterable[EpisodeOutcome], failures: Collection[str] = FAILURES) -> list[EpisodeOutcome]:
+    """The episodes that a success rate is of: those solved, and those whose outcome counts as a failure.
+
+    >>> filtered = EpisodeOutcome("m", "None", "None", 5, "gsm8k", "1", False, outcome="filtered")
+    >>> len(counted([filtered])), len(counted([filtered], ["wrong"]))
+    (1, 0)
+    """
+    return [outcome for outcome in outcomes if outcome.success or outcome.outcome in failures]
+
+
+def parse_failures(text: str) -> tuple[str, ...]:
+    """The outcomes that a user wants to count as failures: a list with commas, or `all`.
+
+    >>> parse_failures("wrong,out_of_turns")
+    ('wrong', 'out_of_turns')
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if names == ("all",):
+        return tuple(name for name in OUTCOMES if name != SOLVED)
+    for name in names:
+        if name not in OUTCOMES or name == SOLVED:
+            raise HistobenchError(
+                f"{name!r} is no outcome that can count; {did_you_mean(name, OUTCOMES[1:])}"
+            )
+    return names
 
 
 def by_task(outcomes: Iterable[EpisodeOutcome]) -> dict[tuple[str, str], list[bool]]:
@@ -118,6 +159,10 @@ def mean_tokens(outcomes: Iterable[EpisodeOutcome]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(tokens) else None
 
 
+def _outcome_of(success: bool, terminate_reason: str) -> str:
+    return SOLVED if success else _ENDINGS.get(terminate_reason, "wrong")
+
+
 def _outcome(row: Mapping[str, Any]) -> EpisodeOutcome:
     return EpisodeOutcome(
         model=row["model"],
@@ -134,4 +179,5 @@ def _outcome(row: Mapping[str, Any]) -> EpisodeOutcome:
         tokens=int(row["tokens"]) if row.get("tokens") else None,
         leaked=bool(int(row["leaked"])) if row.get("leaked") else None,
         family=row.get("family") or "",
+        outcome=row.get("outcome") or "",
     )

@@ -42,7 +42,7 @@ def pass_hat_interval(outcomes: Sequence[EpisodeOutcome], tries: int) -> Interva
     if not solved or min(map(len, solved.values())) < tries:
         return None
     shares = [comb(sum(results), tries) / comb(len(results), tries) for results in solved.values()]
-    return share_interval(np.array(shares, dtype=np.float64), 1)
+    return share_interval(np.array(shares, dtype=np.float64))
 
 
 def pass_at(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:

@@ -60,7 +60,7 @@ def rescore(
         with open_env(task) as env:
             success = any(env.outcome(action).success for action in actions if not action.is_proposal)
     else:
-        success = any(checked(task, answer)[0] for answer in answers)
+        success = any(checked(task, answer) for answer in answers)
     lost = stored_success and not success
     unearned = lost and isinstance(task, CodeGenTask) and any(task.verdict(each).unearned for each in answers)
     return Rescored(success, open=lost and unspent, unearned=unearned)

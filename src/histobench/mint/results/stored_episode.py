@@ -12,10 +12,11 @@ from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import is_no_folder, read_plain_text
 from histobench.mint.configs.cell import Cell, parse_cell
-from histobench.mint.envs.turn_loop import ASSISTANT
+from histobench.mint.envs.action import classify
+from histobench.mint.envs.turn_loop import ASSISTANT, unsolved
 from histobench.mint.messages.parts import Message
 from histobench.mint.messages.record import IMAGES, message_from_record, picture_files
-from histobench.mint.results.details import gave_answer_away, read_details
+from histobench.mint.results.details import gave_answer_away, read_details, read_failures
 from histobench.mint.results.outcome import EpisodeOutcome
 
 FILE = "results.jsonl"
@@ -97,7 +98,15 @@ class StoredEpisode:
             tokens=(self.state.get("token_counter") or {}).get("total_tokens") or None,
             leaked=gave_answer_away(self.details),
             family=self.cell.family,
+            outcome=str(self.details.get("outcome") or self._ending()),
         )
+
+    def _ending(self) -> str:
+        """The outcome of an episode whose record does not name it, from its last message."""
+        if self.state["success"] or self.state["terminate_reason"] not in ("max_steps", "max_propose_steps"):
+            return ""  # the ending says it
+        messages = self.messages
+        return unsolved(classify(messages[-1] if messages else ""))
 
 
 def find_result_files(path: str | Path) -> list[Path]:
@@ -128,6 +137,33 @@ def read_files(files: Iterable[Path]) -> Iterator[StoredEpisode]:
     once = EachOnce()
     for file in files:
         yield from once.of(file, read_episodes(file))
+
+
+def read_unfinished(files: Iterable[Path]) -> Iterator[EpisodeOutcome]:
+    """Episodes that could not be played to their end and are in no results file: how often is not told."""
+    files = list(files)
+    finished = {
+        (_without_writer(file), str(episode.task["task_id"]))
+        for file in files
+        for episode in read_episodes(file)
+    }
+    for file in files:
+        cell = parse_cell(file.resolve().parent.as_posix())
+        for task_id, outcome in read_failures(file).items():
+            key = (_without_writer(file), task_id)
+            if key not in finished:
+                finished.add(key)
+                yield EpisodeOutcome(
+                    cell.agent,
+                    cell.feedback_model,
+                    cell.feedback_type,
+                    cell.max_steps,
+                    cell.dataset,
+                    task_id,
+                    success=False,
+                    family=cell.family,
+                    outcome=outcome,
+                )
 
 
 def _without_writer(path: Path) -> Path:

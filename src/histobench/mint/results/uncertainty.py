@@ -1,4 +1,4 @@
-"""How sure a success rate is: tasks are drawn anew, each with all its episodes."""
+"""How sure a success rate is: tasks are the units, each with all its episodes."""
 
 from __future__ import annotations
 
@@ -10,59 +10,35 @@ from numpy.typing import NDArray
 from histobench.core.statistics.intervals import Interval, percentile_interval
 from histobench.core.statistics.jackknife import t_p_value, t_quantile
 from histobench.core.statistics.paired import PairedDifference
-from histobench.core.statistics.proportion import wilson_bounds
+from histobench.core.statistics.proportion import clustered_bounds
 from histobench.core.statistics.resampling import SamplingDesign, replicates, sampling_design
 from histobench.mint.results.outcome import EpisodeOutcome, by_task
 
 RESAMPLES = 2000
 LEVEL = 0.95
-#: Percentile intervals need as many tasks; `benchmarks/agent_coverage.py`.
-ENOUGH_TASKS = 30
+METHOD = "Korn-Graubard over tasks"
 
 Floats = NDArray[np.float64]
 
 
-def rate_interval(
-    outcomes: Sequence[EpisodeOutcome], *, n_resamples: int = RESAMPLES, seed: int = 0, level: float = LEVEL
-) -> Interval:
-    """The interval of a success rate (as a share). Repeated episodes of a task stay together.
+def rate_interval(outcomes: Sequence[EpisodeOutcome], *, level: float = LEVEL) -> Interval:
+    """The interval of a success rate (as a share) over tasks, within datasets.
 
-    Resamples of few tasks spread too little, and rates near 0 or 1 have none that differs; there the interval
-    of Wilson is given instead.
+    Repeated episodes of a task stay together: `clustered_bounds`. `benchmarks/agent_coverage.py` measures it.
     """
-    successes = np.array([outcome.success for outcome in outcomes], dtype=np.float64)
-    design = task_design(outcomes)
-    if design.n_units < 2:
-        return Interval(None, None, level, "percentile", 0, "one task says nothing about others")
-    if design.n_units < ENOUGH_TASKS or successes.min() == successes.max():
-        played = by_task(outcomes).values()
-        return share_interval(
-            np.array([np.mean(results) for results in played]), min(map(len, played)), level=level
-        )
-    resampled = replicates(
-        lambda counts: _share(counts, successes), design, n_resamples=n_resamples, seed=seed
-    )
-    return percentile_interval(resampled, level=level)
+    played = _by_task(outcomes)
+    if len(played) < 2:
+        return Interval(None, None, level, METHOD, 0, "one task says nothing about others")
+    solved, tries = np.array(list(played.values()), dtype=np.float64).T
+    low, high = clustered_bounds(solved, tries, strata=[task for task, _ in played], level=level)
+    return Interval(low, high, level, METHOD, 0)
 
 
-def share_interval(shares: Floats, tries: int, *, level: float = LEVEL) -> Interval:
-    """The interval of the mean of one share for each task (of its tries solved, or 0 and 1).
-
-    Wilson's interval with as many independent tries as the shares' spread over tasks is worth: as many as
-    there are tasks where a task is solved always or never, up to all tries where tasks are alike. Few tasks
-    know their spread badly, so in between the number is lowered by the ratio of the normal to Student's
-    quantile, squared.
-    """
-    n, mean = len(shares), float(shares.mean())
-    if n < 2:
-        return Interval(None, None, level, "wilson", 0, "one task says nothing about others")
-    worth = float(n)
-    if not np.isin(shares, (0.0, 1.0)).all():
-        worth = mean * (1 - mean) / (float(shares.var(ddof=1)) / n + 1e-12)
-        worth = min(max(worth, n - 1.0), float(n * tries))
-        worth *= (t_quantile(float("inf"), level) / t_quantile(n - 1.0, level)) ** 2
-    low, high = wilson_bounds(mean * worth, worth, level=level)
-    return Interval(float(low), float(high), level, "wilson", 0)
+def share_interval(shares: Floats, *, level: float = LEVEL) -> Interval:
+    """The interval of the mean of one share for each task, such as pass^k."""
+    if len(shares) < 2:
+        return Interval(None, None, level, METHOD, 0, "one task says nothing about others")
+    return Interval(*clustered_bounds(shares, np.ones(len(shares)), level=level), level, METHOD, 0)
 
 
 def task_design(outcomes: Sequence[EpisodeOutcome]) -> SamplingDesign:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+import time
+import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,15 @@ from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import read_plain_text
 from histobench.mint.messages.parts import Image
 from histobench.mint.messages.record import IMAGES
-from histobench.mint.results.details import DETAILS
+from histobench.mint.results.details import DETAILS, FAILURES
 from histobench.mint.results.stored_episode import FILE
 from histobench.mint.runs.journal import LineJournal
 
-FAILURES = "provider_failures.jsonl"
 SETTINGS = "settings.json"
+#: One line for each process that has played episodes here: version, data, sandbox, prices.
+RUNS = "runs.jsonl"
+#: The setting that holds the checksum of the tasks.
+DATA = "data"
 
 
 class CellStore:
@@ -28,12 +33,15 @@ class CellStore:
     which nobody reads, but never a result without details.
     """
 
-    def __init__(self, folder: str | Path, settings: dict[str, Any], record: dict[str, Any]) -> None:
+    def __init__(self, folder: str | Path, settings: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         self.folder = Path(folder)
         self._lock = threading.Lock()
         self._results = LineJournal(self.folder / FILE)
         self._details: LineJournal | None = None
         self._failures: LineJournal | None = None
+        self._record = dict(record)
+        self._run = uuid.uuid4().hex[:12]
+        self._began = False
         try:
             self._check_settings(settings, record)
             self.finished = self._finished()
@@ -56,7 +64,8 @@ class CellStore:
         with self._lock:
             if self._details is None:
                 self._details = LineJournal(self.folder / DETAILS)
-        self._details.append(details)
+            self._begin()
+        self._details.append({**details, "run": self._run})
         self._results.append(episode)
 
     def add_failure(self, failure: dict[str, Any]) -> None:
@@ -65,6 +74,18 @@ class CellStore:
             if self._failures is None:
                 self._failures = LineJournal(self.folder / FAILURES)
         self._failures.append(failure)
+
+    def describe(self, **facts: Any) -> None:
+        """What else is known of the process that plays here; kept in `runs.jsonl` with its first episode."""
+        self._record |= facts
+
+    def _begin(self) -> None:
+        """Note once which process plays here with what; each episode's details name it by `run`."""
+        if not self._began:
+            journal = LineJournal(self.folder / RUNS)
+            journal.append({"run": self._run, "started": round(time.time(), 3), **self._record})
+            journal.close()
+            self._began = True
 
     def close(self) -> None:
         """Let another run write here."""
@@ -87,16 +108,18 @@ class CellStore:
             finished[task_id] = success
         return finished
 
-    def _check_settings(self, settings: dict[str, Any], record: dict[str, Any]) -> None:
+    def _check_settings(self, settings: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         path = self.folder / SETTINGS
         if not path.exists():
-            write_json(path, record)
+            write_json(path, dict(record))
             return
         try:
             before = parse_json(read_plain_text(path))
         except (OSError, ValueError) as error:
             raise HistobenchError(f"cannot read {path}: {error}") from error
-        changed = [name for name in settings if before.get(name) != settings[name]]
+        # Folders of earlier versions do not say which data they were made with.
+        known = [name for name in settings if name != DATA or name in before]
+        changed = [name for name in known if before.get(name) != settings[name]]
         if changed:
             said = ", ".join(f"{name} was {before.get(name)!r}, now {settings[name]!r}" for name in changed)
             raise HistobenchError(

@@ -132,6 +132,7 @@ def _finished(
         "task_id": described["task_id"],
         "repeat": repeat,
         "success": state.success,
+        "outcome": state.outcome,
         "rule": planned.rule,
         "seconds": clock.now(),
         "started": round(clock.started, 3),
@@ -143,6 +144,10 @@ def _finished(
     for name in ("cached_tokens", "reasoning_tokens"):
         if count := getattr(usage, name):
             details[name] = count
+    if agent.turns:
+        details["turns"] = list(agent.turns)
+    if agent.function_sets:
+        details["functions"] = list(agent.function_sets)
     if state.faults:
         details["faults"] = dict(Counter(state.faults))
     if episode_expert is not None:

@@ -34,6 +34,9 @@ class RunOptions:
     output: str | None = None
     concurrency: int = 8
     max_cost: float | None = None
+    episode_tokens: int | None = None
+    episode_cost: float | None = None
+    episode_seconds: float | None = None
     max_tokens: int = 512
     temperature: float = 0.0
     top_p: float | None = None
@@ -73,6 +76,9 @@ class RunOptions:
         for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise HistobenchError(f"`{name}` must be at least 1, not {value}")
+        for name in ("max_cost", "episode_tokens", "episode_cost", "episode_seconds"):
+            if (value := getattr(self, name)) is not None and not value > 0:  # also "nan"
+                raise HistobenchError(f"`{name}` must be more than 0, not {value}")
         if not self.timeout > 0:  # also "nan"
             raise HistobenchError(f"`timeout` must be more than 0 seconds, not {self.timeout}")
         if not 0 <= self.temperature < float("inf"):

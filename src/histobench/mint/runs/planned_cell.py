@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+import inspect
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from histobench import __version__
 from histobench.core.address import without_credentials
+from histobench.core.errors import HistobenchError
+from histobench.core.plain_file import read_plain
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import Cell
@@ -44,6 +50,10 @@ class PlannedCell:
     prompts: str = "own"
     #: Where a search of this cell's tools goes, as `--wikipedia` says it; None where nothing searches.
     wikipedia: str | None = None
+    #: The SHA-256 of the file of the tasks, where there is one.
+    checksum: str | None = None
+    #: Dollars per million tokens of the model and the expert, as they were known when the run began.
+    prices: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def settings(self) -> dict[str, Any]:
         """What must not change while the folder of the cell grows; kept beside the results.
@@ -62,6 +72,8 @@ class PlannedCell:
         if self.wikipedia is not None:
             kind, colon, place = self.wikipedia.partition(":")
             settings["wikipedia"] = kind + colon + Path(place).name  # a file that was moved is the same tape
+        if self.checksum is not None:
+            settings["data"] = {"dataset": self.dataset.name, "sha256": self.checksum}
         if self.expert is not None:
             sampling = self.expert.sampling
             settings["expert"] = {
@@ -72,10 +84,28 @@ class PlannedCell:
         return settings
 
     def record(self) -> dict[str, Any]:
-        """The settings with the address at the start and the version that made the results."""
+        """The settings with the address at the start, the task class, prices and versions."""
         place = self.agent.base_url
         address = {"address": without_credentials(place)} if place else {}
-        return {**self.settings(), **address, "histobench": __version__}
+        return {
+            **self.settings(),
+            **address,
+            "task": _version_of(self.dataset.task_class),
+            "prices": dict(self.prices),
+            "python": platform.python_version(),
+            "histobench": __version__,
+        }
+
+
+def _version_of(task_class: type) -> dict[str, Any]:
+    """Which class checked the answers: its name, and the SHA-256 of the file it is in."""
+    version: dict[str, Any] = {"class": f"{task_class.__module__}:{task_class.__qualname__}"}
+    try:
+        source = inspect.getsourcefile(task_class)
+        version["sha256"] = hashlib.sha256(read_plain(Path(source or ""))).hexdigest()
+    except (OSError, TypeError, HistobenchError):
+        pass  # a class that was typed in has no file
+    return version
 
 
 def _without_address(spec: AgentSpec) -> str:

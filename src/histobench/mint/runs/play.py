@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.mint import sandbox
+from histobench.mint.agents.agent import EpisodeLimits
 from histobench.mint.agents.cache import AnswerCache
-from histobench.mint.agents.cost import CostTracker, find_price, read_prices
+from histobench.mint.agents.cost import CostTracker, Price, find_price, read_prices
 from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
 from histobench.mint.agents.rate_limit import RateLimits
 from histobench.mint.agents.retry import RetryPolicy
@@ -30,7 +31,7 @@ from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
 from histobench.mint.runs.planned_cell import PLACEBO, PlannedCell
 from histobench.mint.runs.request import RunRequest, parse_budgets, plan_expert
 from histobench.mint.runs.run import OpenPlayer, Run, RunOutcome
-from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches
+from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches, tasks_checksum
 from histobench.mint.runs.writers import Writer, check_alone, spent_by_writers
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.rule import as_rule
@@ -81,10 +82,26 @@ def play(options: RunOptions, display: Display, *, writer: Writer | None = None)
 def load_cells(options: RunOptions) -> Loaded:
     """The cells that are asked for with their tasks, and the folder of the results."""
     cells, output = plan_cells(options)
-    cells = [replace(cell, wikipedia=options.wikipedia) if searches(cell.dataset) else cell for cell in cells]
+    prices = read_prices(options.prices)
+    cells = [
+        replace(
+            cell,
+            wikipedia=options.wikipedia if searches(cell.dataset) else cell.wikipedia,
+            checksum=tasks_checksum(cell.dataset, options.data or cell.data),
+            prices=_prices_of(cell, prices),
+        )
+        for cell in cells
+    ]
     return [
         (cell, load_tasks(cell.dataset, options.data or cell.data, options.limit)) for cell in cells
     ], output
+
+
+def _prices_of(cell: PlannedCell, prices: Mapping[str, Price]) -> dict[str, Any]:
+    """The prices by which the episodes of a cell are paid; without those that nobody knows."""
+    experts = [cell.expert.spec] if cell.expert and cell.expert.spec else []
+    found = {spec.target: find_price(spec.target, prices) for spec in (cell.agent, *experts)}
+    return {name: asdict(price) for name, price in found.items() if price is not None}
 
 
 def play_cells(
@@ -176,16 +193,15 @@ def open_terms(
     others have spent before it asks.
     """
     prices = read_prices(options.prices)
-    if options.max_cost is not None:
-        if not options.max_cost > 0:  # also "nan", which no sum ever reaches
-            raise HistobenchError(f"`max_cost` must be more than 0 dollars, not {options.max_cost}")
+    limits = [name for name in ("max_cost", "episode_cost") if getattr(options, name) is not None]
+    if limits:
         specs = [cell.agent for cell in cells] + [
             cell.expert.spec for cell in cells if cell.expert and cell.expert.spec
         ]
         for spec in specs:
             if spec.is_endpoint and find_price(spec.target, prices) is None:
                 raise HistobenchError(
-                    f"`max_cost` needs the price of {spec.target}; write `{spec.target}: [read, written]` "
+                    f"`{limits[0]}` needs the price of {spec.target}; write `{spec.target}: [read, written]` "
                     "(dollars per million tokens) to a file and give it with `prices`"
                 )
     place = output if writer is None else writer.folder  # a file of answers has one writer
@@ -203,6 +219,7 @@ def open_terms(
         cache=cache,
         prices=prices,
         costs=_costs(options, output, cache, writer),
+        episode=EpisodeLimits(options.episode_tokens, options.episode_cost, options.episode_seconds),
     )
 
 

@@ -14,15 +14,18 @@ from histobench.mint.agents.completion import ProviderError, Sampling
 from histobench.mint.agents.cost import CostLimitError, CostTracker
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import Cell
+from histobench.mint.envs.action import Outcome
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
 from histobench.mint.runs.episode_run import RunContext, StoppedError, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.writers import Writer, finished_by_writers
-from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.base import CheckerError, Task
 
 #: So many episodes in a row that no provider let finish, for each episode at a time, end the run.
 FAILURES_PER_WORKER = 3
+#: So many episodes whose checker raised end the run: the next will raise, too.
+CHECKER_ERRORS = 3
 #: Seconds within which whoever has ended the sandbox has ended this process too, if it was a cluster.
 LAST_WORDS = 2.0
 #: The folder of the second, third, ... time that the same cells are played.
@@ -52,6 +55,17 @@ class RunOutcome:
     stopped: str | None = None
     repaired: int = 0
     problems: tuple[str, ...] = ()
+    #: It was broken off, because the rest would have failed as well: a wrong key, a checker that raises.
+    failed: bool = False
+
+    @property
+    def why_incomplete(self) -> str | None:
+        """Why episodes are missing, in one sentence; None where none is."""
+        if self.complete:
+            return None
+        missing = f"{self.standing.total - self.standing.done} of {self.standing.total} episodes are missing"
+        reason = self.stopped or "; ".join(self.problems[:3])
+        return f"{missing}: {reason}" if reason else missing
 
     @property
     def complete(self) -> bool:
@@ -109,6 +123,8 @@ class Run:
         self, shared: RunContext, *, concurrency: int = 8, watch: Callable[[Standing], None] = lambda _: None
     ) -> RunOutcome:
         """Play what is missing. An interruption stops all episodes; what has finished is kept."""
+        for store in self._stores:
+            store.describe(sandbox=shared.pool.backend)
         limits = [player.max_concurrency for player in self._players.values()]
         workers = max(1, min([concurrency, len(self.jobs), *(limit for limit in limits if limit)]))
         work: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -143,6 +159,7 @@ class Run:
             state.stopped,
             sum(store.repaired for store in self._stores),
             tuple(state.problems),
+            state.broken_off,
         )
 
     def nothing_to_do(self) -> RunOutcome:
@@ -211,6 +228,7 @@ class _Progress:
         self._give_up_after = give_up_after
         self._lock = threading.Lock()
         self._in_a_row = 0
+        self._checker_errors = 0
         self.stopped: str | None = None
         self.broken_off = False
         self.problems: list[str] = []
@@ -228,15 +246,25 @@ class _Progress:
     def failed(self, job: Job, error: Exception) -> None:
         """Note a failure that is not the model's."""
         message = f"{type(error).__name__}: {error}"
+        outcome: Outcome = "checker_error" if isinstance(error, CheckerError) else "provider_failure"
         job.store.add_failure(
-            {"task_id": job.task.task_id, "repeat": job.repeat, "error": message, "time": time.time()}
+            {
+                "task_id": job.task.task_id,
+                "repeat": job.repeat,
+                "outcome": outcome,
+                "error": message,
+                "time": time.time(),
+            }
         )
         self._counter.add_failure()
         with self._lock:
             if message not in self.problems:
                 self.problems.append(message)
             self._in_a_row += 1
-            if isinstance(error, ProviderError) and error.hopeless:
+            self._checker_errors += outcome == "checker_error"
+            if self._checker_errors >= CHECKER_ERRORS:
+                self.stop(f"{self._checker_errors} times {error}; mend the checker", broken_off=True)
+            elif isinstance(error, ProviderError) and error.hopeless:
                 self.stop(str(error), broken_off=True)
             elif self._in_a_row >= self._give_up_after:
                 self.stop(
@@ -278,7 +306,7 @@ def _play(job: Job, shared: RunContext, state: _Progress) -> None:
     except CostLimitError as error:
         state.stop(str(error))
         return
-    except (ProviderError, SimulatorError, SandboxError) as error:
+    except (ProviderError, SimulatorError, SandboxError, CheckerError) as error:
         if not shared.stopping.is_set():
             state.failed(job, error)
         return

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import is_no_folder
+from histobench.core.plain_file import is_no_folder, read_plain
 from histobench.mint.configs.config_variables import DATASET_DIR
 from histobench.mint.configs.dataset import Dataset, select_datasets
 from histobench.mint.runs.quickstart import BUILT_IN, built_in_dataset
@@ -30,17 +31,31 @@ def choose_datasets(names: Iterable[str]) -> list[Dataset]:
     return list(chosen.values())
 
 
-def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = None) -> list[Task]:
-    """The first `limit` tasks of a dataset in the folder `data`, or in that very file."""
+def tasks_path(dataset: Dataset, data: str | Path | None) -> Path:
+    """The file (or the folder of games) that the tasks of a dataset are read from."""
     place = Path(data) if data else Path(DATASET_DIR)
     if is_no_folder(place):
-        path = place
-    elif dataset.is_games:
+        return place
+    if dataset.is_games:
         from histobench.mint.alfworld.games import find_games
 
-        path = find_games(place, place / "..")
-    else:
-        path = dataset.path(place)
+        return find_games(place, place / "..")
+    return dataset.path(place)
+
+
+def tasks_checksum(dataset: Dataset, data: str | Path | None) -> str | None:
+    """The SHA-256 of the file of the tasks (of the list of games, where they are games)."""
+    path = tasks_path(dataset, data)
+    if path.is_dir():
+        from histobench.mint.alfworld.games import LIST
+
+        path = path / LIST
+    return hashlib.sha256(read_plain(path)).hexdigest() if path.is_file() else None
+
+
+def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = None) -> list[Task]:
+    """The first `limit` tasks of a dataset in the folder `data`, or in that very file."""
+    path = tasks_path(dataset, data)
     if not path.exists():
         raise HistobenchError(
             f"no tasks of {dataset.name} at {path}; run scripts/setup.sh, give `data`, or `tasks` quickstart"

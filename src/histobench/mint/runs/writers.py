@@ -64,13 +64,14 @@ class Writer:
     folder: Path
     spent_before: float = 0.0  # dollars, by runs in one process
 
-    def keep_spent(self, dollars: float) -> None:
-        """Say what this process has paid."""
-        write_json(self.folder / SPENT, {"dollars": dollars})
+    def keep_spent(self, dollars: float, held: float = 0.0) -> None:
+        """Say what this process has paid, and what its questions under way may cost."""
+        write_json(self.folder / SPENT, {"dollars": dollars, "held": held})
 
-    def spent_by_others(self) -> float:
-        """What all other writers, of this run and of earlier ones, have paid by now."""
-        return spent_by_writers(self.output, besides=self)
+    def spent_by_others(self) -> tuple[float, float]:
+        """What all other writers, of this run and of earlier ones, have paid and hold back by now."""
+        paid = spent_by_writers(self.output, besides=self)
+        return paid, spent_by_writers(self.output, besides=self, key="held")
 
 
 @contextmanager
@@ -109,12 +110,12 @@ def check_alone(output: Path) -> None:
             )
 
 
-def spent_by_writers(output: Path, *, besides: Writer | None = None) -> float:
-    """The dollars of all writers' folders below the results."""
+def spent_by_writers(output: Path, *, besides: Writer | None = None, key: str = "dollars") -> float:
+    """The dollars of all writers' folders below the results: paid, or with `key` "held", held back."""
     total = 0.0
     for folder in _folders(output):
         if besides is None or folder != besides.folder:
-            dollars = (read_note(folder / SPENT) or {}).get("dollars")
+            dollars = (read_note(folder / SPENT) or {}).get(key)
             total += float(dollars) if isinstance(dollars, int | float) else 0.0
     return total
 

@@ -107,15 +107,27 @@ class Task:
         }
 
 
-def checked(task: Task, solution: str) -> tuple[bool, str]:
-    """The task's verdict on a solution, and what went wrong in its checker, if anything.
+class CheckerError(HistobenchError):
+    """A task's own `success` raised: neither right nor wrong, and nothing that the agent may read."""
 
-    A plug-in's checker may fail on what a model writes: that is no success and no reason to end a run.
+
+def checked(task: Task, solution: str) -> bool:
+    """The task's verdict on a solution; raises `CheckerError`, which names the file and the line.
+
+    What the exception says may hold the reference: it is for whoever wrote the checker, never for the agent.
     """
     try:
-        return bool(task.success(solution)), ""
-    except Exception as error:  # the agent is told, without a stack of paths
-        return False, "".join(traceback.format_exception_only(error)).strip()
+        return bool(task.success(solution))
+    except (HistobenchError, KeyboardInterrupt):
+        raise  # a sandbox that was lost, say: not the checker's fault
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename != __file__] or list(frames)
+        place = f"{own[-1].filename}:{own[-1].lineno}"
+        said = "".join(traceback.format_exception_only(error)).strip()
+        raise CheckerError(
+            f"the checker of task {task.task_id!r} ({type(task).__name__}.success) raised at {place}: {said}"
+        ) from error
 
 
 def read_records(path: str | Path) -> list[dict[str, Any]]:

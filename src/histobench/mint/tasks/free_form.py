@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import string
 
 from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
 from histobench.mint.tasks.plain_arithmetic import (
@@ -12,7 +13,8 @@ from histobench.mint.tasks.plain_arithmetic import (
     without_last_words,
 )
 
-TOLERANCE = 0.05
+#: Of the published rule; the strict one has none.
+PUBLISHED_TOLERANCE = 0.05
 #: No number, and no answer with a number in it, is longer than this.
 LONGEST_NUMBER = 10_000
 _NUMBER = re.compile(
@@ -24,6 +26,17 @@ _NUMBER = re.compile(
 _IMAGINARY = re.compile(r"[ij](?![^\W\d_])")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _ARTICLES = {"a", "an", "the"}
+_PUNCTUATION = frozenset(string.punctuation)
+_NUMERAL = re.compile(r"[-+]?\d+(?:\.(\d+))?")
+_BOX = "\\boxed{"
+_TAG = re.compile(r"</?(?:solution|answer)>")
+_STATEMENT = re.compile(
+    r"\banswer(?:[ \t]++to[ \t][^\n.:]{1,80}?)?"
+    r"[ \t]*+(?:\bis\b|\bwas\b|:)[ \t]*+(?:\bis\b)?[ \t:]*+\n?([^\n]++)",
+    re.IGNORECASE,
+)
+_UNSURE = re.compile(r"\b(?:not|never|neither|nor|or|cannot|unknown|unclear)\b|n['’]t\b", re.IGNORECASE)
+_COPULA = re.compile(r"\b(?:is|was|are|were)\b", re.IGNORECASE)
 
 
 def published(reference: str, solution: str, *, recorded: bool = False) -> bool:
@@ -37,26 +50,110 @@ def published(reference: str, solution: str, *, recorded: bool = False) -> bool:
         wanted, given = float(expected), float(answer)
     except ValueError:
         return expected in answer
-    return abs(wanted - given) <= TOLERANCE * (wanted if recorded else abs(wanted))
+    return abs(wanted - given) <= PUBLISHED_TOLERANCE * (wanted if recorded else abs(wanted))
 
 
 def strict(reference: str, solution: str) -> bool:
-    """A number is compared with the number that the answer gives; a phrase must occur as whole words.
+    """Numbers exactly, decimals to the places of the reference, words by the exact match of HotpotQA.
 
-    >>> strict("10.0", "$10 units"), strict("6", "16 miles"), strict("-108.0", "-108")
-    (True, False, True)
-    >>> strict("no", "I do not know"), strict("no", "No.")
-    (False, True)
+    A reference that is a numeral is compared with the one number that the answer states; any other is a
+    phrase, even if there is a number in it.
+
+    >>> strict("10.0", "$10 units"), strict("1110", "1080"), strict("0.63", "0.634"), strict("0.63", "0.64")
+    (True, False, True, False)
+    >>> strict("the late 12th century", "12 apples"), strict("no", "No."), strict("Venice", "It is Venice.")
+    (False, True, True)
     """
-    wanted = parse_number(reference)
-    if wanted is not None:
-        given = parse_number(solution)
-        return given is not None and abs(wanted - given) <= TOLERANCE * abs(wanted)
-    expected, answer = words(reference), words(solution)
-    if expected in (["yes"], ["no"]):
-        said = [word for word in answer if word in ("yes", "no")]
-        return bool(said) and set(said) == set(expected)
-    return contains_phrase(answer, expected)
+    places = decimal_places(reference)
+    if places is not None:
+        given = parse_number(boxed(solution) or without_tags(solution))
+        return given is not None and same_number(given, float(reference), places)
+    expected = normalized(reference)
+    return any(normalized(phrase) == expected for phrase in stated_phrases(solution, expected))
+
+
+def decimal_places(reference: str) -> int | None:
+    """Places after the point of a numeral, of which zeros at the end say nothing; None for other texts.
+
+    >>> decimal_places("10.0"), decimal_places("0.63"), decimal_places("12th") is None
+    (0, 2, True)
+    """
+    match = _NUMERAL.fullmatch(reference.strip())
+    return len((match[1] or "").rstrip("0")) if match else None
+
+
+def same_number(given: float, wanted: float, places: int) -> bool:
+    """Whether `given`, rounded to the places of `wanted`, is that number; a whole number is met exactly."""
+    slack = 1e-9 * max(1.0, abs(wanted))  # a third, times three
+    return abs(given - wanted) <= (0.5 * 10.0**-places if places else 0.0) + slack
+
+
+def normalized(text: str) -> str:
+    """Lower case, without punctuation and articles: the normalization of HotpotQA (and SQuAD).
+
+    >>> normalized('The "Beatles".')
+    'beatles'
+    """
+    text = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def stated_phrases(solution: str, expected: str = "") -> list[str]:
+    """What an answer may mean as its phrase: the text, or what one sentence says the answer is.
+
+    "The answer is X" counts before all else. A sentence of the form "... is X" or "X is ..." states X unless
+    it denies or leaves a choice; of a sentence that begins with yes or no, that word is the answer.
+
+    >>> stated_phrases("The director is Brad Silberling.")
+    ['The director is Brad Silberling.', ' Brad Silberling.', 'The director ']
+    """
+    text = last_statement(solution)
+    lines = {normalized(line): line for line in text.split("\n") if normalized(line)}
+    if len(lines) == 1:  # the same, said twice
+        (text,) = lines.values()
+    if expected in ("yes", "no"):
+        said = [word for word in words(text) if word in ("yes", "no")]
+        first = words(text)[:1]
+        return said[:1] if len(set(said)) == 1 and first == said[:1] else [text]
+    if _UNSURE.search(text) or len(lines) != 1:
+        return [text]
+    parts = [part for part in _COPULA.split(text) if part.strip()]
+    return [text, parts[-1], parts[0]] if len(parts) > 1 else [text]
+
+
+def last_statement(solution: str) -> str:
+    """What is boxed, or follows the last "the answer is" on its line; the whole text where nothing does.
+
+    >>> last_statement("It is not A. So the correct answer is: B"), last_statement("B")
+    ('B', 'B')
+    """
+    text = boxed(solution) or without_tags(solution)
+    found = [match[1] for match in _STATEMENT.finditer(text)]
+    return found[-1] if found else text
+
+
+def boxed(solution: str) -> str:
+    """What is in the last box of LaTeX, as the authors of MATH read an answer; "" without one.
+
+    >>> boxed(r"The answer is $\\boxed{\\frac{1}{2}}$, since ...")
+    '\\\\frac{1}{2}'
+    """
+    start = solution.rfind(_BOX)
+    depth = 0
+    for position in range(start + len(_BOX) - 1, len(solution)) if start >= 0 else ():
+        depth += {"{": 1, "}": -1}.get(solution[position], 0)
+        if depth == 0:
+            return solution[start + len(_BOX) : position].strip()
+    return ""
+
+
+def without_tags(solution: str) -> str:
+    """The answer after a tag of the protocol that was opened twice.
+
+    >>> without_tags("The answer is <solution> Venice")
+    'The answer is  Venice'
+    """
+    return _TAG.sub("", solution).strip()
 
 
 def parse_number(text: str) -> float | None:

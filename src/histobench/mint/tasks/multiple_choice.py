@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from histobench.mint.tasks.free_form import contains_phrase, words
+from histobench.mint.tasks.free_form import contains_phrase, last_statement, without_tags, words
 
 #: The letter stands at the beginning of an answer, or nowhere.
 _BEGINNING = 1000
@@ -19,6 +19,7 @@ _LETTER = re.compile(
     r"(?!\W*\s(?:or|and|&)\s\W*(?-i:[A-J])\b)",  # who names two has named none
     re.IGNORECASE,
 )
+_LISTED = re.compile(r"(?:^|[\n,]|\bor\b|\band\b)\s*\(?([A-J]) ?\)")
 #: What LaTeX and Markdown put around a letter.
 _WRAPPING = re.compile(r"\\(?:boxed|text|textbf|mathrm)\b|[{}$`]")
 
@@ -67,21 +68,41 @@ def _published(reference: str, options: Mapping[str, str], solution: str) -> boo
 def strict(reference: str, options: Mapping[str, str], solution: str) -> bool:
     """The letter that the answer names decides; without a letter, the one option whose text it gives.
 
+    What is boxed, or follows the last "the answer is", is the answer where there is such a thing.
+
     >>> strict("a", {"a": "6", "b": "121"}, "B ) 121")
     False
-    >>> strict("b", {"a": "6", "b": "121"}, "The answer is (B).")
+    >>> strict("b", {"a": "6", "b": "121"}, "It is not 6. The answer is B )")
     True
-    >>> strict("b", {"a": "a cat", "b": "a dog"}, "A dog")
-    True
+    >>> strict("b", {"a": "a cat", "b": "a dog"}, "A dog"), strict("b", {"a": "6", "b": "39"}, r"\\boxed{39}")
+    (True, True)
     """
     letter = reference.strip().lower()
-    answer = solution.strip()
+    answer = without_tags(solution)
+    stated = last_statement(solution)
+    for text in dict.fromkeys((stated, answer)):
+        chosen = _chosen(options, text)
+        if chosen is not None or text != stated:
+            return chosen == letter
+        if _letters(text):  # it names several: nothing else in the text makes it clear
+            return False
+    return False
+
+
+def _chosen(options: Mapping[str, str], answer: str) -> str | None:
+    answer = _WRAPPING.sub(" ", answer).strip()
     by_text = _option_of_text(options, answer)
-    named = named_letter(answer)
+    letters = _letters(answer)
+    named = named_letter(answer) if len(letters) < 2 else None
     # "A dog" begins with an article, not with a letter: a text that is an option in full comes first.
-    if by_text and words(answer) == words(options[by_text]):
-        return by_text == letter
-    return (named if named in options else by_text) == letter
+    if by_text and not letters and words(answer) == words(options[by_text]):
+        return by_text
+    return named if named in options else by_text
+
+
+def _letters(answer: str) -> set[str]:
+    """The letters that an answer names as "A ) ...", one after the other."""
+    return {letter.lower() for letter in _LISTED.findall(answer[:_BEGINNING])}
 
 
 def named_letter(answer: str) -> str | None:

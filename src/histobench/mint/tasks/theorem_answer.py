@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from histobench.mint.tasks.arithmetic import BUILT_INS, MATHEMATICS, NotArithmeticError, evaluate
-from histobench.mint.tasks.free_form import parse_number
+from histobench.mint.tasks.free_form import boxed, parse_number, same_number, without_tags
 from histobench.mint.tasks.multiple_choice import named_letter
 
 RELATIVE_TOLERANCE = 0.04
@@ -33,11 +33,16 @@ def published(reference: Any, answer_type: str, solution: str, *, recorded: bool
 
 
 def strict(reference: Any, answer_type: str, solution: str) -> bool:
-    """As published, but powers of ten count, units and commas are read, and 1 is not True.
+    """As TheoremQA's authors compare, but whole numbers are met exactly (theirs rounds) and 1 is not True.
 
-    >>> strict(1000, "integer", "10^3"), strict(True, "bool", "1"), strict(2.5, "float", "about 2.5 metres")
-    (True, False, True)
+    Decimals are right within 4 %, lists in any order. Powers of ten, units and commas are read.
+
+    >>> strict(1000, "integer", "10^3"), strict(3, "integer", "3.4"), strict(True, "bool", "1")
+    (True, False, False)
+    >>> strict(2.5, "float", "about 2.45 metres"), strict([1, 2], "list of integer", "[2, 1]")
+    (True, True)
     """
+    solution = boxed(solution) or without_tags(solution)
     value = _parse(solution, MATHEMATICS)
     if answer_type in ("integer", "float"):
         # The published shapes of units take any sign but "-" for one, and the point of ".5".
@@ -50,7 +55,7 @@ def strict(reference: Any, answer_type: str, solution: str) -> bool:
         said = set(re.findall(r"\b(?:not true|not false|true|false|yes|no)\b", solution.lower()))
         truths = {word in ("true", "yes", "not false") for word in said}
         value = truths.pop() if len(truths) == 1 else None
-    return _agrees(value, reference, answer_type)
+    return _agrees(value, reference, answer_type, exactly=True)
 
 
 def _parse(solution: str, names: Any) -> Any:
@@ -105,27 +110,31 @@ def _without_unit(text: str) -> str:
     return text
 
 
-def _agrees(value: Any, reference: Any, answer_type: str) -> bool:
+def _agrees(value: Any, reference: Any, answer_type: str, *, exactly: bool = False) -> bool:
+    """`exactly`: a whole number is met by nothing else; the published rule rounds what was given."""
     if not isinstance(value, str | int | float | list):
         return False
     if answer_type.lower() in ("bool", "option"):
         return bool(value == f"({reference})" or value == reference)
     if answer_type in ("integer", "float"):
-        return _same_number(value, reference)
+        return _same_number(value, reference, exactly)
     return (
         isinstance(value, list)
         and len(value) == len(reference)
         and all(isinstance(item, int | float) for item in value)
-        and all(map(_same_number, sorted(value), sorted(reference)))
+        and all(
+            _same_number(one, other, exactly)
+            for one, other in zip(sorted(value), sorted(reference), strict=True)
+        )
     )
 
 
-def _same_number(value: Any, reference: float) -> bool:
+def _same_number(value: Any, reference: float, exactly: bool) -> bool:
     if not isinstance(value, int | float):
         return False
     try:
         if isinstance(reference, float):
             return abs(value - reference) <= RELATIVE_TOLERANCE * abs(reference)
-        return round(value) == reference
+        return same_number(value, reference, 0) if exactly else round(value) == reference
     except (OverflowError, ValueError):  # infinity, NaN, a whole number beyond every float
         return False

@@ -86,8 +86,8 @@ class AnthropicAPI(ProviderAPI):
         finish = payload.get("stop_reason")
         if finish == "refusal":
             parts = [Refusal(part.text) if isinstance(part, Text) else part for part in parts]
-            if not spoken(parts):
-                parts.append(Refusal("The model refused to answer."))
+            if not any(isinstance(part, Refusal) for part in parts):
+                parts.append(Refusal(""))  # it said nothing, and nothing goes back in its name
         return Completion(spoken(parts), _usage(payload.get("usage")), finish, parts=plain(parts))
 
     def _part(self, block: Mapping[str, Any]) -> Part:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from histobench.mint.agents.completion import Completion, ReasoningHistory, Sampling, whole_characters
-from histobench.mint.messages.parts import Image, Message, Origin, Part, Reasoning, Text, ToolSpec
+from histobench.mint.messages.parts import Image, Message, Origin, Part, Reasoning, Refusal, Text, ToolSpec
 
 #: How providers say that a conversation is longer than the model can read.
 _TOO_LONG = re.compile(
@@ -18,6 +18,12 @@ _TOO_LONG = re.compile(
     r"longer than the maximum|prompt is too long|input is too long|too many (input )?tokens|"
     r"input token count .* exceeds|exceeds? the (maximum|context|available context)|string_above_max_length",
     re.IGNORECASE | re.DOTALL,
+)
+#: How providers say that a filter of theirs has withheld the answer.
+_FILTERED = re.compile(
+    r"content_filter|content management policy|responsibleaipolicyviolation|content_policy_violation|"
+    r"content policy violation|blocked by .{0,40}safety|safety_violation|prohibited_content",
+    re.IGNORECASE,
 )
 _UNSUPPORTED = re.compile(
     r"unsupported|not supported|unrecognized|unknown (parameter|name)|not permitted|does not support",
@@ -121,6 +127,15 @@ def is_too_long(status: int, text: str) -> bool:
     return status in (400, 413, 422) and bool(_TOO_LONG.search(text))
 
 
+def is_filtered(status: int, text: str) -> bool:
+    """Whether an error response says that a filter of the provider withheld the answer.
+
+    >>> is_filtered(400, '{"error": {"code": "content_filter"}}'), is_filtered(400, "bad stop")
+    (True, False)
+    """
+    return status in (400, 403, 422) and bool(_FILTERED.search(text))
+
+
 def turns(
     messages: Sequence[Message], *, merge_roles: bool, history: ReasoningHistory = "provider"
 ) -> Iterator[Message]:
@@ -131,8 +146,12 @@ def turns(
     last: Message | None = None
     for message in messages:
         message = _sendable(message, history)
-        if message.role == "assistant" and not message.content and not message.parts:
-            continue  # it was reasoning alone, and that stays here
+        if (
+            message.role == "assistant"
+            and not message.content
+            and not any(map(_says_something, message.parts))
+        ):
+            continue  # reasoning alone, which stays here, or a refusal without a word
         if last is not None and merge_roles and last.role == message.role:
             parts = (*last.as_parts, *message.as_parts) if last.parts or message.parts else ()
             last = Message(last.role, f"{last.content}\n{message.content}", parts)
@@ -171,6 +190,10 @@ def base64_of(image: Image) -> str:
 def plain(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Nothing for an answer that is text alone: its text says it all."""
     return () if all(isinstance(part, Text) and part.origin is None for part in parts) else tuple(parts)
+
+
+def _says_something(part: Part) -> bool:
+    return not isinstance(part, Refusal) or bool(part.text)
 
 
 def _sendable(message: Message, history: ReasoningHistory) -> Message:

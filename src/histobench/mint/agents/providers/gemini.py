@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from histobench.core.address import joined
 from histobench.mint.agents.completion import (
+    FILTERED,
     Completion,
     MalformedAnswerError,
     Sampling,
@@ -31,8 +32,10 @@ from histobench.mint.messages.parts import (
     spoken,
 )
 
-#: The model ended the text itself; every other reason is the provider's.
+#: The model ended the text itself.
 _OWN_ENDINGS = (None, "STOP", "MAX_TOKENS", "MALFORMED_FUNCTION_CALL")
+#: The provider withheld it.
+_FILTERS = ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY")
 #: At most five stop sequences are taken.
 _MAX_STOPS = 5
 #: Models that take tokens to think with instead of a level, and how the provider translates levels for them.
@@ -83,18 +86,22 @@ class GeminiAPI(ProviderAPI):
     def completion(self, payload: Mapping[str, Any]) -> Completion:
         """All parts of the first candidate; thoughts are no text."""
         candidates = payload.get("candidates")
+        usage = _usage(payload.get("usageMetadata"))
+        feedback = payload.get("promptFeedback")
+        if not candidates and isinstance(feedback, Mapping) and feedback.get("blockReason"):
+            return Completion("", usage, f"{FILTERED}:{feedback['blockReason']}")
         if not isinstance(candidates, list) or not candidates:
             raise MalformedAnswerError(f"no candidate in the answer ({payload.get('promptFeedback')})")
         try:
             finish = candidates[0].get("finishReason")
-            if finish not in _OWN_ENDINGS:
+            if finish not in (*_OWN_ENDINGS, *_FILTERS):
                 raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
             content = candidates[0].get("content", {}).get("parts", [])
             parts = [self._part(part, position) for position, part in enumerate(content)]
             text = spoken(parts)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise MalformedAnswerError(f"not a candidate ({error!r})") from error
-        return Completion(text, _usage(payload.get("usageMetadata")), finish, parts=plain(parts))
+        return Completion(text, usage, finish, parts=plain(parts))
 
     def _thinking(self, effort: str) -> dict[str, Any]:
         if _BUDGETED.search(self.model):

@@ -42,6 +42,7 @@ from histobench.mint.messages.parts import (
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 #: Reasoning that has to go back as it came.
 REASONING_DETAILS = "reasoning_details"
+_WITHOUT_TEXT = ("stop", "length", "tool_calls", "content_filter")
 _KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", REASONING_DETAILS, *REASONING_FIELDS}
 
 
@@ -81,15 +82,15 @@ class ChatCompletionsAPI(ProviderAPI):
         try:
             choice = payload["choices"][0]
             message = choice["message"]
-            content = None if message.get("tool_calls") else message["content"]
-            content = message.get("content", content)
+            silent = message.get("tool_calls") or choice.get("finish_reason") == "content_filter"
+            content = message.get("content") if silent else message["content"]
         except (KeyError, IndexError, TypeError) as error:
             raise MalformedAnswerError(f"no message in the answer ({error!r})") from error
         finish = choice.get("finish_reason")
-        if finish in ("content_filter", "error"):
+        if finish == "error":
             raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
-        if content is None and (finish in ("stop", "length", "tool_calls") or message.get("refusal")):
-            content = ""  # calls alone, or all tokens went into reasoning
+        if content is None and (finish in _WITHOUT_TEXT or message.get("refusal")):
+            content = ""  # calls alone, all tokens went into reasoning, or a filter withheld it
         if not isinstance(content, str | list):
             raise MalformedAnswerError(f"the text of the answer is {type(content).__name__}")
         try:

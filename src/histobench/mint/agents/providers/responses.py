@@ -69,7 +69,7 @@ class ResponsesAPI(ProviderAPI):
         if not isinstance(output, list):
             raise MalformedAnswerError("no output in the answer")
         finish = (payload.get("incomplete_details") or {}).get("reason") or payload.get("status")
-        if finish in ("content_filter", "failed", "cancelled"):
+        if finish in ("failed", "cancelled"):
             raise MalformedAnswerError(f"the provider withheld the answer ({finish})")
         try:
             parts = [part for item in output for part in self._parts(item)]
