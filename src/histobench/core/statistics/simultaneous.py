@@ -22,15 +22,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from histobench.core.record_files import ArrayOf
 from histobench.core.statistics.jackknife import LeaveOneOut, t_p_value, t_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+StoredFloats = Annotated[Floats, ArrayOf(float)]
 #: Draws for the number of comparisons: a family-wise error of 0.05 is met within 0.003.
 DRAWS = 4000
 
@@ -40,11 +43,11 @@ class SimultaneousPairs:
     """Every model against every other, [m, m]: row minus column, NaN where there is no number."""
 
     names: tuple[str, ...]
-    difference: Floats
-    error: Floats  # standard error of the difference
+    difference: StoredFloats
+    error: StoredFloats  # standard error of the difference
     critical: float  # standard errors to either side
     comparisons: float  # how many independent comparisons the pairs are worth
-    p_adjusted: Floats  # below 1 - level exactly where the interval excludes 0
+    p_adjusted: StoredFloats  # below 1 - level exactly where the interval excludes 0
     lower_is_better: bool
 
     @property
