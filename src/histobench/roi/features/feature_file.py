@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import logging
@@ -186,16 +187,12 @@ def _plain_content(path: Path) -> Any:
 
 def _numpy_globals() -> list[Any]:
     """What a pickled NumPy array of numbers or text refers to, under the names of NumPy 1 and 2."""
-    import _codecs
-
-    from numpy._core import multiarray
-
+    array, scalar = np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]  # what pickle would name
     dtypes = [type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdgSUOV"]
-    pairs: list[Any] = [np.ndarray, np.dtype, *dtypes, _codecs.encode, (bytes, "builtins.bytes")]
-    pairs.append((bytes, "__builtin__.bytes"))
+    pairs: list[Any] = [np.ndarray, np.dtype, *dtypes, (codecs.encode, "_codecs.encode")]
+    pairs += [(bytes, "builtins.bytes"), (bytes, "__builtin__.bytes")]
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-        pairs.append((multiarray._reconstruct, f"{module}._reconstruct"))
-        pairs.append((multiarray.scalar, f"{module}.scalar"))
+        pairs += [(array, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
     return pairs
 
 
