@@ -24,7 +24,12 @@ def local_dir() -> Path:
         return Path(given).expanduser()
     if not is_shared(cache_dir()):
         return cache_dir()
-    return Path(tempfile.gettempdir()) / f"histobench-{os.getuid()}"
+    return Path(tempfile.gettempdir()) / f"histobench-{user_number()}"
+
+
+def user_number() -> int:
+    """The number of the user, as files have it; 0 where users have none (Windows)."""
+    return os.getuid() if hasattr(os, "getuid") else 0
 
 
 def is_shared(path: Path, mounts: str = "/proc/self/mounts") -> bool:
