@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 def resolve_device(asked: str | None = None) -> str:
-    """The device to use: the one asked for, else the first GPU (CUDA, or that of a Mac), else the CPU.
+    """The device to use: the one asked for, else the first GPU, else the CPU.
 
     A GPU that was asked for and is not there is a warning, not an error: the same command then works on a
     laptop, and the numbers do not depend on the device.
@@ -18,9 +18,7 @@ def resolve_device(asked: str | None = None) -> str:
     import torch
 
     if not asked:
-        if torch.cuda.is_available():
-            return "cuda:0"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
     try:
         kind = torch.device(asked)
     except RuntimeError as error:
