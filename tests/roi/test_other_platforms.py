@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from histobench.cli.main import main
 from histobench.core.device import resolve_device
-from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.features.loading import loader
 
 #: Read by every process at its start, those of workers included.
@@ -51,7 +51,8 @@ def test_a_run_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
     hiding.mkdir()
     (hiding / "sitecustomize.py").write_text(HIDING)
     (tmp_path / "run.py").write_text(RUN)
-    write_demo_dataset(tmp_path / "data", per_class=6, test_per_class=6)
+    demo = ["data", "demo", str(tmp_path / "data"), "--per-class", "6", "--test-per-class", "6"]
+    assert main(demo) == 0
     (table,) = (tmp_path / "data").glob("*.csv")
     seen = tmp_path / "seen.txt"
     seen.touch()

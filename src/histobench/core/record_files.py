@@ -120,11 +120,11 @@ def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
 
 
 @cache
-def _adapter(kind: type[T]) -> Any:
+def _adapter(kind: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
     # In a tuple: pydantic passes the settings of a plain type on to the dataclasses inside it.
-    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid"))  # type: ignore[valid-type]
+    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid"))
 
 
 def _validated(path: Path, kind: type[T], text: bytes, arrays: list[NDArray[Any]]) -> T:
