@@ -131,7 +131,9 @@ def _validated(path: Path, kind: type[T], text: bytes, arrays: list[NDArray[Any]
     from pydantic import ValidationError
 
     try:
-        (record,) = _adapter(kind).validate_json(b"[" + text + b"]", strict=True, context=arrays)
+        (record,) = _adapter(kind).validate_json(  # type: ignore[arg-type]
+            b"[" + text + b"]", strict=True, context=arrays
+        )
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"][1:])) or kind.__name__
