@@ -97,7 +97,7 @@ def test_an_ordinary_user_can_do_everything_with_the_wheel(place: Path, installe
         path for path in (home / "bilder ß").rglob("*") if path.is_dir() and any(path.glob("*/*.png"))
     )
     encoders = "efficientnet-lite0,random-vit"
-    run("run", "--data", str(tiles), "--models", encoders, "--tasks", "KNN", "--output", "ergebnisse")
+    run("run", "--data", str(tiles), "--models", encoders, "--tasks", "KNN", "--results", "ergebnisse")
     run("report", "ergebnisse", "-o", "seiten")
     assert (home / "seiten" / "index.html").is_file()
     recording = home / "demo_recording"

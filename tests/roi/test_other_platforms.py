@@ -64,12 +64,12 @@ def test_a_run_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
 
     def run(output: str, variables: dict[str, str]) -> dict[str, bytes]:
         arguments = ["run", "--data", str(table), "--models", "efficientnet-lite0,random-vit"]
-        arguments += ["--tasks", "KNN,linear_probe", "--output", str(tmp_path / output)]
+        arguments += ["--tasks", "KNN,linear_probe", "--results", str(tmp_path / output)]
         command = [sys.executable, str(tmp_path / "run.py"), *arguments]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr
         pages = list((tmp_path / output).rglob("index.html"))
-        assert pages, list((tmp_path / output).iterdir())
+        assert pages, output
         return {path.name: path.read_bytes() for path in (tmp_path / output).rglob("*_detailed*.json")}
 
     run("results", environment)
