@@ -1,7 +1,12 @@
 # The two commands: `make demo` and `make test`. Everything else is detail.
+# Another Python gets an environment of its own: `make test PYTHON=python3.12` uses .venv-3.12.
 PYTHON ?= python3
-VENV   ?= .venv
+INTERPRETER := $(shell bash scripts/pythons.sh $(PYTHON))
+VERSION := $(shell $(INTERPRETER) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV   ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(VERSION))
 BIN    := $(VENV)/bin
+comma := ,
+EXTRAS := text,mint,local,inspect,report,plot,datasets,consult,mcp,ray
 STAMP  := $(VENV)/.installed
 # Many tests wait, for a cluster, a browser or a time-out: one worker more than cores. Each takes neighbouring tests,
 # which share what was set up for them, and then helps the others.
@@ -10,14 +15,15 @@ PARALLEL := -n 3 --dist worksteal
 # compile all that it imports: 44 s of processor time instead of 18 to collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: report-assets setup demo test test-fast check docs bench lock alfworld clean
+.PHONY: report-assets setup demo demo-small test test-fast test-lowest test-newest check docs bench lock alfworld clean
 
 setup: $(STAMP)
 
 # The lock file pins every version by hash; the package itself is installed on top, without looking anything up.
 $(STAMP): requirements.lock requirements-model.lock pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "histobench needs Python 3.11 or newer; run: make PYTHON=python3.11 ..." >&2; rm -rf $(VENV); exit 2; }
+	@test -n "$(VERSION)" || { echo "cannot run $(PYTHON); install it, or give its path: make PYTHON=/path/to/python ..." >&2; exit 2; }
+	@$(INTERPRETER) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "histobench needs Python 3.11 or newer; run: make PYTHON=python3.11 ..." >&2; exit 2; }
+	@test "$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$(VERSION)" || $(INTERPRETER) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
@@ -30,6 +36,10 @@ demo: $(STAMP)
 	@$(BIN)/histobench data demo example_dataset --name CRC-100K --layout wide --per-class 20 --test-per-class 10 >/dev/null
 	@$(BIN)/histobench demo
 
+# The same in a minute: fewer tiles.
+demo-small: $(STAMP)
+	@$(BIN)/histobench demo --per-class 8 --test-per-class 12 --output demo-results/$(VERSION)
+
 # On CI the household simulator is tested too, where it can be built.
 test: check
 	@bash scripts/system-packages.sh
@@ -41,6 +51,14 @@ test: check
 test-fast: $(STAMP)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
+# The fast tests with the oldest versions that pyproject.toml allows, and with the newest that there are.
+test-lowest: RESOLUTION := lowest-direct
+test-newest: RESOLUTION := highest
+test-lowest test-newest: $(STAMP)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-$(@:test-%=%)
+	@$(BIN)/uv pip install --quiet --python .venv-$(@:test-%=%)/bin/python --resolution $(RESOLUTION) $(UV_FLAGS) -e '.[$(EXTRAS),dev]'
+	@.venv-$(@:test-%=%)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
+
 # The documentation as a site, without network; a broken link fails.
 docs: $(STAMP)
 	@$(BIN)/mkdocs build --strict --site-dir site
@@ -48,7 +66,7 @@ docs: $(STAMP)
 check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@if [ "$(VERSION)" = 3.11 ]; then $(BIN)/mypy; else echo "note: types are checked on Python 3.11"; fi
 
 # A small grid, less than 30 minutes on two cores; `make bench BENCH=--full` measures everything.
 bench: $(STAMP)
@@ -57,7 +75,7 @@ bench: $(STAMP)
 # Writes the lock for every platform at once; run after changing the dependencies.
 lock: $(STAMP)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --generate-hashes \
-	  --extra text --extra mint --extra local --extra inspect --extra report --extra plot --extra datasets --extra consult --extra mcp --extra ray --extra docs --extra bench --extra dev pyproject.toml -o requirements.lock
+	  $(foreach name,$(subst $(comma), ,$(EXTRAS)) docs bench dev,--extra $(name)) pyproject.toml -o requirements.lock
 
 # Optional: the simulator of the household tasks; compiles a planner, 2-3 minutes.
 alfworld: $(STAMP)
@@ -68,4 +86,4 @@ report-assets:
 	@cd report-frontend && npm ci --silent --ignore-scripts && npm run --silent check && npm run --silent build
 
 clean:
-	rm -rf $(VENV) site demo-results .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* site demo-results .mypy_cache .ruff_cache .pytest_cache .hypothesis

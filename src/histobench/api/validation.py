@@ -195,10 +195,16 @@ def as_array(value: Any, name: str, *, as_given: bool = False) -> NDArray[Any]:
     try:
         return np.asarray(value, dtype=object if as_given and isinstance(value, list | tuple) else None)
     except (ValueError, TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        if "inhomogeneous" in reason:
-            reason = "its rows have different lengths"
+        reason = "its rows have different lengths" if _is_ragged(value) else " ".join(str(error).split())
         raise InvalidParameterError(f"{name}: cannot be read as an array: {reason}") from None
+
+
+def _is_ragged(value: Any) -> bool:
+    """Whether a list holds rows of different lengths, or rows and single values."""
+    if not isinstance(value, list | tuple):
+        return False
+    lengths = {len(row) if isinstance(row, list | tuple | np.ndarray) else -1 for row in value}
+    return len(lengths) > 1 or any(map(_is_ragged, value))
 
 
 def _features_of(part: Given) -> NDArray[np.float32]:

@@ -38,7 +38,7 @@ def run_part(args: argparse.Namespace, play: PlayPart) -> int:
     """Have a part played, to its end or to that of the job."""
     from histobench.cli.mint_progress import progress_display
 
-    signals = (signal.SIGTERM, signal.SIGUSR1)
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 
     def stop(*_: object) -> None:
         for number in signals:  # a second one must not disturb the end

@@ -48,8 +48,9 @@ def run(args: argparse.Namespace) -> int:
         if kind not in (*KINDS, REPORT):
             raise HistobenchError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}, {REPORT}")
     progress = _Reports()
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda *_: progress.stop())
+    for name in ("SIGTERM", "SIGUSR1"):  # Windows has only the first
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda *_: progress.stop())
     worker = Worker(folder, progress, say)
     try:
         mine = [kind for kind in kinds if kind != REPORT]

@@ -55,7 +55,8 @@ def plain_descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 def _opened(path: str | Path, flags: int) -> tuple[int, os.stat_result]:
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    # Without the last, Windows changes line ends.
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         found = os.fstat(descriptor)
         _refuse_others(found, path)

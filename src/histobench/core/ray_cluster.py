@@ -58,7 +58,9 @@ def connect(address: str | None = None) -> None:
 
 def _asks_for_token(error: BaseException | None) -> bool:
     """Whether Ray was turned away: where an address is named it does not send a token by itself."""
-    return error is not None and ("AuthToken" in str(error) or _asks_for_token(error.__cause__))
+    # Newer versions have a class for it, the others only words.
+    named = type(error).__name__ == "AuthenticationError" or "AuthToken" in str(error)
+    return error is not None and (named or _asks_for_token(error.__cause__))
 
 
 def _that_answers(address: str | None) -> str | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from histobench.core.dataclass_values import as_plain, from_plain
-from histobench.roi.comparison.comparison import CompareSettings, DatasetTable, compare_runs, dataset_table
-from histobench.roi.comparison.table_files import read_table, write_table
+from histobench.core.errors import HistobenchError
+from histobench.core.record_files import ArrayOf, read_record, write_record
+from histobench.roi.comparison.comparison import CompareSettings, compare_runs, dataset_table
+from histobench.roi.comparison.table_files import _known, read_table, write_table
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import load_runs
 
@@ -56,15 +58,15 @@ def test_a_stored_table_is_the_one_that_was_made(
     for encoder, signal in (("alpha", 2.0), ("beta", 1.2), ("gamma", 0.4)):
         write_run(encoder, signal, **options)
     runs = load_runs(tmp_path / "results")
-    write_table(tmp_path / "table.json", "Colon", runs, settings)
-    table = read_table(tmp_path / "table.json", runs, settings)
+    write_table(tmp_path / "table.npz", "Colon", runs, settings)
+    table = read_table(tmp_path / "table.npz", runs, settings)
     assert table is not None
     assert_equal(dataset_table("Colon", runs, settings), table)
     assert compare_runs(runs, settings, table_of=lambda *_: table).tables == (table,)
 
 
 def test_a_table_of_other_runs_or_settings_is_not_used(write_run: Write, tmp_path: Path) -> None:
-    results, settings, path = tmp_path / "results", CompareSettings(), tmp_path / "table.json"
+    results, settings, path = tmp_path / "results", CompareSettings(), tmp_path / "table.npz"
     for encoder, signal in (("alpha", 2.0), ("beta", 1.2)):
         write_run(encoder, signal)
     runs = load_runs(results)
@@ -74,11 +76,14 @@ def test_a_table_of_other_runs_or_settings_is_not_used(write_run: Write, tmp_pat
     assert read_table(path, runs, CompareSettings("accuracy")) is None
     assert read_table(path, runs[:1], settings) is None
     assert read_table(path, runs[::-1], settings) is None
-    whole = path.read_text()
-    path.write_text(whole.replace("0.9", "0.8", 1))  # one figure of it is damaged
-    assert path.read_text() != whole
+    whole = path.read_bytes()
+    for old, new in ((b"0.9", b"0.8"), (b"NUMPY", b"NUMPI"), (whole[-200:], b"")):  # damaged or cut short
+        assert old in whole
+        path.write_bytes(whole.replace(old, new, 1))
+        assert read_table(path, runs, settings) is None
+    path.write_bytes(b"{}")  # of another format
     assert read_table(path, runs, settings) is None
-    path.write_text(whole)
+    path.write_bytes(whole)
     detailed = TaskFiles.beside(runs[1].path).detailed
     was = detailed.read_bytes()
     detailed.write_bytes(was.replace(b"0.1", b"0.2", 1))
@@ -89,8 +94,80 @@ def test_a_table_of_other_runs_or_settings_is_not_used(write_run: Write, tmp_pat
     assert read_table(path, load_runs(results), settings) is None
 
 
-def test_what_is_no_table_is_refused() -> None:
-    for plain in (None, [], [1], {"dataset": "d"}, ["d", 3, [], 1, None, "", 0, ""]):
-        with pytest.raises(ValueError, match="no DatasetTable"):
-            from_plain(DatasetTable, plain)
-    assert as_plain(np.float64("nan")) != as_plain(np.float64("nan"))
+@dataclass(frozen=True)
+class Inner:
+    values: Annotated[NDArray[np.float64], ArrayOf(np.float64)]
+    inside: Annotated[NDArray[np.bool_], ArrayOf(bool)]
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    inner: Inner
+    ranks: dict[str, tuple[int, int]]
+    share: float
+    found: Inner | None = None
+    notes: tuple[str, ...] = ()
+
+
+INNER = Inner(np.array([[1.5, np.nan, -0.0]]), np.array([True, False]))
+OUTER = Outer("a", INNER, {"a": (1, 2)}, 0.1 + 0.2, INNER, ("é",))
+
+
+def test_a_record_comes_back_with_the_types_and_bits_it_had(tmp_path: Path) -> None:
+    for record in (OUTER, replace(OUTER, found=None, notes=(), share=float("nan"))):
+        write_record(tmp_path / "a.npz", record, about={"of": ("x", 1)})
+        assert_equal(record, read_record(tmp_path / "a.npz", Outer, about={"of": ("x", 1)}))
+        assert read_record(tmp_path / "a.npz", Outer, about={"of": ("x", 2)}) is None
+    first = (tmp_path / "a.npz").read_bytes()
+    write_record(tmp_path / "a.npz", record, about={"of": ("x", 1)})
+    assert (tmp_path / "a.npz").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        ({"inner": {"values": [1.5, 2.5], "inside": INNER.inside}}, "inner.values: .*expected an array"),
+        ({"inner": {"values": ["<f8", [1, 3], "AAAA"], "inside": INNER.inside}}, "expected an array"),
+        (
+            {"inner": replace(INNER, values=INNER.values.astype(np.float32))},
+            "array of float64, found float32",
+        ),
+        ({"inner": replace(INNER, inside=INNER.values)}, "inner.inside: .*array of bool, found float64"),
+        ({"inner": {"values": {"array": 7}, "inside": {"array": -1}}}, "expected an array, found dict"),
+        ({"ranks": {"a": [1, 2.5]}}, "ranks.a.1: Input should be a valid integer"),
+        ({"ranks": {"a": [1]}}, "ranks.a.1: Field required"),
+        ({"share": "0.3"}, "share: Input should be a valid number"),
+        ({"share": True}, "share: Input should be a valid number"),
+        ({"share": None}, "share: Input should be a valid number"),
+        ({"name": 1}, "name: Input should be a valid string"),
+        ({"notes": "text"}, "notes: Input should be a valid (tuple|array)"),
+        ({"more": 1}, "more: Unexpected keyword argument"),
+        ({"notes": ...}, "as it was written"),  # a field with a default is missing
+        ({"name": ...}, "name: Field required"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_an_error_that_names_the_file(
+    tmp_path: Path, wrong: dict[str, Any], where: str
+) -> None:
+    path = tmp_path / "a.npz"
+    values = {field.name: getattr(OUTER, field.name) for field in fields(OUTER)} | wrong
+    kept = {name: value for name, value in values.items() if value is not ...}
+    write_record(path, make_dataclass("Other", kept)(**kept), about={})
+    with pytest.raises(HistobenchError, match=where) as caught:
+        read_record(path, Outer, about={})
+    assert str(path) in str(caught.value)
+
+
+def test_a_table_whose_arrays_are_lists_is_refused(write_run: Write, tmp_path: Path) -> None:
+    """Three encoders, each with one of three items of a list, were taken for an array of three."""
+    for encoder, signal in (("alpha", 2.0), ("beta", 1.2), ("gamma", 0.4)):
+        write_run(encoder, signal)
+    runs, path = load_runs(tmp_path / "results"), tmp_path / "table.npz"
+    table = dataset_table("Colon", runs, CompareSettings())
+    assert table.standings is not None
+    best = replace(table.standings.best, members=["|b1", [3], "AQAA"])  # type: ignore[arg-type]
+    wrong = replace(table, standings=replace(table.standings, best=best))
+    write_record(path, wrong, about=_known(runs, CompareSettings()))
+    with pytest.raises(HistobenchError, match=r"table\.npz.*standings\.best\.members: .*expected an array"):
+        read_table(path, runs, CompareSettings())

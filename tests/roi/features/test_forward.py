@@ -91,6 +91,9 @@ def test_other_errors_are_not_mistaken_for_memory() -> None:
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
     assert not is_out_of_memory(ValueError("out of memory"))
     assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"))
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)  # in the words of the installed version
+    assert is_out_of_memory(caught.value)
 
 
 def test_a_run_survives_running_out_of_memory(

@@ -18,10 +18,12 @@ is the winner's ordinary one, which picking can only make safer.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.core.record_files import ArrayOf
 from histobench.core.statistics.intervals import Interval
 from histobench.core.statistics.jackknife import FEWEST_DEGREES, LeaveOneOut, pair_errors, t_quantile
 from histobench.core.statistics.simultaneous import (
@@ -44,8 +46,8 @@ class BestSet:
     """Which models may be the best; `p_adjusted` [m] is that of the difference from the leader (max-t)."""
 
     names: tuple[str, ...]
-    members: NDArray[np.bool_]
-    p_adjusted: Floats
+    members: Annotated[NDArray[np.bool_], ArrayOf(bool)]
+    p_adjusted: Annotated[Floats, ArrayOf(float)]
 
     def listed(self) -> tuple[str, ...]:
         """The names of the members."""

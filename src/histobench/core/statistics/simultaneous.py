@@ -22,11 +22,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from histobench.core.record_files import ArrayOf
 from histobench.core.statistics.jackknife import (
     FEWEST_DEGREES,
     LeaveOneOut,
@@ -37,6 +39,7 @@ from histobench.core.statistics.jackknife import (
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+StoredFloats = Annotated[Floats, ArrayOf(float)]
 #: Draws for the number of comparisons: a family-wise error of 0.05 is met within 0.003.
 DRAWS = 4000
 
@@ -49,11 +52,11 @@ class SimultaneousPairs:
     """
 
     names: tuple[str, ...]
-    difference: Floats
-    error: Floats
+    difference: StoredFloats
+    error: StoredFloats
     critical: float  # standard errors to either side
     comparisons: float  # how many independent comparisons the pairs are worth
-    p_adjusted: Floats  # below 1 - level exactly where the interval excludes 0
+    p_adjusted: StoredFloats  # below 1 - level exactly where the interval excludes 0
     lower_is_better: bool
     level: float = 0.95
     span: float = np.inf  # differences lie within -span and span

@@ -39,7 +39,8 @@ def remember_parsed_texts() -> None:
         domain, problem
     )
     Rule.parse_conjunctive_query = functools.cache(Rule.parse_conjunctive_query)
-    textgen._parse_and_convert = _copied(functools.cache(textgen._parse_and_convert))
+    if (parse := getattr(textgen, "_parse_and_convert", None)) is not None:  # not part of its interface
+        textgen._parse_and_convert = _copied(functools.cache(parse))
 
 
 def _copied(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -120,6 +120,8 @@ def _of_kind(value: Any, name: str, kind: Any) -> Any:
         return flag(value, name)
     if kind is str:
         return text(value, name)
+    if kind not in (int, float):
+        raise TypeError(f"{name} is declared as {kind!r}, which this check does not know")
     if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
         raise InvalidParameterError(
             f"{name}: expected a {'whole ' if kind is int else ''}number, found {value!r}"

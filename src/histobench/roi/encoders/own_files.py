@@ -445,8 +445,10 @@ def _attributes(encoder: nn.Module) -> Iterator[str]:
 
 def loose_arrays(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Arrays and tensors that a network keeps outside its state_dict, as plain attributes for one."""
+    saved = network.state_dict().keys()
     for name, module in network.named_modules():
-        unsaved = {key: module._buffers[key] for key in module._non_persistent_buffers_set}
+        buffers = module.named_buffers(recurse=False)
+        unsaved = {key: value for key, value in buffers if f"{name}.{key}".removeprefix(".") not in saved}
         for key, value in sorted({**vars(module), **unsaved}.items()):
             if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
                 value = torch.from_numpy(np.ascontiguousarray(value))

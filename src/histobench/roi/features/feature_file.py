@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import logging
@@ -176,26 +177,30 @@ def _plain_content(path: Path) -> Any:
     except OSError as error:
         raise _bad(path, f"cannot be read: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:
-        name = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if name:
-            raise _bad(path, f"refused: it holds more than plain arrays ({name[1]})") from error
+        if foreign := _foreign_globals(path, error):
+            raise _bad(path, f"refused: it holds more than plain arrays ({foreign[0]})") from error
         raise _bad(path, "is damaged or is no feature file; extract the features again") from error
     except Exception as error:  # truncated archives raise many kinds: RuntimeError, EOFError, KeyError, ...
         raise _bad(path, "is damaged or cut short; extract the features again") from error
 
 
+def _foreign_globals(path: Path, refusal: Exception) -> list[str]:
+    """The functions and classes that a file asks for beyond the allowed ones; none where it is damaged."""
+    try:
+        with torch.serialization.safe_globals(_numpy_globals()):
+            return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # files of torch before 1.6 are not archives: only the refusal names it
+        return re.findall(r"GLOBAL ([\w.]+)", str(refusal))
+
+
 def _numpy_globals() -> list[Any]:
     """What a pickled NumPy array of numbers or text refers to, under the names of NumPy 1 and 2."""
-    import _codecs
-
-    from numpy._core import multiarray
-
+    array, scalar = np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]  # what pickle would name
     dtypes = [type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdgSUOV"]
-    pairs: list[Any] = [np.ndarray, np.dtype, *dtypes, _codecs.encode, (bytes, "builtins.bytes")]
-    pairs.append((bytes, "__builtin__.bytes"))
+    pairs: list[Any] = [np.ndarray, np.dtype, *dtypes, (codecs.encode, "_codecs.encode")]
+    pairs += [(bytes, "builtins.bytes"), (bytes, "__builtin__.bytes")]
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-        pairs.append((multiarray._reconstruct, f"{module}._reconstruct"))
-        pairs.append((multiarray.scalar, f"{module}.scalar"))
+        pairs += [(array, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
     return pairs
 
 

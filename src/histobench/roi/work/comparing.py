@@ -24,7 +24,7 @@ def compare(folder: RunFolder, unit: Unit) -> None:
     if not runs:  # the task stores no predictions, or was skipped
         folder.finish(unit)
         return
-    path = folder.path / "tables" / f"{unit.id}.json"
+    path = folder.path / "tables" / f"{unit.id}.npz"
     write_table(path, unit.dataset, runs, SETTINGS)
     folder.finish(unit, files=[path])
 

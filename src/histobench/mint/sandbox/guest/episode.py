@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 from typing import Any, Protocol
@@ -31,6 +32,7 @@ _shell: Shell | None = None
 def prepare(config: dict[str, Any]) -> None:
     """Build the shell once, in the zygote, so that every fork starts with it."""
     global _shell
+    linecache.clearcache()  # newer Pythons would show the text of `python -c` as the episode's
     if config["shell"] == "ipython":
         from .ipython_shell import IPythonShell
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+from IPython.core.compilerop import CachingCompiler
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
@@ -43,6 +44,16 @@ class SilentPublisher(DisplayPublisher):
         """Drop it."""
 
 
+class OldCompiler(CachingCompiler):
+    """IPython's compiler without the f-strings that came after Python 3.8."""
+
+    def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
+        """As IPython does it; what the old parser did not know is a syntax error."""
+        tree = super().ast_parse(source, filename, symbol)
+        python38_syntax.refuse_newer_strings(source, filename)
+        return tree
+
+
 class CellShell(InteractiveShell):
     """IPython's shell with a faster traceback and a shell escape that needs no terminal."""
 
@@ -61,9 +72,17 @@ class CellShell(InteractiveShell):
     def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:
         """As IPython does it, in the words of an old parser if asked for."""
         error = sys.exc_info()[1]
-        if self.old_wording and isinstance(error, SyntaxError):
-            python38_syntax.reword_syntax_error(error)
-        super().showsyntaxerror(filename, running_compiled_code)
+        if not self.old_wording or not isinstance(error, SyntaxError):
+            return super().showsyntaxerror(filename, running_compiled_code)
+        python38_syntax.reword_syntax_error(error)
+        if type(error) in (SyntaxError, IndentationError, TabError):
+            return super().showsyntaxerror(filename, running_compiled_code)
+        trace = error.__traceback__  # newer Pythons have a class of their own for input that is not complete
+        try:
+            raise SyntaxError(*error.args)
+        except SyntaxError as plain:
+            plain.__traceback__ = trace
+            return super().showsyntaxerror(filename, running_compiled_code)
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         parts = [_GAP.sub("   (...)\n", part) for part in stb]
@@ -110,6 +129,7 @@ class IPythonShell:
             python38_words.print_numbers_plainly()
             python38_language.use_old_library()
             self._shell.ast_transformers.append(python38_language.PlainClasses())
+            self._shell.compile = OldCompiler()
         # Nothing has run in this process yet: what the zygote's trial cells left behind, it cleared itself.
         self._shell.user_ns.update(names)
         history = self._shell.history_manager

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import linecache
 import re
+import string
+import sys
+import tokenize
 from functools import cache
 from typing import Any
 
@@ -24,6 +29,9 @@ def reword_syntax_error(error: SyntaxError) -> None:
     if (error.msg or "").startswith("f-string: ") and _is_inside_braces(error, lines):
         source = (error.text or "").rstrip("\n")
         lines, error.filename, error.msg = [source], "<fstring>", "invalid syntax"
+    elif sys.version_info >= (3, 12) and (field := _wrong_field(source)) is not None:
+        source, lines, error.filename, error.msg = field, [field], "<fstring>", "invalid syntax"
+        error.lineno, error.offset, error.text = 1, len(field), field
     said = _of_the_tokenizer(error, lines)
     old = _of_the_old_grammar(source, lines)
     # The old parser read token by token: whatever came first in the file was reported.
@@ -43,6 +51,63 @@ def _is_inside_braces(error: SyntaxError, lines: list[str]) -> bool:
     """Whether the text of the error is the expression of an f-string, not a line of the source."""
     text = (error.text or "").rstrip("\n")
     return text.startswith("(") and text.endswith(")") and text not in (line.rstrip() for line in lines)
+
+
+def refuse_newer_strings(source: str, filename: str) -> None:
+    """Raise a SyntaxError for f-strings that only Python 3.12 and later accept.
+
+    >>> refuse_newer_strings('f"{x[0]}"', "cell")
+    """
+    if sys.version_info < (3, 12) or not _PLACEHOLDER.search(source):
+        return
+    try:
+        ast.parse(_with_plain_strings(source), filename)
+    except SyntaxError as error:
+        lines = source.splitlines()
+        text = lines[min(error.lineno or 1, len(lines)) - 1]
+        raise SyntaxError(error.msg, (filename, error.lineno, error.offset, text)) from None
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FormattedValue) and "\\" in (
+            ast.get_source_segment(source, node.value) or ""
+        ):
+            text = source.splitlines()[node.value.lineno - 1]
+            where = (filename, node.value.lineno, node.value.col_offset + 1, text)
+            raise SyntaxError("f-string expression part cannot include a backslash", where)
+
+
+def _with_plain_strings(source: str) -> str:
+    """The source as the old parser saw it: to it an f-string was a string like any other."""
+    return _PLACEHOLDER.sub(lambda prefix: "u" if len(prefix[0]) == 1 else " r", source)
+
+
+def _wrong_field(source: str) -> str | None:
+    """`(a b)` of `f'{a b}'`, if nothing but such an expression is wrong; newer parsers name the line."""
+    plain = _with_plain_strings(source)
+    try:
+        ast.parse(plain)
+        tokens = list(tokenize.generate_tokens(io.StringIO(plain).readline))
+    except (SyntaxError, ValueError, tokenize.TokenError):
+        return None
+    lines = source.splitlines()
+    for token in tokens:
+        line, column = token.start
+        prefix = (
+            _PLACEHOLDER.search(lines[line - 1], max(column - 1, 0))
+            if token.type == tokenize.STRING
+            else None
+        )
+        if prefix is None or prefix.start() > column:
+            continue
+        try:
+            fields = [field for _, field, _, _ in string.Formatter().parse(token.string) if field]
+        except ValueError:  # of braces that do not match
+            continue
+        for field in fields:
+            try:
+                ast.parse(f"({field})")
+            except (SyntaxError, ValueError):
+                return f"({field})"
+    return None
 
 
 def _of_the_string(error: SyntaxError, lines: list[str]) -> Said | None:
@@ -124,8 +189,7 @@ def _of_the_old_grammar(source: str, lines: list[str]) -> tuple[Said, tuple[int,
     grammar = _grammar()
     if grammar is None:
         return None
-    # To the old parser an f-string was a string like any other.
-    tree = grammar.parse(_PLACEHOLDER.sub(lambda prefix: "u" if len(prefix[0]) == 1 else " r", source))
+    tree = grammar.parse(_with_plain_strings(source))
     issues = sorted(grammar.iter_errors(tree), key=lambda issue: issue.start_pos)
     # The parser ran over the whole file before anything looked at targets of assignments and the like.
     of_parser = [issue for issue in issues if _OF_PARSER.search(issue.message)]

@@ -191,5 +191,7 @@ def useful_workers(asked: int, *, on_cpu: bool) -> int:
 
     With the network on the CPU the cores belong to it: one worker per two cores keeps it fed.
     """
+    if os.name == "nt":  # workers inherit descriptors, which Windows does not have
+        return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(asked, max(1, cores // 2) if on_cpu else cores)

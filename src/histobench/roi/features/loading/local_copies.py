@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from histobench.core.claim import exclusive
-from histobench.core.local_folder import is_shared, make_private
+from histobench.core.local_folder import is_shared, make_private, user_number
 from histobench.core.plain_file import open_plain
 from histobench.core.reading import patiently
 from histobench.roi.data.image_ref import ImageRef, digest
@@ -41,7 +41,7 @@ def copies_folder(stage: str) -> Path:
     """Where `stage` puts copies on this machine: `local`, or a folder by its full path."""
     found = (os.environ[name] for name in VARIABLES if os.environ.get(name))
     base = next(found, tempfile.gettempdir()) if stage == "local" else stage
-    return Path(base).expanduser() / f"histobench-{os.getuid()}" / "stage"
+    return Path(base).expanduser() / f"histobench-{user_number()}" / "stage"
 
 
 class LocalCopies:

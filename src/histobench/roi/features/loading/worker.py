@@ -35,9 +35,8 @@ def populate(pages: mmap.mmap) -> None:
     first = random.randrange(len(pages) // mmap.PAGESIZE + 1) * mmap.PAGESIZE
     for start, end in ((first, len(pages)), (0, first)):
         if end > start:
-            with suppress(
-                OSError, ValueError
-            ):  # a system that does not know it brings them when they are used
+            # A system that does not know it brings them when they are used.
+            with suppress(OSError, ValueError, AttributeError):
                 pages.madvise(_MADV_POPULATE_READ, start, end - start)
 
 
