@@ -65,6 +65,7 @@ def _as_ordinary_user() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # a few minutes on a machine that does nothing else
 def test_an_ordinary_user_can_do_everything_with_the_wheel(place: Path, installed: Path) -> None:
     home = place / "heim Ä"
     home.mkdir()
@@ -75,7 +76,7 @@ def test_an_ordinary_user_can_do_everything_with_the_wheel(place: Path, installe
 
     def run(*arguments: str, program: str = "histobench") -> str:
         command = [*_as_ordinary_user(), str(installed / program), *arguments]
-        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, timeout=900)
+        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, timeout=1800)
         said = done.stdout.decode("utf-8", "replace")
         assert done.returncode == 0, f"{arguments}: {said}\n{done.stderr.decode('utf-8', 'replace')}"
         return said

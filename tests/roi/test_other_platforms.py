@@ -64,7 +64,7 @@ def test_a_run_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
 
     def run(output: str, variables: dict[str, str]) -> dict[str, bytes]:
         arguments = ["run", "--data", str(table), "--models", "efficientnet-lite0,random-vit"]
-        arguments += ["--tasks", "KNN,linear_probe", "--results", str(tmp_path / output)]
+        arguments += ["--tasks", "KNN,Linear-Probe", "--results", str(tmp_path / output)]
         command = [sys.executable, str(tmp_path / "run.py"), *arguments]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr
