@@ -18,7 +18,7 @@ from histobench.roi.features.loading import loader
 HIDING = """
 import builtins, mmap, multiprocessing, os, sys
 for name in ("sched_getaffinity", "sched_setaffinity", "memfd_create", "posix_fallocate", "posix_fadvise",
-             "fork", "forkpty", "sendfile", "getuid", "setpriority"):
+             "fork", "forkpty", "sendfile", "setpriority"):
     vars(os).pop(name, None)
 for name in [name for name in vars(mmap) if name.startswith(("MADV_", "MAP_"))]:
     if name not in ("MAP_SHARED", "MAP_PRIVATE"):
