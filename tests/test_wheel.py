@@ -90,8 +90,10 @@ def test_an_ordinary_user_can_do_everything_with_the_wheel(place: Path, installe
     refused = "import os, histobench; print(os.access(os.path.dirname(histobench.__file__), os.W_OK))"
     assert run("-c", refused, program="python").strip() == "False"
     assert "FAIL" not in run("doctor")
-    assert "demo" in run("demo", "--per-class", "8", "--test-per-class", "12").lower()
-    assert (home / "demo-results" / "report" / "index.html").is_file() or list(home.rglob("index.html"))
+    demo = run("demo", "--per-class", "8", "--test-per-class", "12")
+    assert "open in a browser" in demo, demo
+    assert "0 failed" in demo, demo
+    assert (home / "demo-results" / "site" / "index.html").is_file()
     run("data", "demo", "bilder ß", "--per-class", "6", "--test-per-class", "6")
     (table,) = (home / "bilder ß").glob("*.csv")
     tiles = next(
