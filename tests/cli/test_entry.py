@@ -35,3 +35,11 @@ def test_a_terminal_without_the_letters_shows_the_rest(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
     assert printing(lambda: sys.stdout.write("5 µm … done\n") * 0) == 0
     assert shown.getvalue() == b"5 ?m ? done\n"
+
+
+def test_another_pipe_that_breaks_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        raise BrokenPipeError(32, "of a process that has ended")
+
+    assert printing(command) == 1
+    assert "unexpected BrokenPipeError" in capfd.readouterr().err

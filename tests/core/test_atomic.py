@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -39,10 +40,11 @@ def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
         write_text(tmp_path / "f" / "a.txt", "x")
 
 
-def test_json_refuses_nan_instead_of_writing_something_unreadable(tmp_path: Path) -> None:
-    with pytest.raises(ValueError):
-        write_json(tmp_path / "a.json", {"x": float("nan")})
-    assert list(tmp_path.iterdir()) == []
+def test_undefined_numbers_are_null_in_json_and_named(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"x": float("nan"), "y": [1.0, float("inf")]})
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert (found["x"], found["y"]) == (None, [1.0, None])
+    assert len(found["undefined_numbers"]) == 2
 
 
 def test_new_files_get_the_permissions_of_the_umask(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_a_study_that_is_nested_too_deep_is_one_line(
 ) -> None:
     (tmp_path / "study.json").write_text(text)
     assert main(["consult", "table", str(tmp_path)]) == 2
-    assert "study.json is no study" in capsys.readouterr().err
+    assert "study.json is not a Consult study" in capsys.readouterr().err
 
 
 def test_a_table_of_no_episode_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def test_an_agent_that_always_fails_is_not_said_to_be_surely_at_zero(
     write_agents(tmp_path, [replace(runs[0], episodes=failed)])
     rate = data_of(tmp_path / "index.html", "agents")["runs"][0]["all"]
     assert (rate["value"], rate["low"]) == (0.0, 0.0)
-    assert rate["high"] == pytest.approx(0.5615, abs=1e-4)  # Wilson's interval of 0 in 3
+    assert rate["high"] == pytest.approx(1 - 0.025 ** (1 / 3), abs=1e-4)  # the exact interval of 0 in 3
 
 
 def test_every_episode_can_be_read(site: Path, data_of: DataOf) -> None:

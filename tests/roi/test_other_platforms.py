@@ -18,7 +18,7 @@ from histobench.roi.features.loading import loader
 HIDING = """
 import builtins, mmap, multiprocessing, os, sys
 for name in ("sched_getaffinity", "sched_setaffinity", "memfd_create", "posix_fallocate", "posix_fadvise",
-             "fork", "forkpty", "sendfile", "getuid", "setpriority"):
+             "fork", "forkpty", "sendfile", "setpriority"):
     vars(os).pop(name, None)
 for name in [name for name in vars(mmap) if name.startswith(("MADV_", "MAP_"))]:
     if name not in ("MAP_SHARED", "MAP_PRIVATE"):
@@ -29,7 +29,7 @@ HIDDEN = ("/proc", "/dev/shm", "/sys")
 
 def hide(event, arguments):
     if event in ("open", "os.listdir", "os.scandir", "os.readlink") and isinstance(arguments[0], str):
-        if arguments[0].startswith(HIDDEN):
+        if arguments[0].startswith(HIDDEN) and arguments[0] != "/proc/self/maps":  # of torch
             with builtins.open(os.environ["HIDDEN_SEEN"], "a") as log:
                 log.write(arguments[0] + "\\n")
             raise FileNotFoundError(2, "hidden", arguments[0])
@@ -62,17 +62,18 @@ def test_a_run_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
         "HISTOBENCH_CACHE": str(tmp_path / "cache"),
     }
 
-    def run(output: str, variables: dict[str, str]) -> dict[str, bytes]:
-        arguments = ["run", "--data", str(table), "--models", "efficientnet-lite0,random-vit"]
-        arguments += ["--tasks", "KNN,linear_probe", "--results", str(tmp_path / output)]
+    def run(*arguments: str) -> None:
         command = [sys.executable, str(tmp_path / "run.py"), *arguments]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr
-        pages = list((tmp_path / output).rglob("index.html"))
-        assert pages, output
-        return {path.name: path.read_bytes() for path in (tmp_path / output).rglob("*_detailed*.json")}
 
-    run("results", environment)
+    results, tasks = str(tmp_path / "results"), ["--tasks", "KNN,Linear-Probe"]
+    run(
+        "run", "--data", str(table), "--models", "efficientnet-lite0,random-vit", *tasks, "--results", results
+    )
+    assert len(list((tmp_path / "results").rglob("*_complete_results.json"))) == 4
+    run("report", results, "-o", str(tmp_path / "site"))
+    assert (tmp_path / "site" / "index.html").is_file()
     assert "/proc" in seen.read_text()  # the test hides something
 
 

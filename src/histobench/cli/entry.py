@@ -6,6 +6,7 @@ import argparse
 import io
 import logging
 import os
+import select
 import shlex
 import signal
 import sys
@@ -75,7 +76,10 @@ def printing(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:  # before the command has begun, or after its end
         say("interrupted", error=True)
         return INTERRUPTED
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if not _reader_has_gone():  # it was another pipe: to end in silence would pass for success
+            say(f"error: unexpected {type(error).__name__}: {error}; --debug shows where", error=True)
+            return 1
         # The reader (head, less) has gone; keep the interpreter from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -101,6 +105,16 @@ def _on_request(number: int, frame: object) -> None:
         os.kill(os.getpid(), number)
     _terminated.append(number)
     raise KeyboardInterrupt
+
+
+def _reader_has_gone() -> bool:
+    """Whether nobody reads the standard output any more."""
+    try:
+        poller = select.poll()
+        poller.register(sys.stdout.fileno(), 0)
+        return bool(poller.poll(0))
+    except (AttributeError, OSError, ValueError):  # Windows has no such call
+        return True
 
 
 def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str], *, prog: str) -> int:

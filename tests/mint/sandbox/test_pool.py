@@ -23,8 +23,10 @@ from histobench.mint.sandbox import (
     backend_works,
     open_sandbox,
     run_unit_tests,
+    zygote_process,
 )
 from histobench.mint.sandbox.interpreter import interpreter_folders
+from histobench.mint.sandbox.launch import Launch
 
 
 def test_many_threads_share_one_pool(bare_pool: SandboxPool) -> None:
@@ -317,3 +319,14 @@ def _command_line(folder: Path) -> bytes:
         return (folder / "cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def test_a_sandbox_that_ends_before_it_is_spoken_to_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(self: zygote_process.ZygoteProcess, launch: Launch, descriptor: int) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["sh", "-c", "echo no rights here >&2; exit 1"], stderr=self._errors)
+        process.wait()
+        return process
+
+    monkeypatch.setattr(zygote_process.ZygoteProcess, "_start", ended)
+    with pytest.raises(SandboxError, match="sandbox did not start: no rights here"):
+        zygote_process.ZygoteProcess("landlock", preload=(), shell="plain", limits=Limits(), hash_seed=0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import GeneralEnv
 from histobench.mint.envs.state import Budget
-from histobench.mint.tasks.base import Task, checked
+from histobench.mint.tasks.base import CheckerError, Task, checked
 from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tasks.rule import Rule
 
@@ -60,7 +60,15 @@ def rescore(
         with open_env(task) as env:
             success = any(env.outcome(action).success for action in actions if not action.is_proposal)
     else:
-        success = any(checked(task, answer) for answer in answers)
+        success = any(_accepts(task, answer) for answer in answers)
     lost = stored_success and not success
     unearned = lost and isinstance(task, CodeGenTask) and any(task.verdict(each).unearned for each in answers)
     return Rescored(success, open=lost and unspent, unearned=unearned)
+
+
+def _accepts(task: Task, answer: str) -> bool:
+    """Whether the checker accepts the answer; one that raises does not, and the other episodes are rescored."""
+    try:
+        return checked(task, answer)
+    except CheckerError:
+        return False

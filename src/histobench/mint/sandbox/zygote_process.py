@@ -72,7 +72,8 @@ class ZygoteProcess:
             self._process = _starter.submit(self._start, launch, theirs.fileno()).result()
         config = {**launch.config, "preload": list(preload), "shell": shell, "limits": asdict(limits)}
         try:
-            self._control.send(json.dumps(config).encode())
+            with contextlib.suppress(BrokenPipeError):  # it has ended already; why, is told below
+                self._control.send(json.dumps(config).encode())
             self._await_ready()
         except BaseException:
             self.close()

@@ -126,7 +126,7 @@ def checked(task: Task, solution: str) -> bool:
         place = f"{own[-1].filename}:{own[-1].lineno}"
         said = "".join(traceback.format_exception_only(error)).strip()
         raise CheckerError(
-            f"the checker of task {task.task_id!r} ({type(task).__name__}.success) raised at {place}: {said}"
+            f"the checker of task {getattr(task, '_id', None)!r} ({type(task).__name__}.success) raised at {place}: {said}"
         ) from error
 
 

@@ -93,5 +93,8 @@ def _winner(
     ).tolist()
     # Values next to the end of the scale are kept away from it there, but not here.
     value = measured if picked.value == picked.measured else value
-    interval = replace(picked.interval, low=min(low, own.low), high=max(high, own.high))
+    least, most = range_of(metric, units.n_columns)
+    interval = replace(
+        picked.interval, low=max(min(low, own.low), least), high=min(max(high, own.high), most)
+    )
     return WinnerValue(name, measured, value, interval)

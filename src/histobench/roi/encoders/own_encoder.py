@@ -152,7 +152,7 @@ def check_same(encoder: BasePatchEncoder, planned: Mapping[str, Any]) -> None:
     """Raise when an encoder is made of other things here than where its features were planned."""
     if "family" in encoder.identity:
         return
-    here = {"environment": {}, **json.loads(json.dumps(encoder.identity, default=str))}
+    here = {"environment": {}, **parse_json(json.dumps(encoder.identity, default=str))}
     for name in planned.get("environment") or {}:
         if name in os.environ:  # it may have been read later than now
             here["environment"].setdefault(name, variable_digest(name, os.environ[name]))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-# By name: a cell that replaces the module's functions does not reach these.
-from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit, setrlimit
+with suppress(ImportError):  # Windows has none, and no sandbox either; the host reads the size below
+    # By name: a cell that replaces the module's functions does not reach these.
+    from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit, setrlimit
 
 #: Address space above an episode's limit, open only while this package's own code runs.
 RESERVE_BYTES = 64 << 20

@@ -285,5 +285,5 @@ class ProcessPool:
 
 
 def _lower_priority(process: int) -> None:
-    with suppress(OSError):  # an order of importance, not a need
+    with suppress(OSError, AttributeError):  # an order of importance, not a need; not every system has it
         os.setpriority(os.PRIO_PROCESS, process, 5)
