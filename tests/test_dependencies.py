@@ -119,7 +119,12 @@ PRIVATE = {
     ("cli/flag_names.py", "parser._actions"),
     ("mint/alfworld/engine.py", "textgen._parse_and_convert"),  # only sets it where it is there
     ("mint/sandbox/guest/ipython_shell.py", "super()._showtraceback"),
-    ("mint/sandbox/guest/remote_object.py", "value._number"),  # our own
+    ("core/records.py", "parser._actions"),
+    ("mint/sandbox/guest/unit_tests.py", "value._number"),  # our own
+    ("mint/sandbox/guest/unit_tests.py", "subject._number"),  # our own
+    ("roi/encoders/own_files.py", "os._Environ"),  # what an own encoder reads of the environment
+    ("roi/encoders/own_files.py", "_collections_abc"),
+    ("roi/encoders/own_files.py", "sys._getframe"),
     ("roi/results/episode_predictions.py", "file._labels"),  # our own
     ("estimators.py", "fitted._learn"),  # our own
     ("estimators.py", "super()._learn"),  # our own

@@ -214,16 +214,17 @@ class Declared:
         """The value of a flag, from what is written on the command line."""
         given: Any = written
         if self.is_list:
-            given = [self._one(part.strip()) for part in written.split(",") if part.strip()]
+            given = [self.one(part.strip()) for part in written.split(",") if part.strip()]
         else:
-            given = self._one(written)
+            given = self.one(written)
         try:
             return self.checked(given, self.flag)
         except InvalidParameterError as error:
             said = error if self.is_list else self._refused(written, self.flag)
             raise argparse.ArgumentTypeError(str(said).removeprefix(f"{self.flag}: ")) from None
 
-    def _one(self, written: str) -> Any:
+    def one(self, written: str) -> Any:
+        """One value from what is written, not yet checked."""
         if self.kind is bool and written.lower() in _TRUTH:
             return _TRUTH[written.lower()]
         if self.kind in (int, float) and written not in self.words:
@@ -327,7 +328,7 @@ def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: s
         if value is None or (each.kind is str and not each.is_list and str(value) == ""):
             continue
         if each.is_list and isinstance(value, str):
-            value = [each._one(part.strip()) for part in value.split(",") if part.strip()]
+            value = [each.one(part.strip()) for part in value.split(",") if part.strip()]
         elif each.is_list and hasattr(value, "tolist"):
             value = value.tolist()
         elif each.kind is int and each.words and str(value).isdecimal():

@@ -67,7 +67,7 @@ def rescore(
 
 
 def _accepts(task: Task, answer: str) -> bool:
-    """Whether the checker accepts the answer; one that raises does not, and the other episodes are rescored."""
+    """Whether the checker accepts the answer; one that raises does not."""
     try:
         return checked(task, answer)
     except CheckerError:

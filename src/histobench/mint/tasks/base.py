@@ -125,9 +125,8 @@ def checked(task: Task, solution: str) -> bool:
         own = [frame for frame in frames if frame.filename != __file__] or list(frames)
         place = f"{own[-1].filename}:{own[-1].lineno}"
         said = "".join(traceback.format_exception_only(error)).strip()
-        raise CheckerError(
-            f"the checker of task {getattr(task, '_id', None)!r} ({type(task).__name__}.success) raised at {place}: {said}"
-        ) from error
+        name = f"task {getattr(task, '_id', None)!r} ({type(task).__name__}.success)"
+        raise CheckerError(f"the checker of {name} raised at {place}: {said}") from error
 
 
 def read_records(path: str | Path) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.plain_data import parse_json
 from histobench.core.plain_file import check_plain
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import sha256_now

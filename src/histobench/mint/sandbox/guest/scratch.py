@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import tempfile
@@ -58,6 +57,8 @@ def claimed_folder(prefix: str) -> tuple[str, int]:
     The claim is a lock, which the kernel drops when the last process that holds the descriptor has ended,
     however it ended. Only folders of this user with this prefix are looked at.
     """
+    import fcntl  # here: reports are also built where there is none
+
     _remove_unclaimed(prefix)
     while True:
         path = tempfile.mkdtemp(prefix=prefix)
@@ -70,6 +71,8 @@ def claimed_folder(prefix: str) -> tuple[str, int]:
 
 
 def _remove_unclaimed(prefix: str) -> None:
+    import fcntl
+
     with os.scandir(tempfile.gettempdir()) as found:
         paths = [entry.path for entry in found if entry.name.startswith(prefix)]
     for path in paths:
