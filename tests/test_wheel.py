@@ -98,11 +98,10 @@ def test_an_ordinary_user_can_do_everything_with_the_wheel(place: Path, installe
     assert (home / "demo-results" / "site" / "index.html").is_file()
     run("data", "demo", "bilder ß", "--per-class", "6", "--test-per-class", "6")
     (table,) = (home / "bilder ß").glob("*.csv")
-    tiles = next(
-        path for path in (home / "bilder ß").rglob("*") if path.is_dir() and any(path.glob("*/*.png"))
-    )
+    tiles = home / "bilder ß" / "tiles"
     encoders = "efficientnet-lite0,random-vit"
-    run("run", "--data", str(tiles), "--models", encoders, "--tasks", "KNN", "--results", "ergebnisse")
+    images = ["--data", str(tiles), "--split", "0.6/0.1/0.3"]
+    run("run", *images, "--models", encoders, "--tasks", "KNN", "--results", "ergebnisse")
     run("report", "ergebnisse", "-o", "seiten")
     assert (home / "seiten" / "index.html").is_file()
     recording = home / "demo_recording"
