@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.data.demo import nuclei
 from histobench.roi.data.demo.fields import Array, fields
+from histobench.roi.data.demo.nuclei import BORDER, inside, layer, press
 from histobench.roi.data.demo.slide import Tissue
 
 Points = NDArray[np.float32]
@@ -32,7 +32,7 @@ class Brush:
     blood: Array | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.nuclear = nuclei.layer(self.size)
+        self.nuclear = layer(self.size)
 
     def uniform(self, low: float, high: float) -> float:
         """One number between the bounds."""
@@ -55,7 +55,7 @@ class Brush:
 
     def points(self, spacing: float, *, jitter: float = 0.3) -> tuple[Points, Points]:
         """Points of a jittered hexagonal lattice that covers the tile and its border."""
-        reach = nuclei.BORDER - 4
+        reach = BORDER - 4
         rows = int((self.size + 2 * reach) / (spacing * 0.866)) + 2
         columns = int((self.size + 2 * reach) / spacing) + 2
         noise = self.rng.standard_normal((2, rows, columns), dtype=np.float32) * np.float32(jitter * spacing)
@@ -93,17 +93,17 @@ class Brush:
         self, kind: str, y: Points, x: Points, *, angle: Points | float | None = None, spread: float = 0.15
     ) -> None:
         """Nuclei of one kind at points."""
-        nuclei.press(self.nuclear, kind, y, x, rng=self.rng, angle=angle, spread=spread)
+        press(self.nuclear, kind, y, x, rng=self.rng, angle=angle, spread=spread)
 
     def bleed(self, y: Points, x: Points) -> None:
         """Red blood cells at points."""
-        cells = nuclei.layer(self.size)
-        nuclei.press(cells, "erythrocyte", y, x, rng=self.rng)
-        self.blood = nuclei.inside(cells)
+        cells = layer(self.size)
+        press(cells, "erythrocyte", y, x, rng=self.rng)
+        self.blood = inside(cells)
 
     def finish(self, haematoxylin: Array, eosin: Array) -> Tissue:
         """Lay the nuclei and the blood over the stained ground."""
-        nuclear = nuclei.inside(self.nuclear)
+        nuclear = inside(self.nuclear)
         ground = np.maximum(nuclear, haematoxylin)
         # Nothing in tissue is flat: chromatin and cytoplasm are grainy, and the section is not even.
         texture = fields().grain.crop(self.rng, self.size) * np.float32(self.uniform(0.06, 0.16))

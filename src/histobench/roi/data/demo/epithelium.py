@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from histobench.roi.data.demo import nuclei
 from histobench.roi.data.demo.brush import Brush, ramp
 from histobench.roi.data.demo.fields import Array, fields
+from histobench.roi.data.demo.nuclei import inside, layer, press
 from histobench.roi.data.demo.slide import Tissue
 
 
@@ -38,13 +38,13 @@ def paint_normal(brush: Brush) -> Tissue:
         crypt.paint(brush, haematoxylin, eosin, cytoplasm)
     y, x, outward = _rings(brush, crypts, depth=6.5, spacing=brush.uniform(8.0, 11.0))
     brush.press("columnar", y, x, angle=outward, spread=0.25)
-    vacuoles = nuclei.layer(size)
+    vacuoles = layer(size)
     goblets = brush.uniform(0.35, 1.0)
     for depth in (19.0, 34.0):
         y, x, outward = _rings(brush, crypts, depth=depth, spacing=17.0)
         keep = rng.random(len(y)) < goblets
-        nuclei.press(vacuoles, "vacuole", y[keep], x[keep], rng=rng, angle=outward[keep], spread=0.2)
-    clear = nuclei.inside(vacuoles)
+        press(vacuoles, "vacuole", y[keep], x[keep], rng=rng, angle=outward[keep], spread=0.2)
+    clear = inside(vacuoles)
     mucin = bank.mottle.crop(rng, size) * np.float32(0.04) + np.float32(brush.uniform(0.05, 0.22))
     kept = 1.0 - clear * np.float32(0.92)
     eosin *= kept
@@ -91,8 +91,8 @@ class _Crypt:
         body = ramp(reach, 1.06, 0.99)
         tone *= body
         around = (1.0 - ramp(reach, 1.16, 1.05) * np.float32(0.55)) * (1.0 - body)
-        for layer, share in ((eosin, 1.0), (haematoxylin, 0.42)):
-            window = layer[top:bottom, left:right]
+        for stain, share in ((eosin, 1.0), (haematoxylin, 0.42)):
+            window = stain[top:bottom, left:right]
             window *= around
             window += tone * np.float32(share)
 
