@@ -20,9 +20,9 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.proportion import clustered_bounds
 from histobench.mint.results.outcome import EpisodeOutcome
 from histobench.mint.results.uncertainty import gain, rate_interval
+from histobench.statistics.intervals import clustered_bounds
 
 UNEVEN = 0  # tries of a task: one to six
 #: What the second agent adds to each chance of failing.

@@ -105,9 +105,8 @@ def measure_here(job: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(job["threads"])
     from histobench.roi.metrics.classification import evaluate
     from histobench.roi.protocols.few_shot import few_shot
-    from histobench.roi.protocols.knn import knn
+    from histobench.roi.protocols.knn import knn, prototype
     from histobench.roi.protocols.linear_probe import linear_probe
-    from histobench.roi.protocols.prototype import prototype
     from histobench.roi.protocols.zero_shot import zero_shot
 
     device = job["device"]

@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 from two_nodes import LIMIT, RayCluster, SlurmCluster, command, opened, wait_for
 
-from histobench.core.tidy_store import read_rows
+from histobench.roi.comparison.tidy_rows import read_rows
 
 #: Encoders that take their time, so that there is something to kill.
 ENCODERS = """

@@ -26,8 +26,7 @@ from histobench.roi.plan.run import outcome_of
 from histobench.roi.plan.summary import compare_tasks
 from histobench.roi.results.reader import load_runs
 from histobench.roi.work.loop import work_through
-from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import REPORT, Unit
+from histobench.roi.work.run_folder import REPORT, RunFolder, Unit
 from histobench.roi.work.worker import Worker
 
 TASKS = ("Linear-Probe", "KNN", "Proto", "Zero-shot", "Few-shot")

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.jackknife import t_quantile
-from histobench.core.statistics.resampling import sampling_design
-from histobench.roi.comparison.episode_intervals import crossed_intervals
-from histobench.roi.comparison.episode_uncertainty import crossed_metrics
+from histobench.roi.comparison.episode_intervals import crossed_intervals, crossed_metrics
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.results.episode_predictions import EpisodePredictions
+from histobench.statistics.jackknife import t_quantile
+from histobench.statistics.resampling import sampling_design
 
 Floats = NDArray[np.float64]
 METRICS = ("accuracy", "balanced_accuracy", "f1_score")

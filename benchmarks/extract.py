@@ -39,9 +39,9 @@ from PIL import Image
 from torch import Tensor
 
 from histobench.core.progress import Silent
-from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_ref import ImageRef, locate
 from histobench.roi.data.plain_jpeg import agreeing_codec
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.content_hashes import take_inventory

@@ -18,8 +18,7 @@ import torch
 from measure import Row, Seconds, Setup, clock, part
 from workload import Workload, easy, workload
 
-from histobench.roi.protocols.episode_sampler import EpisodeSampler
-from histobench.roi.protocols.few_shot import FewShotResult, few_shot
+from histobench.roi.protocols.few_shot import EpisodeSampler, FewShotResult, few_shot
 
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 EPISODES = 100

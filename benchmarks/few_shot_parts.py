@@ -23,7 +23,7 @@ from workload import workload
 from histobench.roi.evaluation.few_shot import play
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import context_of, evaluate
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
 from histobench.roi.task_catalogue import FEW_SHOT
 from histobench.roi.work.episodes import EPISODE_SECONDS, SCORE_SECONDS

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 
 CLASSES = tuple(f"class {number}" for number in range(9))
 SIDE, DIM = 8, 32
@@ -117,9 +117,8 @@ def planning(count: int, folder: Path) -> Work:
     import scale
 
     from histobench.roi.work.extraction import shard_units
-    from histobench.roi.work.image_list import write_images
-    from histobench.roi.work.run_folder import write_lines
-    from histobench.roi.work.unit import Unit
+    from histobench.roi.work.hashing import write_images
+    from histobench.roi.work.run_folder import Unit, write_lines
 
     def work() -> None:
         plan = scale.plan_of(count, 4)
@@ -132,8 +131,8 @@ def planning(count: int, folder: Path) -> Work:
 def bookkeeping(count: int, folder: Path) -> Work:
     """What extraction does besides loading and the network: units, shards, the cache, feature files."""
     from histobench.roi.features.cache.rows import RowCache, ShardWriter
-    from histobench.roi.features.extraction import EncoderFacts, problems_of, write_features
     from histobench.roi.features.inference.loop import plan_units, shard_size
+    from histobench.roi.features.shard_plan import EncoderFacts, problems_of, write_features
 
     data = dataset_of(count, folder)
     keys = {
@@ -168,7 +167,7 @@ def features_of(count: int, seed: int) -> Any:
     """Nine clouds of features, twenty images to a patient."""
     import torch
 
-    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.feature_file import FeatureSet
 
     rng = np.random.default_rng(seed)
     labels: NDArray[np.int64] = np.arange(count) % len(CLASSES)

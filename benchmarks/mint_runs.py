@@ -43,7 +43,7 @@ from histobench.mint.runs.request import RunRequest
 from histobench.mint.runs.run import Run
 from histobench.mint.runs.task_source import choose_datasets, load_tasks
 from histobench.mint.sandbox import open_sandbox
-from histobench.mint.tools.wikipedia.tape import Tape
+from histobench.mint.tools.wikipedia_search import Tape
 
 MEGABYTE = 1 << 20
 MARKS = (0.1, 0.25, 0.5, 0.75, 1.0)

@@ -18,10 +18,8 @@ import sys
 import numpy as np
 from scipy import special
 
-from histobench.core.statistics.assurance import Pilot, planned_units, t_power
-from histobench.core.statistics.effective_units import effective_number
-from histobench.core.statistics.jackknife import LeaveOneOut, leave_one_out_of_totals
-from histobench.core.statistics.power import units_for_error
+from histobench.statistics.jackknife import LeaveOneOut, leave_one_out_of_totals
+from histobench.statistics.power import Pilot, effective_number, planned_units, t_power, units_for_error
 
 DELTA, WANTED = 0.05, 0.8
 

@@ -20,11 +20,10 @@ from pathlib import Path
 
 from two_nodes import RayCluster, opened
 
-from histobench.roi.work.engines.engine import Display
+from histobench.roi.work.engines.local import Display
 from histobench.roi.work.engines.ray import RayEngine, RayWorker
-from histobench.roi.work.run_folder import RunFolder, write_lines
+from histobench.roi.work.run_folder import RunFolder, Unit, write_lines
 from histobench.roi.work.status import status_of
-from histobench.roi.work.unit import Unit
 
 DATASETS, ENCODERS = 20, 59
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from page import write_section
 from simulated_results import CLASSES, TASKS, SimulatedSet, write_folder
 
-import histobench.core.atomic
+import histobench.core.files
 from histobench.roi.results.reader import load_runs
 
 _FLAGS = [
@@ -84,8 +84,8 @@ def main() -> int:
 
 def _simulate(results: Path, encoders: int, datasets: int, images: int) -> None:
     # Simulated results need not survive a power cut.
-    histobench.core.atomic._flush = lambda path: None
-    histobench.core.atomic._flush_folder = lambda folder: None
+    histobench.core.files._flush = lambda path: None
+    histobench.core.files._flush_folder = lambda folder: None
     skills = {f"encoder-{k:02d}": 1.0 + 3.0 * k / max(encoders - 1, 1) for k in range(encoders)}
     for k in range(datasets):
         data = SimulatedSet.of_size(f"dataset-{k:02d}", images)

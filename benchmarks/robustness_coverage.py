@@ -148,9 +148,8 @@ def _protocols() -> dict[str, Any]:
     """The protocols without leaving anything out."""
     import torch
 
-    from histobench.roi.protocols.knn import knn
+    from histobench.roi.protocols.knn import knn, prototype
     from histobench.roi.protocols.linear_probe import linear_probe
-    from histobench.roi.protocols.prototype import prototype
 
     def by(outcome_of: Any, **more: int) -> Any:
         def fit(x: np.ndarray, y: np.ndarray, new: np.ndarray, units: np.ndarray, count: int) -> Any:
@@ -171,9 +170,9 @@ def measured(cell: Cell, seed: int, *, intervals: bool, classifiers: bool = True
     """Values of both encoders, and with `intervals` their bounds and the bounds of the difference."""
     import torch
 
-    from histobench.core.statistics.jackknife import LeaveOneOut, differences
     from histobench.roi.evaluation.robustness import RobustnessOptions, protocols
     from histobench.roi.robustness.pack import Tissue, measure_robustness
+    from histobench.statistics.jackknife import LeaveOneOut, differences
 
     torch.set_num_threads(1)
     features, label, site, patient = study(cell, seed)

@@ -27,20 +27,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.features.extraction import EncoderFacts
-from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.features.inference.loop import plan_units, shard_size
 from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.features.shard_plan import EncoderFacts, ExtractionPlan, PlannedEncoder
 from histobench.roi.options import Settings
 from histobench.roi.plan.run import outcome_of
 from histobench.roi.work import hashing
 from histobench.roi.work.extraction import shard_units
-from histobench.roi.work.hashing import FOLDER, hash_units, write_list
-from histobench.roi.work.image_list import read_images, write_images
-from histobench.roi.work.run_folder import RunFolder, write_lines
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.hashing import FOLDER, hash_units, read_images, write_images, write_list
+from histobench.roi.work.run_folder import RunFolder, Unit, write_lines
 
 #: Parameters of each made-up encoder: four of them share a unit.
 PARAMETERS = 300_000_000

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.roi.comparison.metric_function import label_metrics_of_confusions
-from histobench.roi.metrics.classification import evaluate
-from histobench.roi.metrics.score import Score
+from histobench.roi.metrics.classification import Score, evaluate
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, episode_file
-from histobench.roi.results.run_identity import RunIdentity
+from histobench.roi.results.layout import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
 Floats = NDArray[np.float64]
@@ -170,8 +169,7 @@ def write_features(out: Path, data: SimulatedSet, *, encoder: str, skill: float,
     """Test embeddings that lie in clouds, one per class, the further apart the better the encoder."""
     import torch
 
-    from histobench.roi.features.feature_file import save
-    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.feature_file import FeatureSet, save
 
     generator = np.random.default_rng(sum(map(ord, encoder + data.name)))
     centres = generator.normal(size=(len(data.classes), dim))

@@ -31,8 +31,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from histobench.core.statistics.intervals import Interval, percentile_interval
-from histobench.core.statistics.resampling import replicates_of_all
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_function import (
     label_metrics_of_confusions,
@@ -43,6 +41,8 @@ from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.predictions import Predictions
+from histobench.statistics.intervals import Interval, percentile_interval
+from histobench.statistics.resampling import replicates_of_all
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -128,7 +128,7 @@ def real(*, n_train: int = REAL_TRAIN, n_test: int = REAL_TEST) -> Workload:
 
 def _real_features() -> Path:
     """The file of the features of all drawn tiles, made where it is not there yet."""
-    from histobench.core.cache_folder import cache_dir
+    from histobench.core.folders import cache_dir
 
     path = cache_dir() / "benchmarks" / "efficientnet-lite0-drawn-tiles.npz"
     if not path.is_file():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from histobench.core.atomic import atomic_path
+from histobench.core.files import atomic_path
 from histobench.roi.data.demo import CLASSES, render_tile
 
 TARGET = Path(__file__).parents[1] / "docs" / "images" / "synthetic-tiles.png"

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 import sys
 
-from histobench.core.atomic import write_text
 from histobench.core.errors import HistobenchError
+from histobench.core.files import write_text
 from histobench.roi.encoders.cost import measure_cost
-from histobench.roi.encoders.registry import list_encoders
 from histobench.roi.encoders.spec import Cost
-from histobench.roi.encoders.zoo import BUILT_IN
+from histobench.roi.encoders.zoo import BUILT_IN, list_encoders
 
 
 def with_cost(text: str, name: str, cost: Cost) -> str:

@@ -21,12 +21,11 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from histobench.core.atomic import atomic_path
+from histobench.core.files import atomic_path
 from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, tile_jpeg
 from histobench.roi.encoders.tiny_vl import WEIGHTS
 from histobench.roi.encoders.tiny_vl.captions import make_caption
-from histobench.roi.encoders.tiny_vl.network import NATIVE_SIZE, TinyVL
-from histobench.roi.encoders.tiny_vl.pieces import encode_texts
+from histobench.roi.encoders.tiny_vl.network import NATIVE_SIZE, TinyVL, encode_texts
 from histobench.roi.encoders.transform import IMAGENET_MEAN, IMAGENET_STD
 
 TRAINING_SEED, HELD_OUT_SEED = 1, 2

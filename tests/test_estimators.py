@@ -19,9 +19,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from histobench.core.errors import HistobenchError
 from histobench.estimators import KNN, LinearProbe, Prototype, SimpleShot
-from histobench.roi.protocols.knn import knn
+from histobench.roi.protocols.knn import knn, prototype
 from histobench.roi.protocols.linear_probe import linear_probe
-from histobench.roi.protocols.prototype import prototype
 
 ESTIMATORS = [LinearProbe(), LinearProbe(cost=100), KNN(5), Prototype(), SimpleShot()]
 

@@ -186,7 +186,7 @@ class Prototype(_Remembering):
     """The nearest class mean, after centring by the mean and scaling to unit length."""
 
     def _outcome(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        from histobench.roi.protocols.prototype import prototype
+        from histobench.roi.protocols.knn import prototype
 
         found = prototype(self._train, self._labels, _tensor(X), n_classes=len(self.classes_))
         return found.probabilities, found.predicted

@@ -22,7 +22,7 @@ from histobench.roi.data.columns import CSV_COLUMNS, FRAME_COLUMNS
 from histobench.roi.data.sites import SITE_COLUMNS
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate as evaluate_features
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")

@@ -12,7 +12,7 @@ from rich.table import Table
 from histobench.cli.main import main
 from histobench.cli.mint import JOBS
 from histobench.cli.terminal import labelled, open_terminal, say
-from histobench.core.terminal_text import shown
+from histobench.core.text import shown
 
 HOSTILE = (
     "[/x] [bold]loud[/] [link=http://elsewhere]here[/] :smile: "

@@ -35,17 +35,16 @@ from histobench.consult.measures import read_played
 from histobench.consult.playing import ConsultRun, plan_run
 from histobench.consult.policies import POLICIES, PolicyAgent, PolicyModels
 from histobench.consult.study import Study
-from histobench.core import ray_cluster
+from histobench.core import clusters as ray_cluster
 from histobench.core.errors import HistobenchError
 from histobench.mint import sandbox
 from histobench.mint.envs.episode import play
-from histobench.mint.envs.state import Budget
+from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult
-from histobench.mint.runs import clusters
-from histobench.mint.runs.clusters import PlayPart
+from histobench.mint.runs import parted_run
 from histobench.mint.runs.episode_run import StoppedError
 from histobench.mint.runs.options import RunOptions
-from histobench.mint.runs.parted_run import PartedRun
+from histobench.mint.runs.parted_run import PartedRun, PlayPart
 from histobench.mint.runs.play import no_display
 from histobench.mint.tools.base import ToolArgumentError
 
@@ -74,7 +73,7 @@ def test_workers_together_play_what_one_process_plays(
         return []
 
     monkeypatch.setattr(ray_cluster, "connect", lambda address: None)
-    monkeypatch.setattr(clusters, "play_on_ray", play_here)
+    monkeypatch.setattr(parted_run, "play_on_ray", play_here)
     monkeypatch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
     arguments = ["--agent", "policy:never-trust", "--arms", "none,strong,shuffled", "--cache", "none"]
     command = ["consult", "run", str(study.folder), *arguments, "-o", str(tmp_path / "runs")]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from histobench.core.atomic import atomic_path, write_json, write_text
 from histobench.core.errors import HistobenchError
+from histobench.core.files import atomic_path, write_json, write_text
 
 
 def test_an_error_while_writing_keeps_the_old_content_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from histobench.core.collector import collector_paused
+from histobench.core.devices import collector_paused
 
 
 def test_the_collector_is_paused_and_comes_back_also_after_an_error() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.core.foreign_text import markdown_text, spreadsheet_cell
 from histobench.core.plain_data import read_json, read_yaml
+from histobench.core.text import markdown_text, spreadsheet_cell
 from histobench.roi.data.prompts import read_prompts
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "=HYPERLINK('http://x')"]

@@ -20,17 +20,23 @@ import histobench
 from histobench.cli.main import main
 from histobench.consult.study import read_cases, read_cassette
 from histobench.core.errors import HistobenchError
+from histobench.core.files import (
+    check_plain,
+    open_plain,
+    open_unpacked,
+    read_note,
+    read_plain,
+    read_plain_text,
+)
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import check_plain, open_plain, open_unpacked, read_plain, read_plain_text
-from histobench.core.reading import read_note
-from histobench.core.tidy_store import read_rows
 from histobench.mint.messages.images import load_image
 from histobench.mint.replay.journal import Journal
 from histobench.mint.replay.recording import read_recordings
 from histobench.mint.results.outcome import read_outcome_table
-from histobench.mint.runs.journal import LineJournal
+from histobench.mint.runs.cell_store import LineJournal
 from histobench.mint.tasks.base import read_records
-from histobench.mint.tools.wikipedia.tape import Tape
+from histobench.mint.tools.wikipedia_search import Tape
+from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.encoders.file_hash import sha256_of
 from histobench.roi.results.reader import read_run
 

@@ -8,7 +8,7 @@ import pytest
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_name import check_plain_name
+from histobench.core.text import check_plain_name
 from histobench.roi.data.demo import write_demo_dataset
 
 BAD = ["..", ".", "", " ", "a/b", "a\\b", "/etc", "a\0b", "a\nb", "name.", "name ", "...", "x" * 300]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from histobench.core import ray_cluster
+from histobench.core import clusters
 from histobench.core.errors import HistobenchError
 
 
@@ -39,14 +39,14 @@ def test_a_cluster_that_has_died_but_is_remembered_does_not_keep_a_new_one_from_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int, closed: int
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    assert ray_cluster._that_answers(None) is None  # nothing is remembered: Ray begins one
+    assert clusters._that_answers(None) is None  # nothing is remembered: Ray begins one
     remember(tmp_path, f"127.0.0.1:{port}")
-    assert ray_cluster._that_answers(None) is None  # Ray finds it
-    assert ray_cluster._that_answers("auto") == "auto"
+    assert clusters._that_answers(None) is None  # Ray finds it
+    assert clusters._that_answers("auto") == "auto"
     remember(tmp_path, f"127.0.0.1:{closed}")
-    assert ray_cluster._that_answers(None) == "local"
+    assert clusters._that_answers(None) == "local"
     with pytest.raises(HistobenchError, match=rf"at auto: 127.0.0.1:{closed}, which Ray remembers, does not"):
-        ray_cluster._that_answers("auto")
+        clusters._that_answers("auto")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray does not look at TMPDIR")
@@ -56,7 +56,7 @@ def test_a_dead_cluster_is_looked_for_where_ray_remembers_it_without_a_folder_of
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     remember(tmp_path, f"127.0.0.1:{closed}")
-    assert ray_cluster._that_answers(None) == "local"
+    assert clusters._that_answers(None) == "local"
 
 
 def test_an_address_of_ipv6_is_knocked_at_too() -> None:
@@ -67,15 +67,15 @@ def test_an_address_of_ipv6_is_knocked_at_too() -> None:
             pytest.skip(f"this machine has no IPv6: {error}")
         listening.listen()
         address = f"[::1]:{listening.getsockname()[1]}"
-        assert ray_cluster._that_answers(address) == address
+        assert clusters._that_answers(address) == address
 
 
 def test_a_named_cluster_has_to_answer(port: int, closed: int) -> None:
-    assert ray_cluster._that_answers(f"127.0.0.1:{port}") == f"127.0.0.1:{port}"
-    assert ray_cluster._that_answers(f"ray://127.0.0.1:{port}") == f"ray://127.0.0.1:{port}"
+    assert clusters._that_answers(f"127.0.0.1:{port}") == f"127.0.0.1:{port}"
+    assert clusters._that_answers(f"ray://127.0.0.1:{port}") == f"ray://127.0.0.1:{port}"
     for address in (f"127.0.0.1:{closed}", f"ray://127.0.0.1:{closed}", "127.0.0.1:99999999999999999999"):
         with pytest.raises(HistobenchError, match=rf"no Ray cluster at {address}: .* --ray-address names it"):
-            ray_cluster._that_answers(address)
+            clusters._that_answers(address)
 
 
 def test_a_cluster_that_asks_for_a_token_is_told_from_one_that_is_not_there(port: int) -> None:
@@ -104,5 +104,5 @@ def test_a_cluster_that_asks_for_a_token_is_told_from_one_that_is_not_there(port
             f"no Ray cluster at 127.0.0.1:{port}: Failed to connect to Ray cluster; `ray start",
         ):
             with pytest.raises(HistobenchError) as caught:
-                ray_cluster.connect(f"127.0.0.1:{port}")
+                clusters.connect(f"127.0.0.1:{port}")
             assert str(caught.value).startswith(line)

@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from histobench.core import claim as claims
-from histobench.core.atomic import create_json, write_json
 from histobench.core.claim import exclusive, holder_of, try_claim
-from histobench.core.derived import derive
 from histobench.core.errors import HistobenchError
-from histobench.core.local_folder import is_shared, local_dir, make_private
-from histobench.core.reading import read_note
+from histobench.core.files import create_json, derive, read_note, write_json
+from histobench.core.folders import is_shared, local_dir, make_private
 
 
 @pytest.mark.slow
@@ -40,7 +38,7 @@ def test_a_passing_error_is_tried_again_and_a_lasting_one_is_not_taken_for_absen
 
 def test_of_several_that_create_one_file_exactly_one_succeeds(tmp_path: Path) -> None:
     code = (
-        "import sys; from histobench.core.atomic import create_json\n"
+        "import sys; from histobench.core.files import create_json\n"
         "print(create_json(sys.argv[1], {'by': sys.argv[2]}))"
     )
     started = [
@@ -127,7 +125,7 @@ def test_a_database_goes_to_this_machines_own_disk(tmp_path: Path, monkeypatch: 
     assert is_shared(Path("/lab data/x"), str(mounts))
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     assert local_dir() == tmp_path / "cache"
-    monkeypatch.setattr("histobench.core.local_folder.is_shared", lambda path: True)
+    monkeypatch.setattr("histobench.core.folders.is_shared", lambda path: True)
     assert tmp_path not in local_dir().parents
     monkeypatch.setenv("HISTOBENCH_LOCAL", str(tmp_path / "own"))
     assert local_dir() == tmp_path / "own"
@@ -137,7 +135,7 @@ def test_a_temporary_folder_that_another_user_could_have_made_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HISTOBENCH_LOCAL", raising=False)
-    monkeypatch.setattr("histobench.core.local_folder.is_shared", lambda path: True)
+    monkeypatch.setattr("histobench.core.folders.is_shared", lambda path: True)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = tmp_path / f"histobench-{os.getuid()}"
     assert local_dir() == folder

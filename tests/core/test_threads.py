@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from histobench.core.threads import one_thread, spread
+from histobench.core.devices import one_thread, spread
 
 
 @pytest.fixture(params=[1, 2])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.core.tidy_store import COLUMNS, read_rows, write_rows
+from histobench.roi.comparison.tidy_rows import COLUMNS, read_rows, write_rows
 
 
 def _row(seed: int) -> dict[str, object]:

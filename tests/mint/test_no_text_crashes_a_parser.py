@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.alfworld.expert import expert_calls, expert_observations
+from histobench.mint.alfworld.simulator import expert_calls, expert_observations
 from histobench.mint.configs.cell import parse_cell
 from histobench.mint.envs.action import classify
-from histobench.mint.prompts.literal_source import LiteralSource
+from histobench.mint.prompts.published import LiteralSource
 from histobench.mint.replay.journal import Journal
 from histobench.mint.replay.normalise import alike, same
 from histobench.mint.replay.recording import read_recordings
@@ -34,10 +34,9 @@ from histobench.mint.sandbox.guest.python38_language import as_python38
 from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
 from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
 from histobench.mint.tasks.base import read_records
-from histobench.mint.tasks.fenced_code import without_fence
+from histobench.mint.tasks.codegen import without_fence
 from histobench.mint.tools.python_tool import as_observation
-from histobench.mint.tools.wikipedia.article import Article, rendered
-from histobench.mint.tools.wikipedia.tape import Tape
+from histobench.mint.tools.wikipedia_search import Article, Tape, rendered
 
 pytestmark = pytest.mark.slow
 

@@ -61,8 +61,8 @@ def _unflushed(write: Callable[..., Any]) -> Callable[..., Any]:
 
     def write_quickly(*args: Any, **options: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("histobench.core.atomic._flush", lambda path: None)
-            patch.setattr("histobench.core.atomic._flush_folder", lambda path: None)
+            patch.setattr("histobench.core.files._flush", lambda path: None)
+            patch.setattr("histobench.core.files._flush_folder", lambda path: None)
             return write(*args, **options)
 
     return write_quickly
@@ -81,7 +81,7 @@ def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory, simulated: ModuleType, tiles: Path) -> Path:
     """Five encoders on two datasets, one of which has images, features and patients."""
-    from histobench.roi.data.load import load_dataset
+    from histobench.roi.data.source import load_dataset
 
     out = tmp_path_factory.mktemp("results") / "lab"
     data = load_dataset(tiles, classes_file=tiles.with_suffix(".txt"))

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from histobench.report.agent_payload import write_agents
-from histobench.report.agent_runs import find_agent_runs
+from histobench.report.agents import find_agent_runs, write_agents
 
 DataOf = Callable[[Path, str], Any]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from histobench.report.page import ASSETS
+from histobench.report.payload import ASSETS
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONTEND = ROOT / "report-frontend"

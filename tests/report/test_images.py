@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.files import write_json
 from histobench.report import embedding_map
 from histobench.report.embedding_map import principal_components, write_maps
-from histobench.report.image_set import ImageSet
 from histobench.report.image_source import ImageSources, image_sources, open_source
 from histobench.report.inventory import take_inventory
 from histobench.report.payload import unpacked
+from histobench.report.table import ImageSet
 from histobench.report.thumbnails import SIDE, Cache, priority, thumbnail
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.plan.dataset_notes import FILE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from histobench.report.measured_speed import measured_speed
+from histobench.report.encoder_facts import measured_speed
 from histobench.roi.plan.speeds import Speed, write_speeds
 
 

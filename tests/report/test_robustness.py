@@ -14,12 +14,12 @@ import torch
 
 from histobench.report.board import board_payload
 from histobench.report.methods import robustness_paragraph
-from histobench.report.robustness_payload import robustness_payload, stored_tables
+from histobench.report.robustness_page import robustness_payload, stored_tables
 from histobench.report.site import build_site
 from histobench.report.table import TableJob, build_table
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.results.reader import load_runs
 
 #: Would run if a page treated names as markup.

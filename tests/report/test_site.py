@@ -16,7 +16,7 @@ from histobench.cli.main import main
 from histobench.cli.report import image_sources
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import unpacked
-from histobench.report.probability_code import decode
+from histobench.report.run_payload import decode
 from histobench.report.site import build_site
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.stored_intervals import bootstrap_runs

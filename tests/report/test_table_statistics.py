@@ -14,13 +14,13 @@ from statsmodels.stats.multitest import multipletests
 
 import histobench as hb
 from histobench.cli.main import main
-from histobench.core.statistics.mcnemar import clustered_mcnemar
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.pairs import Pairs
 from histobench.roi.comparison.selection import distinct_names, select_runs
 from histobench.roi.comparison.table_statistics import table_statistics
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
+from histobench.statistics.tests import clustered_mcnemar
 
 
 def named_pairs(pairs: Pairs) -> list[tuple[str, str]]:

@@ -12,12 +12,10 @@ import pytest
 import torch
 
 from histobench.roi.metrics.classification import evaluate
-from histobench.roi.protocols.episode_sampler import Episodes
-from histobench.roi.protocols.few_shot import Queries
-from histobench.roi.protocols.knn import knn
+from histobench.roi.protocols.few_shot import Episodes, Queries
+from histobench.roi.protocols.knn import knn, prototype
 from histobench.roi.protocols.linear_probe import linear_probe
 from histobench.roi.protocols.outcome import Outcome
-from histobench.roi.protocols.prototype import prototype
 
 pytestmark = pytest.mark.slow
 

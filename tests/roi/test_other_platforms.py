@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from histobench.cli.main import main
-from histobench.core.device import resolve_device
+from histobench.core.devices import resolve_device
 from histobench.roi.features.loading import loader
 
 #: Read by every process at its start, those of workers included.

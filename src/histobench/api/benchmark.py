@@ -52,7 +52,7 @@ def run(
     """
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.plan.benchmark import run_benchmark
-    from histobench.roi.work.engines.engine import Display
+    from histobench.roi.work.engines.local import Display
 
     if "datasets" in settings:
         raise InvalidParameterError("datasets: these are `data` here; give all of them there, as a list")

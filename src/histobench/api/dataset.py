@@ -22,7 +22,7 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
-from histobench.core.plain_name import check_plain_name
+from histobench.core.text import check_plain_name
 
 #: Problems of a DataFrame that are spelled out.
 _SHOWN = 3
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from histobench.api.frame_table import FrameTable
     from histobench.roi.data.check import Findings
-    from histobench.roi.data.dataset import RoiDataset
-    from histobench.roi.data.problem import Reading
+    from histobench.roi.data.roi_dataset import Reading, RoiDataset
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,7 +130,7 @@ def load_dataset(
     seed : of the split, a whole number
     """
     from histobench.api.frame_table import write_frame
-    from histobench.roi.data.problem import listing
+    from histobench.roi.data.roi_dataset import listing
     from histobench.roi.data.source import DatasetSource
 
     seed = whole_number(seed, "seed", least=0)

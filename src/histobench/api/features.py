@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from histobench.api.dataset import Dataset
     from histobench.api.encoder import Encoder
     from histobench.roi.encoders.base import BasePatchEncoder
-    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.feature_file import FeatureSet
     from histobench.roi.features.settings import EncoderRecipe
 
 

@@ -24,7 +24,7 @@ from histobench.roi.data.columns import FRAME_COLUMNS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from histobench.roi.data.problem import Problem, Reading
+    from histobench.roi.data.roi_dataset import Problem, Reading
 
 _NEEDED = ("image_path", "label")
 #: What a UTF-8 text file cannot hold: halves of characters, and what ends a C string.
@@ -80,8 +80,8 @@ def write_frame(frame: Any, more: Sequence[str]) -> FrameTable:
     """
     import pandas as pd
 
-    from histobench.core.atomic import write_text
-    from histobench.core.cache_folder import cache_dir
+    from histobench.core.files import write_text
+    from histobench.core.folders import cache_dir
 
     if not isinstance(frame, pd.DataFrame) and hasattr(frame, "to_pandas") and hasattr(frame, "columns"):
         frame = frame.to_pandas()

@@ -131,7 +131,7 @@ class Plots:
         from sklearn.decomposition import PCA
 
         from histobench.roi.comparison.selection import having
-        from histobench.roi.data.dataset import SPLITS
+        from histobench.roi.data.roi_dataset import SPLITS
         from histobench.roi.features.feature_file import load
 
         runs = having(self._bench.runs, "encoder", text(encoder, "encoder"))

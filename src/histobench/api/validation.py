@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from histobench.core.parameters import InvalidParameterError, is_writable
 
 if TYPE_CHECKING:
-    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.feature_file import FeatureSet
 
 _LARGEST = float(np.finfo(np.float32).max)
 #: Lengths are divided by, unless they are below 1e-12.
@@ -36,7 +36,7 @@ class Given:
     @property
     def is_array(self) -> bool:
         """Whether the labels come beside it."""
-        from histobench.roi.features.feature_set import FeatureSet
+        from histobench.roi.features.feature_file import FeatureSet
 
         return not isinstance(self.features, FeatureSet)
 
@@ -295,7 +295,7 @@ def _feature_set(
 ) -> FeatureSet:
     import torch
 
-    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.feature_file import FeatureSet
 
     return FeatureSet(
         embeddings=torch.from_numpy(rows),

@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
     from histobench.roi.comparison.comparison import CompareSettings, compare_runs
     from histobench.roi.comparison.comparison_files import write_comparison
     from histobench.roi.comparison.grids import grids
-    from histobench.roi.comparison.pooled_splits import pooled_runs
     from histobench.roi.comparison.selection import select_runs
+    from histobench.roi.comparison.splits_compared import pooled_runs
     from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
     from histobench.roi.results.reader import load_runs, split_runs
 
@@ -127,8 +127,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _over_splits(runs: list[StoredRun], args: argparse.Namespace, folder: Path, console: Console) -> None:
-    from histobench.roi.comparison.split_comparison import compare_splits
-    from histobench.roi.comparison.split_files import split_grid, write_split_tables
+    from histobench.roi.comparison.splits_compared import compare_splits, split_grid, write_split_tables
 
     tables = compare_splits(runs, metric=args.metric, alpha=args.alpha)
     files = write_split_tables(tables, folder)

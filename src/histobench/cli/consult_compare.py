@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
 
     from histobench.cli.whole_lines import whole_lines
     from histobench.consult.findings import findings_of
-    from histobench.core.atomic import write_json
-    from histobench.core.statistics.multiplicity import holm
+    from histobench.core.files import write_json
+    from histobench.statistics.tests import holm
 
     findings = findings_of(args.study, runs=args.runs)
     one, other = (findings.check_agent(name) for name in (args.agent, args.other))

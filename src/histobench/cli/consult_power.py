@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     from histobench.consult.findings import findings_of
     from histobench.consult.pilot import plan_cases
-    from histobench.core.atomic import write_json
+    from histobench.core.files import write_json
 
     if not 0 < args.delta <= 2:
         raise HistobenchError(f"--delta must lie above 0 and be at most 2, not {args.delta:g}")

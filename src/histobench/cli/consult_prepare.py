@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     from histobench.consult.arms import parse_arms
     from histobench.consult.encoder_views import StudyPlan, assign_roles
     from histobench.consult.prepare import prepare
-    from histobench.roi.data.load import load_dataset
+    from histobench.roi.data.source import load_dataset
 
     names = tuple(name.strip() for name in args.encoders.split(",") if name.strip())
     arms = tuple(parse_arms(args.arms, list(assign_roles(names))))

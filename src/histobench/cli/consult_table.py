@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the tables."""
     from histobench.cli.whole_lines import whole_lines
     from histobench.consult.findings import findings_of
-    from histobench.core.atomic import write_json
+    from histobench.core.files import write_json
 
     findings = findings_of(args.study, runs=args.runs)
     console = whole_lines()

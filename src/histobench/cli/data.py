@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.roi.data.check import Finding, Findings
-    from histobench.roi.data.dataset import RoiDataset
-    from histobench.roi.data.problem import Reading
+    from histobench.roi.data.roi_dataset import Reading, RoiDataset
 
 #: What it means that there are no findings of a kind.
 _PASSED = {

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from histobench.roi.registry.catalogue import select
+    from histobench.roi.registry.entry import select
     from histobench.roi.registry.install import locate
 
     found = select(organ=args.organ, licence=args.licence, site=args.site, open_only=args.open)
@@ -86,7 +86,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from histobench.roi.registry.catalogue import find
+    from histobench.roi.registry.entry import find
     from histobench.roi.registry.install import data_folder, locate
 
     entry, split = find(args.name)
@@ -147,7 +147,7 @@ def _grouped(entry: PublicDataset) -> bool:
 def _get(args: argparse.Namespace) -> int:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from histobench.roi.registry.catalogue import find
+    from histobench.roi.registry.entry import find
     from histobench.roi.registry.install import get
 
     entry, _ = find(args.name)
@@ -182,7 +182,7 @@ def _bars(bars: object) -> Progress:
 
 
 def _pin(args: argparse.Namespace) -> int:
-    from histobench.roi.registry.catalogue import find
+    from histobench.roi.registry.entry import find
     from histobench.roi.registry.pin import as_yaml, pinned
 
     entry, _ = find(args.name)

@@ -9,7 +9,7 @@ from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from histobench.roi.options import Plan
-    from histobench.roi.work.engines.engine import Engine
+    from histobench.roi.work.engines.local import Engine
 
 
 #: Which engines a flag is for.
@@ -54,7 +54,7 @@ def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
         from histobench.roi.work.engines.ray import RayEngine
 
         return RayEngine(args.ray_address)
-    from histobench.core.slurm import read_options
+    from histobench.core.clusters import read_options
     from histobench.roi.work.engines.slurm import SlurmEngine
 
     common = read_options(plan.slurm, "slurm")

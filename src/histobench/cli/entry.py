@@ -20,7 +20,7 @@ from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import spelled_as_declared
 from histobench.core.redaction import redact
-from histobench.core.terminal_text import shown
+from histobench.core.text import shown
 
 USER_ERROR = 2
 DEFECT = 1

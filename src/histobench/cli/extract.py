@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the dataset, build the encoders, extract, print the files."""
     from histobench.cli.extraction_display import display, print_extractions
     from histobench.roi.data.split import check_learnt
-    from histobench.roi.encoders.registry import require_encoders
+    from histobench.roi.encoders.zoo import require_encoders
     from histobench.roi.features.extract import extract
     from histobench.roi.features.settings import EncoderRecipe
 

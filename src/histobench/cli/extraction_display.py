@@ -11,7 +11,7 @@ from histobench.cli.terminal import open_terminal, say
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
-    from histobench.roi.features.extraction import Extraction
+    from histobench.roi.features.shard_plan import Extraction
 
 #: Seconds between two lines where there is no terminal.
 EVERY = 10.0

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     from histobench.consult.encoder_views import StudyPlan
     from histobench.core.progress import Progress
-    from histobench.roi.data.load import load_dataset
+    from histobench.roi.data.source import load_dataset
 
     try:
         from histobench.consult.mcp_server import Bench, OpeningBench, make_server, open_bench

@@ -1,6 +1,6 @@
 """Write the experiment matrix as JSON files, one for each cell, in the published folders.
 
-The matrix is that of histobench.mint.configs.config_variables; docs/CONFIG.md explains it.
+The matrix is that of histobench.mint.configs.datasets; docs/CONFIG.md explains it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write a file per configuration and say how many."""
-    from histobench.mint.configs import config_variables
-    from histobench.mint.configs.dataset import select_datasets
+    from histobench.mint.configs import datasets
+    from histobench.mint.configs.datasets import select_datasets
     from histobench.mint.configs.matrix import write_configs
 
     names = [name.strip() for name in args.tasks.split(",")] if args.tasks else None
     agents = None
     if args.model:
-        first = config_variables.EVALUATED_MODEL_LIST[0]
+        first = datasets.EVALUATED_MODEL_LIST[0]
         agents = [{**first, "config": {**first["config"], "model_name": name}} for name in args.model]
     written = write_configs(args.folder, agents=agents, datasets=select_datasets(names))
     say(f"{len(written)} configurations written to {args.folder}")

@@ -23,10 +23,10 @@ from histobench.core.errors import HistobenchError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from histobench.core.statistics.agreement import Agreement
     from histobench.mint.agents.agent import Player
     from histobench.mint.agents.factory import Terms
     from histobench.mint.rubric import Graded, Rubric
+    from histobench.statistics.tests import Agreement
 
 SAMPLE, GRADES, CALLS = "sample.csv", "grades.csv", "calls.jsonl"
 
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Grade, write, and tell how far graders and person agree."""
     from histobench.mint.agents.cache import AnswerCache
-    from histobench.mint.agents.cost import CostTracker, read_prices
     from histobench.mint.agents.factory import Terms
+    from histobench.mint.agents.limits import CostTracker, read_prices
     from histobench.mint.rubric import agreements, grade, read_answers, read_labels, read_rubric
 
     for name in ("sample", "concurrency", "max_tokens", "limit"):
@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _open(args: argparse.Namespace, terms: Terms) -> dict[str, Player]:
     from histobench.mint.agents.completion import Sampling
-    from histobench.mint.agents.cost import find_price
     from histobench.mint.agents.factory import open_player
+    from histobench.mint.agents.limits import find_price
     from histobench.mint.agents.spec import parse_agent
 
     graders: dict[str, Player] = {}
@@ -109,7 +109,7 @@ def _open(args: argparse.Namespace, terms: Terms) -> dict[str, Player]:
 def _keep(output: Path, graded: Sequence[Graded], args: argparse.Namespace) -> None:
     import json
 
-    from histobench.core.atomic import atomic_path
+    from histobench.core.files import atomic_path
     from histobench.mint.rubric import write_grades, write_sample
 
     write_grades(output / GRADES, graded)

@@ -18,7 +18,7 @@ from histobench.cli.terminal import open_terminal, say
 from histobench.cli.work import STOPPED
 
 if TYPE_CHECKING:
-    from histobench.mint.runs.clusters import PlayPart
+    from histobench.mint.runs.parted_run import PlayPart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table; 1 if a gate fails."""
 
-    from histobench.mint.configs.dataset import select_datasets
+    from histobench.mint.configs.datasets import select_datasets
     from histobench.mint.replay import proof, scoring
     from histobench.mint.replay.recording import read_recordings
     from histobench.mint.sandbox import Limits, open_sandbox
@@ -163,8 +163,7 @@ def _execution(
     from histobench.mint.replay.execution import environment_opener
     from histobench.mint.replay.journal import Journal
     from histobench.mint.replay.recorded_python import python_of_runs
-    from histobench.mint.tools.wikipedia.tape import Tape
-    from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
+    from histobench.mint.tools.wikipedia_search import Tape, WikipediaQueryRun
 
     chosen = [r for r in proof.sample(recordings, args.limit) if (r.task, r.task_id) in tasks]
     left_out = {recording.task for recording in recordings} - {recording.task for recording in chosen}
@@ -205,10 +204,9 @@ def _experts(console: Console, args: argparse.Namespace, tasks: Tasks) -> list[G
 
 
 def _load_tasks(folder: Path, data: str | None, names: Sequence[str], *, need_games: bool) -> Tasks:
-    from histobench.mint.alfworld import installation
+    from histobench.mint.alfworld import simulator
     from histobench.mint.alfworld.games import find_games
-    from histobench.mint.configs.config_variables import DATASET_DIR
-    from histobench.mint.configs.dataset import get_dataset
+    from histobench.mint.configs.datasets import DATASET_DIR, get_dataset
 
     places = [Path(data)] if data else [folder / ".." / "processed", Path(DATASET_DIR)]
     place = next((path for path in places if path.is_dir()), None)
@@ -220,7 +218,7 @@ def _load_tasks(folder: Path, data: str | None, names: Sequence[str], *, need_ga
     for name in names:
         dataset = get_dataset(name)
         if name == HOUSEHOLD:
-            if not need_games or installation.missing_packages():
+            if not need_games or simulator.missing_packages():
                 continue
             loaded = list(dataset.task_class.load_tasks(str(find_games(place, place / "..")))[0])
         else:

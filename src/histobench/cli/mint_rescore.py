@@ -22,11 +22,10 @@ from histobench.cli.whole_lines import whole_lines
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
-    from histobench.mint.envs.state import Budget
+    from histobench.mint.envs.turn_loop import Budget
     from histobench.mint.results.outcome import EpisodeOutcome
     from histobench.mint.results.rescoring import Rescored
-    from histobench.mint.tasks.base import Task
-    from histobench.mint.tasks.rule import Rule
+    from histobench.mint.tasks.base import Rule, Task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Print what changes, for each dataset and each run."""
     from histobench.mint.results.outcome import write_outcome_table
-    from histobench.mint.tasks.rule import as_rule
+    from histobench.mint.tasks.base import as_rule
 
     rules = [as_rule(name.strip()) for name in args.rule.split(",")]
     if args.output and len(rules) > 1:
@@ -127,7 +126,7 @@ class _Tasks:
     """Tasks by dataset and id, read when first asked for."""
 
     def __init__(self, results: Path, data: str | None, *, act: bool) -> None:
-        from histobench.mint.configs.config_variables import DATASET_DIR
+        from histobench.mint.configs.datasets import DATASET_DIR
 
         beside = results / ".." / "processed"
         self._data = Path(data) if data else (beside if beside.is_dir() else Path(DATASET_DIR))
@@ -140,7 +139,7 @@ class _Tasks:
         return self._known[dataset].get(task_id)
 
     def rescore(self, episode: _Stored, task: Task, rule: Rule) -> Rescored:
-        from histobench.mint.envs.opening import open_environment
+        from histobench.mint.envs.general_env import open_environment
         from histobench.mint.results.rescoring import rescore
 
         return rescore(
@@ -155,9 +154,8 @@ class _Tasks:
 
     def _load(self, name: str) -> list[Any]:
         from histobench.mint.alfworld.games import find_games
-        from histobench.mint.configs.dataset import known_datasets
-        from histobench.mint.runs.quickstart import BUILT_IN
-        from histobench.mint.runs.task_source import choose_datasets
+        from histobench.mint.configs.datasets import known_datasets
+        from histobench.mint.runs.task_source import BUILT_IN, choose_datasets
 
         if name not in (*BUILT_IN, *known_datasets()):
             return []  # played from a configuration that names its class; its episodes are counted as unknown
@@ -168,7 +166,7 @@ class _Tasks:
 
 
 def _episodes(path: Path) -> Iterator[_Stored]:
-    from histobench.mint.envs.state import Budget
+    from histobench.mint.envs.turn_loop import Budget
     from histobench.mint.replay.recording import SUFFIX, read_recordings
     from histobench.mint.results.stored_episode import find_result_files, read_files
 
@@ -185,7 +183,7 @@ def _episodes(path: Path) -> Iterator[_Stored]:
 
 def _run_name(outcome: EpisodeOutcome) -> str:
     from histobench.mint.results.outcome import NO_FEEDBACK
-    from histobench.mint.results.tables.leaderboard import FEEDBACK_TYPE
+    from histobench.mint.results.result_tables import FEEDBACK_TYPE
 
     expert = "" if outcome.feedback_model == NO_FEEDBACK else f" + {outcome.feedback_model}"
     if expert and outcome.feedback_type != FEEDBACK_TYPE:

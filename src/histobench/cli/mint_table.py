@@ -20,11 +20,10 @@ from histobench.core.errors import HistobenchError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from histobench.core.statistics.intervals import Interval
     from histobench.mint.results.outcome import EpisodeOutcome
-    from histobench.mint.results.reliability import TriesRow
-    from histobench.mint.results.tables.dialects import DialectRow
-    from histobench.mint.results.tables.leaderboard import Standing
+    from histobench.mint.results.result_tables import DialectRow, Standing
+    from histobench.mint.results.uncertainty import TriesRow
+    from histobench.statistics.intervals import Interval
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the table, best first."""
-    from histobench.core.atomic import write_json
+    from histobench.core.files import write_json
     from histobench.mint.exchange.reading import read_all_outcomes
     from histobench.mint.results.outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
-    from histobench.mint.results.reliability import tries_rows
-    from histobench.mint.results.tables.dialects import dialect_rows
-    from histobench.mint.results.tables.leaderboard import leaderboard
+    from histobench.mint.results.result_tables import dialect_rows, leaderboard
+    from histobench.mint.results.uncertainty import tries_rows
 
     everything = [outcome for path in args.results for outcome in read_all_outcomes(path)]
     failures = FAILURES if args.failures is None else parse_failures(args.failures)
@@ -78,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _leaderboard(standings: Sequence[Standing]) -> Table:
-    from histobench.mint.results.tables.leaderboard import AVERAGE, display_name
+    from histobench.mint.results.result_tables import AVERAGE, display_name
 
     budgets = sorted({k for standing in standings for k in standing.rates})
     titles = [*(f"SR{k}" for k in budgets), "slope", "R²", "SR5+expert", "gain", "episodes"]
@@ -101,7 +99,7 @@ def _leaderboard(standings: Sequence[Standing]) -> Table:
 def _outcomes(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> Table:
     """How the episodes of each model went; in brackets what is left out of every rate."""
     from histobench.mint.results.outcome import OUTCOMES, SOLVED
-    from histobench.mint.results.tables.leaderboard import display_name
+    from histobench.mint.results.result_tables import display_name
 
     found = Counter(outcome.outcome for outcome in outcomes)
     shown = [name for name in OUTCOMES if found[name] or name in (SOLVED, "wrong")]
@@ -119,8 +117,7 @@ def _outcomes(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> 
 
 
 def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
-    from histobench.mint.results.tables.groups import group_rows
-    from histobench.mint.results.tables.leaderboard import display_name
+    from histobench.mint.results.result_tables import display_name, group_rows
 
     rows = group_rows(outcomes, by)
     budgets = sorted({k for row in rows for k in row.rates})
@@ -148,8 +145,7 @@ def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
 
 
 def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
-    from histobench.mint.results.tables.feedback import feedback_rows
-    from histobench.mint.results.tables.leaderboard import display_name
+    from histobench.mint.results.result_tables import display_name, feedback_rows
 
     rows = feedback_rows(outcomes)
     judged = any(row.leaks is not None for row in rows)
@@ -168,7 +164,7 @@ def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
 
 
 def _tries(rows: Sequence[TriesRow]) -> Table:
-    from histobench.mint.results.tables.leaderboard import display_name
+    from histobench.mint.results.result_tables import display_name
 
     most = max(len(row.pass_at) for row in rows)
     titles = [
@@ -188,7 +184,7 @@ def _tries(rows: Sequence[TriesRow]) -> Table:
 
 
 def _dialects(rows: Sequence[DialectRow]) -> Table:
-    from histobench.mint.results.tables.leaderboard import display_name
+    from histobench.mint.results.result_tables import display_name
 
     titles = ["k", "tasks", "success: text", "native", "difference", "95 % interval", "p"]
     titles += ["invalid: text", "native", "tokens: text", "native"]

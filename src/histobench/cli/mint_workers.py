@@ -11,8 +11,8 @@ from histobench.cli.mint_summary import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 
 if TYPE_CHECKING:
-    from histobench.mint.runs.clusters import PlayPart
     from histobench.mint.runs.options import RunOptions
+    from histobench.mint.runs.parted_run import PlayPart
     from histobench.mint.runs.play import Loaded
 
 WORKERS = 4
@@ -40,8 +40,9 @@ def share_out(
     """Check, write the parts down, and have them played by an engine; `histobench TRACK part` plays one."""
     from histobench.cli.mint_progress import progress_display
     from histobench.cli.mint_summary import print_summary
-    from histobench.core import ray_cluster, slurm
-    from histobench.mint.runs import clusters
+    from histobench.core import clusters as ray_cluster
+    from histobench.core import clusters as slurm
+    from histobench.mint.runs import parted_run
     from histobench.mint.runs.parted_run import check_parts, count, outcome_of, plan_parts
 
     check_engine_flags(args)
@@ -62,7 +63,7 @@ def share_out(
         print_summary(output, cells, outcome_of(run, counter))
         return 0
     if args.engine == "slurm":
-        job = clusters.submit(run, jobs, track=track)
+        job = parted_run.submit(run, jobs, track=track)
         say(
             f"job {job}: {run.parts} tasks play {before.total - before.done} episodes; "
             f"logs in {output}/writers/logs"
@@ -72,7 +73,9 @@ def share_out(
         return 0
     console = open_terminal(error=True)
     with progress_display(console, counter) as show:
-        problems = clusters.play_on_ray(run, lambda: show(outcome_of(run, count(run, loaded)).standing), play)
+        problems = parted_run.play_on_ray(
+            run, lambda: show(outcome_of(run, count(run, loaded)).standing), play
+        )
     outcome = outcome_of(run, count(run, loaded), problems)
     print_summary(output, cells, outcome)
     return 0 if outcome.complete else INCOMPLETE

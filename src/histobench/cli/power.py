@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 
 from histobench.cli.terminal import say
-from histobench.core.atomic import without_nan
 from histobench.core.errors import HistobenchError
+from histobench.core.files import without_nan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.roi.comparison.robustness import RobustnessTable
-    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.feature_file import FeatureSet
 
 _SPLITS = ("train", "val", "test")
 #: Exit code where some encoders or columns were measured and others were not.
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         raise HistobenchError("--attack reads images: give it together with --stress, --data and --models")
     if not args.features:
         raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
-    from histobench.core.device import resolve_device
+    from histobench.core.devices import resolve_device
     from histobench.roi.comparison.robustness import FILE, summarise
     from histobench.roi.evaluation.robustness import (
         NO_SITES,
@@ -82,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
         measured_columns,
         robustness_by,
     )
-    from histobench.roi.features.feature_set import fingerprint_of
+    from histobench.roi.features.feature_file import fingerprint_of
+    from histobench.roi.results.layout import RunIdentity
     from histobench.roi.results.robustness_files import write_robustness
-    from histobench.roi.results.run_identity import RunIdentity
 
     console = open_terminal()
     options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))

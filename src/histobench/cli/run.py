@@ -24,11 +24,11 @@ from histobench.roi.options import ENGINE_GROUP, DatasetEntry, plan_options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.roi.data.dataset import RoiDataset
+    from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.options import Plan
     from histobench.roi.plan.benchmark import BenchmarkOutcome
     from histobench.roi.plan.run import PlanOutcome
-    from histobench.roi.work.engines.engine import Engine
+    from histobench.roi.work.engines.local import Engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +101,7 @@ def carry_out(
 
     from histobench.cli.extraction_display import display
     from histobench.roi.plan.benchmark import run_benchmark
-    from histobench.roi.work.engines.engine import Display
+    from histobench.roi.work.engines.local import Display
 
     with console.status("reading datasets") as status:
         done = run_benchmark(
@@ -128,7 +128,7 @@ def print_outcome(done: BenchmarkOutcome, console: Console) -> int:
     from histobench.cli.compare import print_grid
     from histobench.cli.robustness import print_tables
     from histobench.roi.comparison.grids import ranked_grid
-    from histobench.roi.comparison.split_files import split_grid
+    from histobench.roi.comparison.splits_compared import split_grid
 
     for comparison in done.comparisons:
         for table in comparison.tables:
@@ -184,9 +184,9 @@ def _print_failures(outcome: PlanOutcome, console: Console) -> None:
 def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool) -> int:
     from rich.table import Table
 
-    from histobench.core.device import resolve_device
-    from histobench.roi.encoders.registry import require_encoders
-    from histobench.roi.plan.jobs import extraction_jobs
+    from histobench.core.devices import resolve_device
+    from histobench.roi.encoders.zoo import require_encoders
+    from histobench.roi.plan.planner import extraction_jobs
     from histobench.roi.plan.run import check_prompts, load_datasets, unresolved_encoders
 
     missing = unresolved_encoders(plan, download=False)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from histobench.cli.terminal import open_terminal, say
-from histobench.core.terminal_text import shown
+from histobench.core.text import shown
 
 STATES = ("done", "running", "waiting", "stale", "failed", "blocked")
 

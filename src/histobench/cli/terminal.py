@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from histobench.cli.flag_names import in_flags
-from histobench.core.terminal_text import shown
+from histobench.core.text import shown
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Put stored values beside published ones, print the table and write it where asked; the exit code."""
     from histobench.cli.compare import print_grid
-    from histobench.core.atomic import write_json
+    from histobench.core.files import write_json
     from histobench.roi.comparison.grids import Grid
     from histobench.roi.published.verify import DIFFERS, NOT_COMPARABLE, REPRODUCED, Verdict, verify
 

@@ -34,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Work until nothing is left."""
     from histobench.roi.work.loop import work_through
-    from histobench.roi.work.run_folder import UNITS, RunFolder
-    from histobench.roi.work.unit import KINDS, REPORT
+    from histobench.roi.work.run_folder import KINDS, REPORT, UNITS, RunFolder
     from histobench.roi.work.worker import StoppedError, Worker
 
     folder = RunFolder(Path(args.folder))

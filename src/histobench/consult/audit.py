@@ -17,9 +17,8 @@ from histobench.consult.arms import ROLES
 from histobench.consult.study import BlindingCheck, Case, Cassette
 from histobench.consult.tool_text import alias, read_neighbours
 from histobench.core.plain_data import parse_json
-from histobench.core.statistics.jackknife import leave_one_out
-from histobench.core.statistics.logit_t import LOGIT, jackknife_bounds
-from histobench.core.statistics.resampling import sampling_design
+from histobench.statistics.jackknife import LOGIT, jackknife_bounds, leave_one_out
+from histobench.statistics.resampling import sampling_design
 
 Floats = NDArray[np.float64]
 #: Tools whose numbers are the tool's confidence: they depend on whether it is right, and are left out.

@@ -19,8 +19,7 @@ from histobench.core.plain_data import parse_json
 from histobench.mint.envs.action import Action
 from histobench.mint.envs.general_env import GeneralEnv
 from histobench.mint.envs.native_calls import PROPOSE
-from histobench.mint.envs.state import Budget
-from histobench.mint.envs.turn_loop import ActionOutcome
+from histobench.mint.envs.turn_loop import ActionOutcome, Budget
 from histobench.mint.messages.images import load_image
 from histobench.mint.messages.parts import Message, Text, ToolResult, ToolSpec
 from histobench.mint.runs.episode_run import StoppedError

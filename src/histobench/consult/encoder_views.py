@@ -16,12 +16,12 @@ from histobench.consult.measurements import MEASUREMENTS, measure
 from histobench.consult.study import EncoderFacts
 from histobench.consult.tool_text import Neighbour
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress
-    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.feature_file import FeatureSet
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def _regions(dataset: RoiDataset) -> dict[str, Regions]:
 
 
 def _held_out(train: Regions, seed: int) -> tuple[Ints, Ints]:
-    from histobench.roi.protocols.held_out import held_out
+    from histobench.roi.protocols.linear_probe import held_out
 
     fit, rest = held_out(train.labels, list(train.groups) if any(train.groups) else None, seed=seed)
     if not len(rest):

@@ -36,12 +36,18 @@ from histobench.consult.measures import (
 )
 from histobench.consult.study import RUNS, RegisteredContrast, Study, open_study
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.statistics.effective_units import effective_number
-from histobench.core.statistics.intervals import Interval, most_unseen
-from histobench.core.statistics.jackknife import LeaveOneOut, leave_one_out
-from histobench.core.statistics.logit_t import FISHER, LOGIT, effective_size, jackknife_bounds
-from histobench.core.statistics.multiplicity import holm
-from histobench.core.statistics.resampling import Counts, SamplingDesign, sampling_design
+from histobench.statistics.intervals import Interval, most_unseen
+from histobench.statistics.jackknife import (
+    FISHER,
+    LOGIT,
+    LeaveOneOut,
+    effective_size,
+    jackknife_bounds,
+    leave_one_out,
+)
+from histobench.statistics.power import effective_number
+from histobench.statistics.resampling import Counts, SamplingDesign, sampling_design
+from histobench.statistics.tests import holm
 
 Floats = NDArray[np.float64]
 POLICY = "policy-"

@@ -28,7 +28,7 @@ from histobench.consult.measurements import measure, measurement_text
 from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_text
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.progress import Progress
-from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.roi_dataset import RoiDataset
 
 MOST_LISTED = 200
 MOST_AT_ONCE = 50

@@ -20,8 +20,8 @@ from histobench.consult.consultation import FAMILY, RECORD
 from histobench.consult.policies import KIND
 from histobench.consult.study import Study
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.effective_units import effective_number
 from histobench.mint.results.stored_episode import EachOnce, StoredEpisode, find_result_files, read_episodes
+from histobench.statistics.power import effective_number
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from histobench.consult.findings import Comparison, Findings
 from histobench.consult.study import RegisteredContrast
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.power import PowerEstimate, power_from_predictions
-from histobench.core.statistics.resampling import Counts, sampling_design
+from histobench.statistics.power import PowerEstimate, power_from_predictions
+from histobench.statistics.resampling import Counts, sampling_design
 
 Floats = NDArray[np.float64]
 #: Simulated studies of one size.

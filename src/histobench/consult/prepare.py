@@ -63,10 +63,10 @@ from histobench.consult.tool_text import (
     prediction_text,
     record_text,
 )
-from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.files import write_json
 from histobench.core.parameters import one_of
-from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.roi_dataset import RoiDataset
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress

@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.atomic import atomic_path, write_json, write_text
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import (
+    HAND_WRITTEN,
+    atomic_path,
+    check_plain,
+    read_plain,
+    read_plain_text,
+    write_json,
+    write_text,
+)
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain, read_plain_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import create_json
 from histobench.core.errors import HistobenchError
-from histobench.core.reading import read_note
+from histobench.core.files import create_json, read_note
 
 #: Seconds between two renewals, and after how many without one a claim counts no more.
 RENEWED = 5.0

@@ -12,8 +12,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import check_writable
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import check_writable
 from histobench.core.plain_data import LARGEST
 
 

@@ -13,12 +13,12 @@ __all__ = ["AgentRuns", "open_runs", "register", "run"]
 
 if TYPE_CHECKING:
     from histobench.mint.agent_runs import AgentRuns, open_runs, run
-    from histobench.mint.configs.dataset import register
+    from histobench.mint.configs.datasets import register
 
 
 def __getattr__(name: str) -> Any:
     if name == "register":
-        from histobench.mint.configs.dataset import register
+        from histobench.mint.configs.datasets import register
 
         return register
     if name in __all__:

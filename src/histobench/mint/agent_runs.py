@@ -19,8 +19,7 @@ from histobench.core.parameters import (
 )
 from histobench.mint.exchange.reading import read_all_outcomes
 from histobench.mint.results.outcome import EpisodeOutcome, counted
-from histobench.mint.results.tables.groups import group_rows
-from histobench.mint.results.tables.leaderboard import leaderboard
+from histobench.mint.results.result_tables import group_rows, leaderboard
 from histobench.mint.results.uncertainty import rate_interval
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.play import no_display, play

@@ -6,14 +6,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from histobench.mint.agents.local_model import MODEL, PACKAGE, present_model
-from histobench.mint.alfworld import installation
-from histobench.mint.configs import config_variables
+from histobench.mint.alfworld import simulator
+from histobench.mint.configs import datasets
 from histobench.mint.sandbox import STRENGTH, active_backend, installed_engines, who_limits
 
 Line = tuple[str, str, str, str]  # verdict, subject, message, fix
 
 
-def check_mint(data_dir: str | Path = config_variables.DATASET_DIR) -> list[Line]:
+def check_mint(data_dir: str | Path = datasets.DATASET_DIR) -> list[Line]:
     """The sandbox, the packages its sessions offer, the small model, the data and the household engine."""
     return [_sandbox(), _packages(), _local_model(), _data(Path(data_dir)), _alfworld()]
 
@@ -45,7 +45,7 @@ def _local_model() -> Line:
 
 
 def _data(folder: Path) -> Line:
-    names = list(config_variables.TASK_INFO_MAP)
+    names = list(datasets.TASK_INFO_MAP)
     there = [name for name in names if (folder / name).is_dir()]
     message = f"{len(there)} of {len(names)} datasets in {folder}"
     if len(there) < len(names):
@@ -54,5 +54,5 @@ def _data(folder: Path) -> Line:
 
 
 def _alfworld() -> Line:
-    verdict, message, fix = installation.checkup()
+    verdict, message, fix = simulator.checkup()
     return verdict, "alfworld", message, fix

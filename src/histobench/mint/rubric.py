@@ -18,18 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import HAND_WRITTEN, atomic_path, read_plain_text
 from histobench.core.plain_data import read_yaml
-from histobench.core.plain_file import HAND_WRITTEN, read_plain_text
-from histobench.core.statistics.agreement import Agreement, cohen_kappa
-from histobench.core.statistics.proportion import clustered_bounds
 from histobench.mint.agents.agent import EpisodeKey, Player
 from histobench.mint.agents.completion import ProviderError
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message
 from histobench.mint.results.stored_episode import find_result_files, read_files
+from histobench.statistics.intervals import clustered_bounds
+from histobench.statistics.tests import Agreement, cohen_kappa
 
 #: What every grader is asked; the rubric, its grades and the answer are put in.
 PROMPT = """You grade the answer of a student to a task. Judge by the rubric alone.

@@ -11,11 +11,11 @@ import numpy as np
 
 from histobench.report.image_source import ImageSource
 from histobench.report.inventory import Inventory
-from histobench.report.robustness_payload import robustness_payload
+from histobench.report.robustness_page import robustness_payload
 from histobench.report.table import TableResult, WrongImages
 from histobench.roi.comparison.robustness import RobustnessTable
 from histobench.roi.data.check import check_dataset
-from histobench.roi.data.dataset import SPLITS
+from histobench.roi.data.roi_dataset import SPLITS
 
 _FEW_SHOT = re.compile(r"^(\d+)way_(\d+)shot$")
 _SHARE = re.compile(r"^([\d.]+)pct$")

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.report.image_set import ImageSet
 from histobench.report.payload import packed, write_payload
+from histobench.report.table import ImageSet
 
 log = logging.getLogger(__name__)
 Floats = NDArray[np.float64]

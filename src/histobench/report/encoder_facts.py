@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.registry import find_spec
 from histobench.roi.encoders.spec import EncoderSpec
+from histobench.roi.encoders.zoo import find_spec
+from histobench.roi.plan.speeds import FILE, Speed, read_speeds
 
 _NOT_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial|research", re.IGNORECASE)
 _OPEN = re.compile(r"^(MIT|Apache-2\.0|BSD|GPL|CC0|CC-BY-4\.0)")
@@ -86,3 +89,24 @@ def _spec(name: str) -> EncoderSpec | None:
         return find_spec(name)
     except HistobenchError:  # an output that the encoder does not have
         return None
+
+
+# Images per second of the encoders of a results folder, where a run measured them.
+
+
+def measured_speed(results_dir: Path) -> tuple[dict[str, float], str]:
+    """Encoder -> images per second, and the device they were measured on.
+
+    Speeds of different devices do not stand on one axis: the device that measured most encoders is shown.
+    """
+    measured: list[tuple[str, Speed]] = []
+    for path in sorted(results_dir.rglob(FILE)):
+        measured += read_speeds(path.parent).items()
+    if not measured:
+        return {}, ""
+    device = Counter(speed.device for _, speed in measured).most_common(1)[0][0]
+    best: dict[str, Speed] = {}
+    for name, speed in measured:
+        if speed.device == device and (name not in best or speed.images > best[name].images):
+            best[name] = speed
+    return {name: round(speed.images_per_second, 2) for name, speed in best.items()}, device

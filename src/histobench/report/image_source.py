@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.report.inventory import Inventory
-from histobench.roi.data.dataset import SPLITS, RoiDataset
-from histobench.roi.data.load import scan_dataset
-from histobench.roi.data.problem import Reading
-from histobench.roi.data.source import DatasetSource
+from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
+from histobench.roi.data.source import DatasetSource, scan_dataset
 from histobench.roi.plan.dataset_notes import FILE, read_dataset_notes
 
 log = logging.getLogger(__name__)
@@ -160,3 +160,40 @@ def _with_file_names(paths: Mapping[str, Path]) -> dict[str, Path]:
 
 def _is_image(path: Path) -> bool:
     return path.suffix.lower() in _SUFFIXES and path.is_file()
+
+
+# The pictures of conversations: what agents were shown, small enough for a page.
+
+FOLDER = "talk"
+SIDE = 448
+
+
+class TalkPictures:
+    """Writes pictures into a site, each once."""
+
+    def __init__(self, site: Path) -> None:
+        self._folder = site / "thumbs" / FOLDER
+        self._known: dict[Path, str] = {}
+
+    def address(self, path: Path) -> str:
+        """The address of a picture from the site's page on; empty where it cannot be read."""
+        if path not in self._known:
+            self._known[path] = self._write(path)
+        return self._known[path]
+
+    def _write(self, path: Path) -> str:
+        from histobench.roi.data.image import open_rgb
+        from histobench.roi.data.image_ref import locate
+
+        try:
+            data = locate(path).read()
+            picture = open_rgb(data, name=path.name)
+        except (HistobenchError, OSError):
+            return ""
+        picture.thumbnail((SIDE, SIDE), reducing_gap=3.0)
+        buffer = io.BytesIO()
+        picture.save(buffer, "WEBP", quality=80, method=3)
+        name = f"{hashlib.sha256(data).hexdigest()[:20]}.webp"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / name).write_bytes(buffer.getvalue())
+        return f"thumbs/{FOLDER}/{name}"

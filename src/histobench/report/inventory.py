@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.natural_order import natural_order
+from histobench.core.text import natural_order
 from histobench.report.board import Board
 from histobench.roi.comparison.selection import distinct_names
 from histobench.roi.results.changed_data import changes_told

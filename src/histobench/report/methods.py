@@ -7,8 +7,8 @@ from typing import Any
 
 from histobench import __version__
 from histobench.consult.findings import is_policy
-from histobench.report.agent_runs import AgentRun
-from histobench.report.consult_payload import PlayedStudy
+from histobench.report.agents import AgentRun
+from histobench.report.consult import PlayedStudy
 from histobench.report.encoder_facts import bibtex, encoder_facts
 from histobench.report.inventory import Inventory
 from histobench.report.run_payload import provenance

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.atomic import without_nan
+from histobench.core.errors import HistobenchError
+from histobench.core.files import without_nan
 
 #: Characters that could end a script element, or a string in an old browser.
 _ESCAPED = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
@@ -80,3 +88,113 @@ def _json(value: Any) -> str:
     except ValueError:
         text = json.dumps(without_nan(value)[0], separators=(",", ":"), allow_nan=False)
     return text.translate(_ESCAPED)
+
+
+# The one HTML page of the site, and the built program that fills it.
+
+ASSETS = ("app.js", "app.css", "pdf.js", "icon.svg", "LICENSES.txt")
+
+#: Only files of the site itself may run or load; what the data says can never become a script.
+POLICY = (
+    "default-src 'none'; script-src 'self' file:; style-src 'self' file: 'unsafe-inline'; "
+    "img-src 'self' file: data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
+)
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<link rel="icon" href="assets/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="assets/app.css">
+<script src="assets/app.js" defer></script>
+<script src="data/site.js" defer></script>
+</head>
+<body>
+<div id="app"></div>
+<noscript>This report draws its tables and charts with JavaScript, which is switched off here.</noscript>
+</body>
+</html>
+"""
+
+
+def write_page(site: Path, title: str) -> None:
+    """Write `index.html` and the program beside it."""
+    (site / "assets").mkdir(exist_ok=True)
+    for name in ASSETS:
+        source = files("histobench.report") / "assets" / name
+        if not source.is_file():
+            raise HistobenchError(
+                f"the report's {name} is not installed; in a checkout run: make report-assets"
+            )
+        with as_file(source) as path:
+            shutil.copyfile(path, site / "assets" / name)
+    text = _PAGE.format(policy=html.escape(POLICY), title=html.escape(f"{title}: histobench report"))
+    (site / "index.html").write_text(text, encoding="utf-8")
+
+
+# The folder of a site: written beside its place and moved there when it is whole.
+
+#: A folder with this file is a site, and may be replaced by the next one.
+MARK = ".histobench-site"
+#: What a site consists of; whatever else lies in its folder is somebody's and is not to be lost.
+_PARTS = {MARK, "index.html", "built.txt", "assets", "data", "thumbs"}
+#: Kinds of files in the folders of a site.
+_KINDS = {"data": {".js"}, "thumbs": {".webp"}, "assets": {".js", ".css", ".svg", ".txt", ""}}
+
+
+@contextmanager
+def site_folder(out: Path) -> Iterator[Path]:
+    """Yield an empty folder; on success it replaces the site at `out`, on failure nothing has changed.
+
+    A folder that is not empty and was not written by this program is left alone, and so is a site in
+    which somebody has put other files.
+    """
+    if out.exists() and not out.is_dir():
+        raise HistobenchError(f"{out} is a file; choose a folder for the site")
+    if out.is_dir() and any(out.iterdir()) and not (out / MARK).exists():
+        raise HistobenchError(f"{out} holds other files; choose a new or empty folder for the site")
+    others = _foreign(out) if out.is_dir() else []
+    if others:
+        raise HistobenchError(
+            f"{out} holds files besides the site, such as {others[0]}, which replacing it would delete; "
+            "move them, or choose another folder"
+        )
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
+    except OSError as error:
+        raise HistobenchError(f"cannot write {out}: {error.strerror or error}") from error
+    try:
+        yield building
+        (building / MARK).write_text("written by histobench report\n", encoding="ascii")
+        building.chmod(0o755)
+        _replace(out, building)
+    except OSError as error:
+        raise HistobenchError(f"cannot write the site {out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _foreign(site: Path) -> list[str]:
+    """What lies in the folder of a site and cannot be of it, as paths relative to it."""
+    others = [path for path in site.iterdir() if path.name not in _PARTS]
+    for part, kinds in _KINDS.items():
+        below = (path for path in (site / part).rglob("*") if path.is_symlink() or not path.is_dir())
+        others += [path for path in below if path.is_symlink() or path.suffix not in kinds]
+    return sorted(path.relative_to(site).as_posix() for path in others)
+
+
+def _replace(out: Path, building: Path) -> None:
+    if not out.exists():
+        os.replace(building, out)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".old", dir=out.parent))
+    os.replace(out, old)
+    os.replace(building, out)
+    shutil.rmtree(old, ignore_errors=True)

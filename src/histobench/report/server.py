@@ -17,9 +17,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import read_plain
-from histobench.report.page import POLICY
-from histobench.report.site_folder import site_folder
+from histobench.core.files import read_plain
+from histobench.report.payload import POLICY, site_folder
 
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -13,25 +13,18 @@ from typing import Any
 
 from histobench import __version__
 from histobench.core.errors import HistobenchError
-from histobench.report.agent_payload import write_agents
-from histobench.report.agent_runs import find_agent_runs
-from histobench.report.board import board_payload
-from histobench.report.consult_payload import find_studies, write_studies
+from histobench.report.agents import find_agent_runs, write_agents
+from histobench.report.board import board_payload, split_payloads
+from histobench.report.consult import find_studies, write_studies
 from histobench.report.dataset_payload import dataset_payload
 from histobench.report.embedding_map import write_maps
-from histobench.report.encoder_facts import encoder_facts
-from histobench.report.headline import metric_facts
+from histobench.report.encoder_facts import encoder_facts, measured_speed
 from histobench.report.image_source import ImageSources, image_sources
 from histobench.report.inventory import Inventory, take_inventory, without_folder
-from histobench.report.measured_speed import measured_speed
 from histobench.report.methods import methods_payload
-from histobench.report.page import write_page
-from histobench.report.payload import write_payload
-from histobench.report.robustness_page import board_index, write_robustness_page
-from histobench.report.robustness_payload import stored_tables
-from histobench.report.site_folder import site_folder
-from histobench.report.split_payload import split_payloads
-from histobench.report.table import TableJob, TableResult, WrongImages, build_table
+from histobench.report.payload import site_folder, write_page, write_payload
+from histobench.report.robustness_page import board_index, stored_tables, write_robustness_page
+from histobench.report.table import TableJob, TableResult, WrongImages, build_table, metric_facts
 from histobench.report.thumbnails import Cache, write_thumbnails
 from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.results.layout import TaskFiles

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,98 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.intervals import Interval
-from histobench.report.headline import HEADLINE
-from histobench.report.image_set import ImageSet
 from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload
-from histobench.roi.comparison.pair_tests import TEST_NAMES
-from histobench.roi.comparison.pairs import Pairs
+from histobench.roi.comparison.pairs import TEST_NAMES, Pairs
 from histobench.roi.comparison.table_statistics import (
+    TESTED,
     Discordance,
     MetricStatistics,
     TableStatistics,
     table_statistics,
 )
+from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
+from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
+from histobench.statistics.intervals import Interval
+
+# The test images that runs share: named once, however many runs look at them.
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Names, labels and groups of test images in one order."""
+
+    dataset: str
+    names: tuple[str, ...]
+    labels: NDArray[np.int64]
+    groups: tuple[str, ...] | None
+    classes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, dataset: str, predictions: Predictions) -> ImageSet:
+        """The images of a run."""
+        return cls(
+            dataset, predictions.img_names, predictions.labels, predictions.groups, predictions.classes
+        )
+
+    @cached_property
+    def key(self) -> str:
+        """A name that follows from the content alone."""
+        text = "\0".join((self.dataset, *self.classes, "", *self.names, "", *(self.groups or ())))
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+        digest.update(self.labels.astype("<i8").tobytes())
+        return digest.hexdigest()[:12]
+
+    def write(self, site: Path) -> str:
+        """Write the data file `images/<key>` unless it is there, and return the key."""
+        if not (site / "data" / "images" / f"{self.key}.js").exists():
+            write_payload(site, f"images/{self.key}", self._payload())
+        return self.key
+
+    def _payload(self) -> dict[str, Any]:
+        groups: dict[str, Any] = {}
+        if self.groups is not None and any(self.groups):
+            known = sorted(set(self.groups))
+            place = {group: k for k, group in enumerate(known)}
+            groups = {
+                "groupNames": known,
+                "groups": packed(np.array([place[group] for group in self.groups], dtype=np.int64)),
+            }
+        return {
+            "dataset": self.dataset,
+            "classes": list(self.classes),
+            "names": list(self.names),
+            "labels": packed(self.labels),
+            **groups,
+        }
+
+
+# The metrics that the leaderboard offers, and how they are called on the pages.
+
+#: Shown first wherever a metric can be chosen.
+DEFAULT_METRIC = "balanced_accuracy"
+LABELS = {
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
+    "f1_score": "macro F1",
+    "auroc": "macro AUROC",
+    "macro_auprc": "macro AUPRC",
+    "mcc": "Matthews correlation",
+    "quadratic_kappa": "quadratic kappa",
+    "log_loss": "log loss",
+    "brier": "Brier score",
+    "ece": "calibration error (ECE)",
+}
+HEADLINE = tuple(LABELS)
+
+
+def metric_facts() -> list[dict[str, Any]]:
+    """Name, label and direction of every metric of the leaderboard."""
+    return [
+        {"name": name, "label": label, "lower": name in LOWER_IS_BETTER, "tested": name in TESTED}
+        for name, label in LABELS.items()
+    ]
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.report.image_set import ImageSet
 from histobench.report.image_source import ImageSource
 from histobench.report.payload import packed, write_payload
-from histobench.report.table import WrongImages
+from histobench.report.table import ImageSet, WrongImages
 
 log = logging.getLogger(__name__)
 SIDE = 128

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, confusion_matrix
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from histobench.core.statistics.agreement import cohen_kappa
+from histobench.statistics.tests import cohen_kappa
 
 
 @pytest.mark.parametrize("labels", [2, 3, 5])

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from histobench.core.statistics.assurance import Pilot, assurance, planned_units, t_power
+from histobench.statistics.power import Pilot, assurance, planned_units, t_power
 
 
 @pytest.mark.parametrize(("units", "delta"), [(5, 1.2), (12, 0.5), (40, 0.4), (2000, 0.06)])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histobench.core.statistics.best import BestSet, best_set, winner_value
-from histobench.core.statistics.jackknife import LeaveOneOut, t_quantile
-from histobench.core.statistics.simultaneous import simultaneous_pairs
+from histobench.statistics.jackknife import LeaveOneOut, t_quantile
+from histobench.statistics.many_models import BestSet, best_set, simultaneous_pairs, winner_value
 
 
 def means_of(rows: np.ndarray) -> LeaveOneOut:

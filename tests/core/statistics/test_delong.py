@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from histobench.core.statistics.delong import delong_auroc, delong_test
+from histobench.statistics.delong import delong_auroc, delong_test
 
 
 def slow_delong(scores: list[np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histobench.core.statistics.effective_units import effective_freedom, effective_number
-from histobench.core.statistics.resampling import design_for_labels, sampling_design
+from histobench.statistics.power import effective_freedom, effective_number
+from histobench.statistics.resampling import design_for_labels, sampling_design
 
 
 def test_units_of_one_size_count_fully() -> None:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histobench.core.statistics.intervals import (
+from histobench.statistics.intervals import (
     Interval,
     acceleration_of,
     bca_interval,
     most_unseen,
     percentile_interval,
 )
-from histobench.core.statistics.resampling import (
+from histobench.statistics.resampling import (
     draw_counts,
     jackknife,
     jackknife_strata,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histobench.core.statistics.jackknife import (
+from histobench.statistics.jackknife import (
     LeaveOneOut,
     differences,
     leave_one_out,
@@ -16,7 +16,7 @@ from histobench.core.statistics.jackknife import (
     t_p_value,
     t_quantile,
 )
-from histobench.core.statistics.resampling import Counts, Floats, sampling_design
+from histobench.statistics.resampling import Counts, Floats, sampling_design
 
 
 def _loss_of_three_models(seed: int = 0) -> Floats:

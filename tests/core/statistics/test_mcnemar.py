@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar as reference
 
-from histobench.core.statistics.mcnemar import clustered_mcnemar, mcnemar, mcnemar_from_counts
+from histobench.statistics.tests import clustered_mcnemar, mcnemar, mcnemar_from_counts
 
 COUNTS = st.integers(0, 200)
 

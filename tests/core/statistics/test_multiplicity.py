@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from histobench.core.statistics.multiplicity import holm
+from histobench.statistics.tests import holm
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histobench.core.statistics.intervals import percentile_interval
-from histobench.core.statistics.multiplicity import holm
-from histobench.core.statistics.paired import (
+from histobench.statistics.intervals import percentile_interval
+from histobench.statistics.resampling import (
     bootstrap_p_value,
+    draw_counts,
     paired_bootstrap,
     paired_difference,
+    sampling_design,
     smallest_p_value,
 )
-from histobench.core.statistics.resampling import draw_counts, sampling_design
+from histobench.statistics.tests import holm
 
 
 def mean_of(values: np.ndarray):

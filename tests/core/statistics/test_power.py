@@ -9,15 +9,15 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import NormalIndPower
 
-from histobench.core.statistics.mcnemar import mcnemar_from_counts
-from histobench.core.statistics.power import (
+from histobench.statistics.power import (
     mcnemar_power,
     mcnemar_samples,
     power_from_predictions,
     simulated_power,
     units_for_error,
 )
-from histobench.core.statistics.resampling import sampling_design
+from histobench.statistics.resampling import sampling_design
+from histobench.statistics.tests import mcnemar_from_counts
 
 
 def mean_of(values: np.ndarray):

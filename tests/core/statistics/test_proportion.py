@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
-from histobench.core.statistics.proportion import mean_of_proportions, wilson_bounds
+from histobench.statistics.intervals import mean_of_proportions, wilson_bounds
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from histobench.core.statistics.ranking import (
+from histobench.statistics.many_models import (
     cliques,
     complete_block,
     friedman,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from histobench.core.statistics.resampling import (
+from histobench.statistics.resampling import (
     design_for_labels,
     draw_counts,
     iterate_counts,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histobench.core.statistics.sign_flip import sign_flip_p_value
+from histobench.statistics.tests import sign_flip_p_value
 
 
 @pytest.mark.parametrize("n", [6, 10])

@@ -8,7 +8,7 @@ import baycomp
 import numpy as np
 import pytest
 
-from histobench.core.statistics.signed_rank import signed_rank, signed_ranks
+from histobench.statistics.tests import signed_rank, signed_ranks
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histobench.core.statistics.jackknife import LeaveOneOut, differences
-from histobench.core.statistics.simultaneous import (
+from histobench.statistics.jackknife import LeaveOneOut, differences
+from histobench.statistics.many_models import (
     independent_comparisons,
     rank_intervals,
     simultaneous_pairs,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from histobench.core.statistics.split_tests import corrected_resampled_t
+from histobench.statistics.tests import corrected_resampled_t
 
 
 def test_the_corrected_t_is_nadeau_and_bengios_formula_written_out() -> None:

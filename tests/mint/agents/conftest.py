@@ -10,8 +10,8 @@ import pytest
 from histobench.core.redaction import remember_secret
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling
+from histobench.mint.agents.limits import RetryPolicy
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-from histobench.mint.agents.retry import RetryPolicy
 from histobench.mint.messages.parts import Message
 
 HISTORY = (Message("user", "What is 2 + 2?"),)

@@ -19,14 +19,21 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.batch import HostedCarrier
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.cost import TABLE, Price, find_price, read_prices
-from histobench.mint.agents.hosts import Hosts
+from histobench.mint.agents.limits import (
+    TABLE,
+    Hosts,
+    Price,
+    RateLimiter,
+    RateLimits,
+    RetryPolicy,
+    find_price,
+    read_prices,
+    retry_after,
+)
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
-from histobench.mint.agents.rate_limit import RateLimiter, RateLimits
-from histobench.mint.agents.retry import RetryPolicy, retry_after
 from histobench.mint.messages.parts import Message
 from histobench.mint.results.outcome import EpisodeOutcome
-from histobench.mint.results.reliability import pass_at, pass_hat, tries_rows
+from histobench.mint.results.uncertainty import pass_at, pass_hat, tries_rows
 
 ASK = [Message("user", "Q")]
 

@@ -8,7 +8,7 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.cost import FREE, Price, find_price, read_prices
+from histobench.mint.agents.limits import FREE, Price, find_price, read_prices
 from histobench.mint.agents.providers.base import Capabilities
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.spec import parse_agent

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from histobench.mint.alfworld.games import GameFile, find_games, read_games
-from histobench.mint.alfworld.installation import INSTALL, missing_packages
-from histobench.mint.alfworld.simulator import Simulator
+from histobench.mint.alfworld.simulator import INSTALL, Simulator, missing_packages
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from histobench.mint.alfworld.games import find_games
-from histobench.mint.configs.dataset import select_datasets
+from histobench.mint.configs.datasets import select_datasets
 
 SIZES = {
     "gsm8k": 48,

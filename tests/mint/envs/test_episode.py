@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from histobench.mint.envs.action import Action
 from histobench.mint.envs.episode import RequestRefusedError, play
-from histobench.mint.envs.state import Budget, State
-from histobench.mint.envs.turn_loop import ActionOutcome
+from histobench.mint.envs.turn_loop import ActionOutcome, Budget, State
 from histobench.mint.messages.parts import Message
 
 

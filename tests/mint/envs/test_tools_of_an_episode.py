@@ -8,8 +8,7 @@ import pytest
 
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.general_env import GeneralEnv
-from histobench.mint.envs.state import Budget, State
-from histobench.mint.envs.turn_loop import ActionOutcome
+from histobench.mint.envs.turn_loop import ActionOutcome, Budget, State
 from histobench.mint.messages.parts import Image, Message, Text, ToolCall, ToolResult
 from histobench.mint.tasks.reasoning import ReasoningTask
 from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError, ToolServiceError

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from histobench.mint.envs.action import classify, provider_error
-from histobench.mint.envs.state import Budget, State
+from histobench.mint.envs.general_env import HELP
 from histobench.mint.envs.turn_loop import (
     WRONG,
     ActionOutcome,
+    Budget,
+    State,
     act,
     begin,
     observe,
@@ -22,7 +24,6 @@ from histobench.mint.envs.turn_loop import (
     settle,
     steps_left,
 )
-from histobench.mint.envs.words import HELP
 
 
 def _play(texts: list[str], outcomes: list[ActionOutcome], budget: Budget = Budget()) -> State:  # noqa: B008

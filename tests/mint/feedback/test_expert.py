@@ -8,8 +8,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent import EpisodeAgent
 from histobench.mint.agents.completion import ProviderError, Usage
 from histobench.mint.envs.episode import RequestRefusedError
-from histobench.mint.feedback.expert import EpisodeExpert
-from histobench.mint.feedback.expert_prompt import expert_prompt
+from histobench.mint.feedback.expert import EpisodeExpert, expert_prompt
 from histobench.mint.feedback.kind import FORMS, SENTENCES, FeedbackKind, parse_kind, placebo
 from histobench.mint.messages.parts import Message
 from histobench.mint.prompts.first_message import OwnWording

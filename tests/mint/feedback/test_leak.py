@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from histobench.mint.feedback.leak import leaks_answer
+from histobench.mint.feedback.expert import leaks_answer
 from histobench.mint.messages.parts import Message
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import MBPPTask
@@ -100,7 +100,7 @@ def test_who_discusses_several_options_has_given_none_away() -> None:
 
 
 def test_feedback_of_the_recorded_expert_that_gives_the_answer_away_is_found(shared_dir: Path) -> None:
-    from histobench.mint.configs.dataset import get_dataset
+    from histobench.mint.configs.datasets import get_dataset
     from histobench.mint.replay.recording import read_recordings
 
     datasets = ("gsm8k", "math", "mmlu", "theoremqa", "hotpotqa")

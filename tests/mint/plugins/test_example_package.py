@@ -16,10 +16,10 @@ pytestmark = pytest.mark.slow
 PACKAGE = Path(__file__).parents[1] / "example_package"
 EPISODE = """
 import json
-from histobench.mint.configs.dataset import get_dataset, known_datasets
+from histobench.mint.configs.datasets import get_dataset, known_datasets
 from histobench.mint.envs.episode import play
-from histobench.mint.envs.opening import open_environment
-from histobench.mint.envs.state import Budget
+from histobench.mint.envs.general_env import open_environment
+from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.prompts.first_message import first_message
 
 dataset = get_dataset("microns")

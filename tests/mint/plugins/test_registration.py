@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.configs import config_variables, plugins
-from histobench.mint.configs.dataset import get_dataset, import_class, known_datasets, select_datasets
+from histobench.mint.configs import datasets
+from histobench.mint.configs.datasets import get_dataset, import_class, known_datasets, select_datasets
 from histobench.mint.envs.action import classify
-from histobench.mint.envs.opening import open_environment
+from histobench.mint.envs.general_env import open_environment
 from histobench.mint.tools import Tool, get_toolset_description
 
 #: As the published contract tells contributors to write them, but for the import lines.
@@ -70,8 +70,8 @@ def test_classes_of_the_published_contract_work(
     folder.mkdir(parents=True)
     (folder / "test_prompts.json").write_text('{"id": "a", "prompt": "2 * 21?", "reference": 42}\n', "utf-8")
     info = {"class": f"{published_style}:DoublingTask", "type": "doubling"}
-    monkeypatch.setitem(config_variables.TASK_INFO_MAP, "doubling", info)
-    monkeypatch.setitem(config_variables.TASK_TYPE_TO_TOOL_IMPORT, "doubling", [(published_style, "Doubler")])
+    monkeypatch.setitem(datasets.TASK_INFO_MAP, "doubling", info)
+    monkeypatch.setitem(datasets.TASK_TYPE_TO_TOOL_IMPORT, "doubling", [(published_style, "Doubler")])
     dataset = get_dataset("doubling")
     (task,) = dataset.load(tmp_path / "data")
     tools = dataset.tools()
@@ -93,16 +93,16 @@ def test_published_configuration_files_name_this_package() -> None:
 
 def _entry(monkeypatch: pytest.MonkeyPatch, group: str, value: str) -> None:
     entry = importlib.metadata.EntryPoint("mine", value, group)
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry] if group == entry.group else [])
-    plugins.plugin_tools.cache_clear()
-    plugins.plugin_tasks.cache_clear()
+    monkeypatch.setattr(datasets, "entry_points", lambda group: [entry] if group == entry.group else [])
+    datasets.plugin_tools.cache_clear()
+    datasets.plugin_tasks.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _forget_plugins() -> Iterator[None]:
     yield
-    plugins.plugin_tools.cache_clear()
-    plugins.plugin_tasks.cache_clear()
+    datasets.plugin_tools.cache_clear()
+    datasets.plugin_tasks.cache_clear()
 
 
 def test_a_plug_in_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_plug_in_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPa
 def test_a_plug_in_that_is_no_tool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _entry(monkeypatch, "histobench.tools", "pathlib:Path")
     with pytest.raises(HistobenchError, match="no Tool class"):
-        plugins.plugin_tools()
+        datasets.plugin_tools()
 
 
 def test_an_unknown_dataset_gets_a_suggestion() -> None:
@@ -145,7 +145,7 @@ GUIDE = Path(__file__).parents[3] / "CONTRIBUTING.md"
 def own_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables as they were, after the test."""
     for name in ("TASK_INFO_MAP", "TASK_TYPE_TO_TOOL_IMPORT"):
-        monkeypatch.setattr(config_variables, name, dict(getattr(config_variables, name)))
+        monkeypatch.setattr(datasets, name, dict(getattr(datasets, name)))
 
 
 @pytest.mark.slow
@@ -174,8 +174,8 @@ def test_the_guide_runs_as_it_is_printed(
     shown = capsys.readouterr().out
     assert "MODEL: 100.0 % of 2 at k=5" in shown
     # The published way: entries in the tables, and the name of the class alone.
-    exec(entries, vars(config_variables))
-    assert config_variables.TASK_INFO_MAP["microns"]["class"] == "MicronsTask"
+    exec(entries, vars(datasets))
+    assert datasets.TASK_INFO_MAP["microns"]["class"] == "MicronsTask"
     assert get_dataset("microns").task_class.__name__ == "MicronsTask"
 
 
@@ -188,13 +188,11 @@ def test_a_class_in_the_folder_of_tasks_is_found_by_its_name(
         "from histobench.mint.tasks.base import Task\n\nclass YourTaskClass(Task):\n    task_name = 'x'\n"
     )
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-    monkeypatch.setitem(
-        config_variables.TASK_INFO_MAP, "yours", {"class": "YourTaskClass", "type": "reasoning"}
-    )
+    monkeypatch.setitem(datasets.TASK_INFO_MAP, "yours", {"class": "YourTaskClass", "type": "reasoning"})
     assert get_dataset("yours").task_class.__name__ == "YourTaskClass"
 
 
 def test_an_unknown_class_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(config_variables.TASK_INFO_MAP, "nobody", {"class": "NobodysTask", "type": "x"})
+    monkeypatch.setitem(datasets.TASK_INFO_MAP, "nobody", {"class": "NobodysTask", "type": "x"})
     with pytest.raises(HistobenchError, match=r"no task class 'NobodysTask'.*register"):
         get_dataset("nobody")

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from histobench.mint.alfworld.games import find_games, read_games
-from histobench.mint.alfworld.installation import INSTALL, missing_packages
-from histobench.mint.alfworld.simulator import Game, Simulator
+from histobench.mint.alfworld.simulator import INSTALL, Game, Simulator, missing_packages
 from histobench.mint.sandbox import SandboxPool, open_sandbox
 
 HERE = Path(__file__).parent

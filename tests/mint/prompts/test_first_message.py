@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.envs.state import Budget
-from histobench.mint.prompts.choice import choose_wording
-from histobench.mint.prompts.first_message import OwnWording, first_message
-from histobench.mint.prompts.literal_source import LiteralSource
-from histobench.mint.prompts.published import PublishedWording
+from histobench.mint.envs.turn_loop import Budget
+from histobench.mint.prompts.first_message import OwnWording, choose_wording, first_message
+from histobench.mint.prompts.published import LiteralSource, PublishedWording
 from histobench.mint.tasks import HumanEvalTask, MBPPTask, ReasoningTask, TheoremqaTask
 from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
 

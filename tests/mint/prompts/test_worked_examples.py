@@ -15,8 +15,7 @@ from histobench.mint.tasks.base import EXAMPLES
 from histobench.mint.tools.alfworld import household_tools
 from histobench.mint.tools.base import Tool
 from histobench.mint.tools.python_tool import PythonREPL
-from histobench.mint.tools.wikipedia.folder_index import FolderIndex
-from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
+from histobench.mint.tools.wikipedia_search import FolderIndex, WikipediaQueryRun
 
 pytestmark = pytest.mark.slow
 

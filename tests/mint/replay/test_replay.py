@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.mint.configs.dataset import select_datasets
+from histobench.mint.configs.datasets import select_datasets
 from histobench.mint.envs.action import classify
 from histobench.mint.replay.execution import Replayed, environment_opener, replay
 from histobench.mint.replay.gate import Gate

@@ -12,8 +12,8 @@ import pytest
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table
-from histobench.mint.results.success_rate import rate_by_budget, trend
-from histobench.mint.results.tables.leaderboard import leaderboard
+from histobench.mint.results.result_tables import leaderboard
+from histobench.mint.results.uncertainty import rate_by_budget, trend
 
 
 def _episode(k: int, success: bool, *, task: str = "gsm8k", feedback: str = "None") -> EpisodeOutcome:

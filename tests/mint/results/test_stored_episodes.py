@@ -10,8 +10,8 @@ import pytest
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.envs.episode import play
-from histobench.mint.envs.opening import open_environment
-from histobench.mint.envs.state import Budget
+from histobench.mint.envs.general_env import open_environment
+from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.results.outcome import read_outcome_table
 from histobench.mint.results.rescoring import Rescored, rescore
 from histobench.mint.results.stored_episode import find_result_files, read_episodes

@@ -16,10 +16,16 @@ from statsmodels.stats.proportion import proportion_confint
 from histobench.cli.main import main
 from histobench.mint.results.comparison import compare_agents
 from histobench.mint.results.outcome import EpisodeOutcome, read_outcome_table, write_outcome_table
-from histobench.mint.results.reliability import pass_hat, pass_hat_interval, tries_per_task, tries_rows
-from histobench.mint.results.tables.feedback import feedback_rows
-from histobench.mint.results.tables.groups import group_rows
-from histobench.mint.results.uncertainty import gain, rate_interval, slope_interval
+from histobench.mint.results.result_tables import feedback_rows, group_rows
+from histobench.mint.results.uncertainty import (
+    gain,
+    pass_hat,
+    pass_hat_interval,
+    rate_interval,
+    slope_interval,
+    tries_per_task,
+    tries_rows,
+)
 
 
 def outcome(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from histobench.cli.main import main
-from histobench.mint.envs.grammar import ACTION_GRAMMAR, SOLUTION_GRAMMAR
+from histobench.mint.envs.action import ACTION_GRAMMAR, SOLUTION_GRAMMAR
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 

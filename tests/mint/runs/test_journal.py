@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.results.details import read_details
-from histobench.mint.runs.cell_store import CellStore
-from histobench.mint.runs.journal import LineJournal
+from histobench.mint.results.stored_episode import read_details
+from histobench.mint.runs.cell_store import CellStore, LineJournal
 
 LINES = [{"id": 0, "text": "first"}, {"id": 1, "text": "zweite \u2028 Zeile\n"}, {"id": 2, "text": "\ud800"}]
 

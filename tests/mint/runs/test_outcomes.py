@@ -13,7 +13,7 @@ import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.provenance import request_of_turn
-from histobench.mint.configs import config_variables
+from histobench.mint.configs import datasets
 from histobench.mint.results.stored_episode import read_episodes
 from histobench.mint.tasks.reasoning import ReasoningTask
 
@@ -96,7 +96,7 @@ def test_a_checker_that_raises_stops_the_run_and_never_reaches_the_agent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     info = {"class": f"{__name__}:BrokenTask", "type": "reasoning"}
-    monkeypatch.setitem(config_variables.TASK_INFO_MAP, "broken", info)
+    monkeypatch.setitem(datasets.TASK_INFO_MAP, "broken", info)
     server.answer = lambda body, number: replies.chat("<solution>5</solution>")
     data, out = make_data(20, "broken"), tmp_path / "out"
     options = ("--tasks", "broken", "--concurrency", "1")

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from histobench.cli.main import main
-from histobench.core.atomic import write_json
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
-from histobench.mint.agents.cost import CostTracker
+from histobench.core.files import write_json
+from histobench.mint.agents.limits import CostTracker
 from histobench.mint.exchange.reading import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs.episode_counter import EpisodeCounter

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from histobench.mint.envs.state import Budget
+from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.results.rescoring import rescore
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import HumanEvalTask, MBPPTask

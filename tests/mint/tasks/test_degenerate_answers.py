@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from histobench.mint.envs.action import classify
-from histobench.mint.envs.state import Budget
+from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.results.rescoring import rescore
 from histobench.mint.tasks.arithmetic import MATHEMATICS, NotArithmeticError, evaluate
 from histobench.mint.tasks.base import Task
@@ -24,7 +24,7 @@ import faulthandler, sys
 sys.path.insert(0, sys.argv[1])
 from degenerate_answers import degenerate_answers
 from histobench.mint.envs.action import classify
-from histobench.mint.tasks.fenced_code import without_fence
+from histobench.mint.tasks.codegen import without_fence
 from histobench.mint.tasks.reasoning import MultipleChoiceTask, ReasoningTask, TheoremqaTask
 
 tasks = [ReasoningTask(0, "q", text) for text in ("12", "-0.5", "yes", "the red fox")]

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
-from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.base import Rule, Task
 from histobench.mint.tasks.reasoning import MultipleChoiceTask, ReasoningTask, TheoremqaTask
-from histobench.mint.tasks.rule import Rule
 
 CLASSES: dict[str, type[Task]] = {
     "gsm8k": ReasoningTask,

@@ -13,12 +13,18 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.tools import check_unique_names, get_toolset_description
-from histobench.mint.tools.wikipedia.article import MAX_TEXT, NOTHING_FOUND
-from histobench.mint.tools.wikipedia.folder_index import FolderIndex
-from histobench.mint.tools.wikipedia.live import LiveWikipedia, WikipediaError
-from histobench.mint.tools.wikipedia.source import live_wikipedia, open_encyclopedia
-from histobench.mint.tools.wikipedia.tape import Tape, TapeMissError
-from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
+from histobench.mint.tools.wikipedia_search import (
+    MAX_TEXT,
+    NOTHING_FOUND,
+    FolderIndex,
+    LiveWikipedia,
+    Tape,
+    TapeMissError,
+    WikipediaError,
+    WikipediaQueryRun,
+    live_wikipedia,
+    open_encyclopedia,
+)
 
 
 class _Site(ThreadingHTTPServer):

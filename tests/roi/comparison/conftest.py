@@ -10,7 +10,7 @@ import pytest
 
 from histobench.roi.metrics.classification import evaluate
 from histobench.roi.predictions import Predictions
-from histobench.roi.results.run_identity import RunIdentity
+from histobench.roi.results.layout import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
 CLASSES = ("TUM", "STR", "LYM")

@@ -15,13 +15,13 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.resampling import draw_counts, sampling_design
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
 from histobench.roi.comparison.stored_intervals import stored_default_intervals
 from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
-from histobench.roi.results.stored_predictions import read_episodes
+from histobench.roi.results.stored_run import read_episodes
+from histobench.statistics.resampling import draw_counts, sampling_design
 
 SCRIPT = Path(__file__).resolve().parents[3] / "02-Bootstrap_Statistical_Analysis.py"
 Write = Callable[..., Path]

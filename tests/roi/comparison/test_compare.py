@@ -17,7 +17,7 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import CompareSettings, Comparison, compare_runs
 from histobench.roi.comparison.comparison_files import latex, markdown
-from histobench.roi.comparison.same_images import taken
+from histobench.roi.comparison.sampling_units import taken
 from histobench.roi.comparison.selection import distinct_names, select_runs
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs

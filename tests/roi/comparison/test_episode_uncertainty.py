@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from histobench.core.statistics.crossed import satterthwaite
-from histobench.core.statistics.resampling import sampling_design
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
-from histobench.roi.comparison.episode_uncertainty import crossed_columns, crossed_metrics, left_out_values
+from histobench.roi.comparison.episode_intervals import crossed_columns, crossed_metrics, left_out_values
 from histobench.roi.comparison.selection import select_runs
-from histobench.roi.evaluation.task_result import TaskResult
+from histobench.roi.evaluation.context import TaskResult
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, episode_file
-from histobench.roi.results.layout import episode_predictions_of
+from histobench.roi.results.layout import RunIdentity, episode_predictions_of
 from histobench.roi.results.reader import load_runs
-from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
+from histobench.statistics.jackknife import satterthwaite
+from histobench.statistics.resampling import sampling_design
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from episode_coverage import CASES, coverage
@@ -186,7 +185,7 @@ def test_order_of_images_does_not_matter(tmp_path: Path) -> None:
     runs = select_runs(load_runs(tmp_path / "one"), task="Few-shot")
     turned = runs[1]
     order = np.arange(90)[::-1]
-    from histobench.roi.comparison.same_images import taken
+    from histobench.roi.comparison.sampling_units import taken
 
     straight = compare_runs(runs, CompareSettings(metric="f1_score")).tables[0]
     assert turned.episodes is not None

@@ -17,9 +17,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from histobench.api.benchmark import open_results
-from histobench.core.statistics.jackknife import LeaveOneOut, differences
-from histobench.core.statistics.simultaneous import simultaneous_pairs
-from histobench.core.tidy_store import WHOLE_COLUMNS, read_rows
 from histobench.report.site import build_site
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.left_out_table import left_out_table
@@ -28,9 +25,11 @@ from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
 from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
-from histobench.roi.comparison.tidy_rows import write_whole_table
+from histobench.roi.comparison.tidy_rows import WHOLE_COLUMNS, read_rows, write_whole_table
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
+from histobench.statistics.jackknife import LeaveOneOut, differences
+from histobench.statistics.many_models import simultaneous_pairs
 
 STUDY = Path(__file__).resolve().parents[3] / "benchmarks" / "statistics_study.py"
 METRICS = ("balanced_accuracy", "accuracy", "f1_score", "mcc", "auroc", "log_loss", "ece")

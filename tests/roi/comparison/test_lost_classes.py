@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histobench.core.statistics.intervals import bca_interval, percentile_interval
 from histobench.roi.comparison.metric_function import CLASS_MEANS, all_metrics, one_metric, over_all_classes
 from histobench.roi.predictions import Predictions
+from histobench.statistics.intervals import bca_interval, percentile_interval
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from scipy import special, stats
 from statsmodels.stats.proportion import proportion_confint
 
-from histobench.core.statistics.intervals import Interval
 from histobench.roi.comparison import metric_intervals
 from histobench.roi.metrics.batched import evaluate_resamples
 from histobench.roi.metrics.catalogue import METRICS
 from histobench.roi.predictions import Predictions
+from histobench.statistics.intervals import Interval
 
 
 def _predictions(

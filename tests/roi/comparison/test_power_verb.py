@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from histobench.cli.main import main
-from histobench.core.statistics.power import mcnemar_samples
 from histobench.roi.comparison.power import PowerSettings, in_words, plan_test_set
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.reader import load_runs
+from histobench.statistics.power import mcnemar_samples
 
 Write = Callable[..., Path]
 Simulate = Callable[..., Predictions]

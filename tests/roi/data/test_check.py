@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from histobench.roi.data.check import Findings, check_dataset, drop_bad
-from histobench.roi.data.csv_dataset import scan_csv
-from histobench.roi.data.dataset import RoiDataset, RoiImage
-from histobench.roi.data.load import load_dataset
+from histobench.roi.data.readers import scan_csv
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
+from histobench.roi.data.source import load_dataset
 
 
 def tile(folder: Path, name: str, seed: int, size: tuple[int, int] = (36, 34)) -> str:

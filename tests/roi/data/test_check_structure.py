@@ -10,7 +10,7 @@ from PIL import Image
 
 from histobench.cli.main import main
 from histobench.roi.data.check import Findings, check_dataset
-from histobench.roi.data.load import scan_dataset
+from histobench.roi.data.source import scan_dataset
 
 
 def tissue(seed: int, size: int = 96) -> Image.Image:

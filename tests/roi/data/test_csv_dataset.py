@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.csv_dataset import scan_csv
 from histobench.roi.data.csv_writer import write_csv
-from histobench.roi.data.dataset import RoiDataset, RoiImage
-from histobench.roi.data.load import load_dataset
+from histobench.roi.data.readers import scan_csv
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
+from histobench.roi.data.source import load_dataset
 
 CLASSES = ("NORM", "STR", "TUM")
 WIDE = "train_path,train_label,val_path,val_label,test_path,test_label\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from histobench.roi.data.check import site_warnings
 from histobench.roi.data.demo import write_demo_dataset
-from histobench.roi.data.load import load_dataset
-from histobench.roi.data.site_balance import site_warnings
+from histobench.roi.data.source import load_dataset
 
 SMALL = {"train_per_class": 40, "test_per_class": 20, "size": 32}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import RoiDataset
-from histobench.roi.data.folder_dataset import scan_folder
-from histobench.roi.data.load import load_dataset
+from histobench.roi.data.readers import scan_folder
+from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.data.source import load_dataset
 
 
 def fill(root: Path, *names: str) -> Path:

@@ -14,16 +14,13 @@ import torch
 from PIL import Image
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.check import check_dataset
+from histobench.roi.data.check import check_dataset, cramers_v, site_warnings
 from histobench.roi.data.csv_writer import write_csv
-from histobench.roi.data.dataset import RoiDataset, RoiImage
-from histobench.roi.data.load import load_dataset
-from histobench.roi.data.site_balance import cramers_v, site_warnings
-from histobench.roi.data.source import DatasetSource
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
+from histobench.roi.data.source import DatasetSource, load_dataset
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.features.assemble import assemble
-from histobench.roi.features.feature_file import load, save
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet, load, save
 from histobench.roi.plan.dataset_notes import read_dataset_notes, write_dataset_notes
 from histobench.roi.plan.schema import plan_from
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import SPLITS, RoiImage
+from histobench.roi.data.roi_dataset import SPLITS, RoiImage
 from histobench.roi.data.split import assign_groups, group_of, parse_fractions, split_images
 
 SHARES = st.sampled_from(

@@ -13,7 +13,7 @@ from PIL import Image
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import check_dataset
-from histobench.roi.data.load import load_dataset, scan_dataset
+from histobench.roi.data.source import load_dataset, scan_dataset
 
 
 def picture(seed: int) -> bytes:

@@ -20,7 +20,7 @@ from histobench.roi.data import image as images
 from histobench.roi.data.check import check_dataset
 from histobench.roi.data.image import NOTE, open_rgb
 from histobench.roi.data.image_ref import locate
-from histobench.roi.data.load import scan_dataset
+from histobench.roi.data.source import scan_dataset
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs device files")

@@ -18,7 +18,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.encoders import download
 from histobench.roi.encoders.construct import construct
 from histobench.roi.encoders.file_hash import sha256_of
-from histobench.roi.encoders.registry import create_encoder, get_spec
+from histobench.roi.encoders.zoo import create_encoder, get_spec
 
 
 def test_offline_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_hub_that_is_silent_is_given_up_soon_and_without_noise(
 
 
 def test_a_slow_download_from_a_server_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from histobench.roi.encoders import reachable
+    from histobench.roi.encoders import download as reachable
 
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # answers 501 to anything

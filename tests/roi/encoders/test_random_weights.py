@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from histobench.roi.encoders.random_weights import SkipRandomInit, fill_with_seed
+from histobench.roi.encoders.construct import SkipRandomInit, fill_with_seed
 
 
 def test_random_filling_is_skipped_for_weights_only() -> None:

@@ -17,8 +17,16 @@ from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, render_tile
 from histobench.roi.encoders.tiny_vl import WEIGHTS, build_tiny_vl
 from histobench.roi.encoders.tiny_vl.captions import NAMES, TEMPLATES, make_caption
 from histobench.roi.encoders.tiny_vl.encoder import TinyVLEncoder, load_tiny_vl
-from histobench.roi.encoders.tiny_vl.network import EMBED_DIM, NATIVE_SIZE, SHARED_DIM, TinyVL
-from histobench.roi.encoders.tiny_vl.pieces import MAX_WORDS, TABLE, encode_texts, pieces_of
+from histobench.roi.encoders.tiny_vl.network import (
+    EMBED_DIM,
+    MAX_WORDS,
+    NATIVE_SIZE,
+    SHARED_DIM,
+    TABLE,
+    TinyVL,
+    encode_texts,
+    pieces_of,
+)
 from histobench.roi.encoders.transform import TransformSpec
 
 TRANSFORM = TransformSpec(resize=NATIVE_SIZE, crop=NATIVE_SIZE)

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.clip_tokens import wordpiece_tokenizer
 from histobench.roi.encoders.construct import construct
-from histobench.roi.encoders.registry import get_spec
-from histobench.roi.encoders.zero_shot import PromptEncoder, class_vectors
-from histobench.roi.encoders.zoo_encoder import ImageTextEncoder
+from histobench.roi.encoders.zoo import get_spec
+from histobench.roi.encoders.zoo_encoder import ImageTextEncoder, PromptEncoder, class_vectors
 
 
 def slow_class_vector(vectors: list[list[float]]) -> list[float]:

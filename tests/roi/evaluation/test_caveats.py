@@ -12,10 +12,10 @@ import torch
 
 from histobench.cli.main import main
 from histobench.cli.result_table import print_outcome
-from histobench.roi.evaluation.caveats import caveats, site_caveats
+from histobench.roi.evaluation.context import caveats, site_caveats
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.results.layout import TaskFiles
 
 

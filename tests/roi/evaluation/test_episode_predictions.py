@@ -15,7 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
 from histobench.roi.results.episode_predictions import EpisodePredictions, log_odds_of
 from histobench.roi.results.reader import load_runs

@@ -10,9 +10,9 @@ import torch
 
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
-from histobench.roi.protocols.retrieval import retrieval
+from histobench.roi.protocols.knn import retrieval
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.writer import mean_and_std
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from histobench.roi.evaluation.leakage import leaks
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.evaluation.context import leaks
+from histobench.roi.features.feature_file import FeatureSet
 
 
 def features(rows: torch.Tensor, groups: tuple[str, ...] | None = None) -> FeatureSet:

@@ -12,7 +12,7 @@ import torch
 
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 
 
 @pytest.fixture

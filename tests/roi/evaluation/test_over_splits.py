@@ -16,15 +16,18 @@ from scipy import stats
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
-from histobench.roi.comparison.pooled_splits import pooled_runs
-from histobench.roi.comparison.split_comparison import compare_splits
-from histobench.roi.comparison.split_files import as_plain, split_grid, write_split_tables
+from histobench.roi.comparison.splits_compared import (
+    as_plain,
+    compare_splits,
+    pooled_runs,
+    split_grid,
+    write_split_tables,
+)
 from histobench.roi.data.cross_validation import Scheme
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
-from histobench.roi.features.feature_file import save
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.options import Options
 from histobench.roi.results.reader import load_runs, split_runs
 

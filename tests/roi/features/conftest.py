@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 
 #: A user's encoder file; tests that start processes name it, the others import it.
 ENCODER_FILE = '''

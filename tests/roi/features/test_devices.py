@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.features.extract import extract
 from histobench.roi.features.inference import loop
 from histobench.roi.features.inference.loop import Unit, plan_units

@@ -12,20 +12,20 @@ from PIL import Image
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.encoders.zoo import create_encoder
 from histobench.roi.features.extract import extract
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.inference.forward import (
     Forward,
     Pending,
+    fused,
     is_cnn,
     is_out_of_memory,
     resolve_precision,
 )
-from histobench.roi.features.inference.fuse_conv_bn import fused
 from histobench.roi.features.inference.tuning import cpu_batch, largest_batch
 
 PIXELS = torch.arange(11 * 28 * 28 * 3, dtype=torch.int64).remainder(251).to(torch.uint8).view(11, 28, 28, 3)

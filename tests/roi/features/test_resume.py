@@ -21,15 +21,15 @@ import pytest
 
 from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError
 from histobench.core.progress import Silent
-from histobench.roi.data.dataset import RoiDataset
-from histobench.roi.encoders.registry import create_encoder
+from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.encoders.zoo import create_encoder
 from histobench.roi.features.cache import rows
 from histobench.roi.features.cache.rows import read_keys, shard_files
 from histobench.roi.features.extract import extract
 from histobench.roi.features.inference import loop
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.work import extraction
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.run_folder import Unit
 
 Make = Callable[..., RoiDataset]
 SCRIPT = Path(__file__).with_name("extraction_to_be_killed.py")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import RoiImage
 from histobench.roi.data.image_ref import locate
+from histobench.roi.data.roi_dataset import RoiImage
 from histobench.roi.features import assemble as assembling
 from histobench.roi.features.assemble import assemble
 from histobench.roi.features.cache import content_hashes

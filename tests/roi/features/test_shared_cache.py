@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from histobench.core.claim import exclusive
-from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.data.demo import write_demo_dataset
-from histobench.roi.encoders.registry import create_encoder
+from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.encoders.zoo import create_encoder
 from histobench.roi.features.extract import extract
 
 pytestmark = pytest.mark.slow
@@ -89,7 +89,7 @@ def test_two_runs_at_once_compute_each_image_once_and_write_the_same_rows(tmp_pa
     for run in runs:
         said, _ = run.communicate(timeout=600)
         assert run.returncode == 0, said
-    from histobench.core.tidy_store import COLUMNS, read_rows
+    from histobench.roi.comparison.tidy_rows import COLUMNS, read_rows
     from histobench.roi.features.cache.listing import cached_encoders
     from histobench.roi.results.reader import load_runs
 

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.features.feature_file import check_pair, load, save
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet, check_pair, load, save
 
 
 def make(count: int = 5, dim: int = 3, **metadata: object) -> FeatureSet:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from histobench.roi.data.demo import write_demo_dataset
-from histobench.roi.data.load import load_dataset
+from histobench.roi.data.source import load_dataset
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import FILE, read_dataset_notes, write_dataset_notes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from histobench.cli.main import main
-from histobench.core.tidy_store import read_rows
+from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.data.demo import write_demo_dataset
 
 

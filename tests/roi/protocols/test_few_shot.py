@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from histobench.roi.metrics.classification import evaluate
-from histobench.roi.protocols.episode_sampler import Episodes, EpisodeSampler
-from histobench.roi.protocols.few_shot import FewShotResult, Queries, few_shot
+from histobench.roi.protocols.few_shot import Episodes, EpisodeSampler, FewShotResult, Queries, few_shot
 
 
 def data(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

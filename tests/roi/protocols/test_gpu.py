@@ -8,9 +8,8 @@ import torch
 
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.few_shot import few_shot
-from histobench.roi.protocols.knn import knn
+from histobench.roi.protocols.knn import knn, prototype
 from histobench.roi.protocols.linear_probe import linear_probe
-from histobench.roi.protocols.prototype import prototype
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,10 +7,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.protocols import neighbours
-from histobench.roi.protocols.centring import Centring
 from histobench.roi.protocols.knn import knn
-from histobench.roi.protocols.neighbours import nearest
-from histobench.roi.protocols.products import Products
+from histobench.roi.protocols.neighbours import Centring, Products, nearest
 
 
 def slow_knn(train: np.ndarray, labels: np.ndarray, test: np.ndarray, k: int, c: int) -> np.ndarray:

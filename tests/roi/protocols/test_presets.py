@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from histobench.core.errors import HistobenchError
 from histobench.roi.presets import get_preset
 from histobench.roi.protocols import eva, thunder
-from histobench.roi.protocols.episode_sampler import EpisodeSampler
-from histobench.roi.protocols.held_out import folds, held_out
-from histobench.roi.protocols.label_efficiency import nested_parts
-from histobench.roi.protocols.retrieval import retrieval
-from histobench.roi.protocols.sklearn_probe import COSTS, sklearn_probe
+from histobench.roi.protocols.few_shot import EpisodeSampler
+from histobench.roi.protocols.knn import retrieval
+from histobench.roi.protocols.linear_probe import COSTS, folds, held_out, nested_parts, sklearn_probe
 
 Split = tuple[Tensor, Tensor]
 

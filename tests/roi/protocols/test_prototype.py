@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from histobench.roi.protocols.prototype import prototype
+from histobench.roi.protocols.knn import prototype
 
 
 def slow_prototype(train: np.ndarray, labels: np.ndarray, test: np.ndarray, c: int) -> np.ndarray:

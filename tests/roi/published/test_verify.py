@@ -15,15 +15,14 @@ import yaml
 from histobench.cli.main import main
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
-from histobench.roi.encoders.registry import get_spec
+from histobench.roi.encoders.zoo import get_spec
 from histobench.roi.metrics.catalogue import METRICS
-from histobench.roi.metrics.score import Score
+from histobench.roi.metrics.classification import Score
 from histobench.roi.predictions import Predictions
-from histobench.roi.published.table import PublishedValue, published_values
-from histobench.roi.published.verify import OurValue, judge, verify
-from histobench.roi.registry.catalogue import find, is_name
+from histobench.roi.published.verify import OurValue, PublishedValue, judge, published_values, verify
+from histobench.roi.registry.entry import find, is_name
+from histobench.roi.results.layout import RunIdentity
 from histobench.roi.results.reader import load_runs
-from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.writer import write_task
 
 GOLDEN = next(

@@ -25,12 +25,12 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import locate
-from histobench.roi.data.load import load_dataset
-from histobench.roi.registry import catalogue, transfer
-from histobench.roi.registry.catalogue import all_datasets
-from histobench.roi.registry.entry import PublicDataset
+from histobench.roi.data.source import load_dataset
+from histobench.roi.registry import entry as catalogue
+from histobench.roi.registry import transfer
+from histobench.roi.registry.entry import PublicDataset, all_datasets
 from histobench.roi.registry.install import get
-from histobench.roi.registry.pixel_arrays import hdf5_images
+from histobench.roi.registry.rows import hdf5_images
 
 from .conftest import Habits
 from .miniatures import MADE, png, tar_of, zip_of
@@ -387,7 +387,7 @@ _CHILD = """
 import pickle, sys
 from pathlib import Path
 from histobench.cli.main import main
-from histobench.roi.registry.catalogue import all_datasets
+from histobench.roi.registry.entry import all_datasets
 entry = pickle.loads(Path(sys.argv[1]).read_bytes())
 all_datasets()[entry.name] = entry
 print("ready", flush=True)

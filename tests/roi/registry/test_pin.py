@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.registry.catalogue import all_datasets
-from histobench.roi.registry.entry import PublicDataset, RemoteFile
+from histobench.roi.registry.entry import PublicDataset, RemoteFile, all_datasets
 from histobench.roi.registry.pin import as_yaml, pinned
 
 from .conftest import Habits

@@ -14,7 +14,7 @@ import histobench as hb
 from histobench.report.inventory import take_inventory
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate as run_evaluation
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.plan.summary import compare_tasks
 from histobench.roi.results.changed_data import DATA, changes_told, digest_of_data, told_of_data
 from histobench.roi.results.reader import load_runs

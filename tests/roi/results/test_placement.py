@@ -12,14 +12,12 @@ import pytest
 import torch
 
 from histobench.cli.main import main
-from histobench.core.tidy_store import read_rows
+from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
-from histobench.roi.features.feature_file import save
-from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.results.layout import TaskFiles
-from histobench.roi.results.placement import claim_place, place_of
+from histobench.roi.features.feature_file import FeatureSet, save
+from histobench.roi.results.layout import TaskFiles, claim_place, place_of
 from histobench.roi.results.reader import load_runs
 
 pytestmark = pytest.mark.slow

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.core.tidy_store import WHOLE_COLUMNS, read_rows
 from histobench.roi.comparison.metric_intervals import run_metric_intervals
 from histobench.roi.comparison.run_intervals import BootstrapSettings
 from histobench.roi.comparison.stored_intervals import bootstrap_runs
-from histobench.roi.comparison.tidy_rows import write_tidy_rows, write_whole_table
-from histobench.roi.metrics.score import Score
+from histobench.roi.comparison.tidy_rows import WHOLE_COLUMNS, read_rows, write_tidy_rows, write_whole_table
+from histobench.roi.metrics.classification import Score
 from histobench.roi.predictions import Predictions
-from histobench.roi.results.layout import TaskFiles
+from histobench.roi.results.layout import RunIdentity, TaskFiles
 from histobench.roi.results.reader import load_runs
-from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 
 

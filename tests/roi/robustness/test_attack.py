@@ -13,7 +13,7 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe
-from histobench.roi.robustness.attack import ATTACKS, Attack, attacked, attacked_features
+from histobench.roi.robustness.perturbations import ATTACKS, Attack, attacked, attacked_features
 
 SIDE, CLASSES = 6, 3
 STRONG = Attack(1, 0.05, 0.03, steps=4)

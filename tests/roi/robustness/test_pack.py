@@ -16,8 +16,7 @@ from histobench.roi.comparison.robustness import robustness_grid, robustness_tab
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.robustness import RobustnessOptions, robustness_by
 from histobench.roi.evaluation.run import evaluate
-from histobench.roi.features.feature_file import save
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.robustness.leaving_out import measured, site_probe_without, units_of, weighted_auroc
 from histobench.roi.robustness.probes import SiteProbe

@@ -15,8 +15,14 @@ from scipy import ndimage
 from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.data.demo.tile import render_tile
-from histobench.roi.robustness.perturbations import STRESS, THUNDER, macenko, scale
-from histobench.roi.robustness.stress import stress_measures, stressed_features
+from histobench.roi.robustness.perturbations import (
+    STRESS,
+    THUNDER,
+    macenko,
+    scale,
+    stress_measures,
+    stressed_features,
+)
 
 TILE = render_tile("TUM", seed=0, index=1, size=96)
 BY_NAME = {change.name: change for change in (*STRESS, *THUNDER)}
@@ -148,7 +154,7 @@ def test_the_table_of_changes_fits_80_characters_and_says_what_its_intervals_are
     from histobench.cli.compare import print_grid
     from histobench.roi.plan.stress import CHANGES, StressReport, stress_grid
     from histobench.roi.robustness.leaving_out import Measure
-    from histobench.roi.robustness.stress import Stressed
+    from histobench.roi.robustness.perturbations import Stressed
 
     widest = Measure(-0.115, -0.225, -0.004)
     rows = tuple(Stressed(each.name, each.family, each.strength, widest, widest, widest) for each in CHANGES)

@@ -12,11 +12,10 @@ import pytest
 from PIL import Image
 
 from histobench.core.progress import Silent
-from histobench.core.tidy_store import read_rows
-from histobench.roi.work.agenda import Agenda
-from histobench.roi.work.engines.engine import Display
-from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import KINDS
+from histobench.roi.comparison.tidy_rows import read_rows
+from histobench.roi.work.engines.local import Display
+from histobench.roi.work.loop import Agenda
+from histobench.roi.work.run_folder import KINDS, RunFolder
 from histobench.roi.work.worker import Worker
 
 ENCODERS = """

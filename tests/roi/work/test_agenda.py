@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from histobench.roi.work.agenda import Agenda
-from histobench.roi.work.run_folder import RunFolder, write_lines
-from histobench.roi.work.unit import KINDS, Unit
+from histobench.roi.work.loop import Agenda
+from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, write_lines
 
 
 def units_of(datasets: int, encoders: int) -> list[Unit]:

@@ -12,21 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from histobench.core import slurm
+from histobench.core import clusters
 from histobench.core.progress import Silent
-from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.evaluation import few_shot
 from histobench.roi.options import Plan
 from histobench.roi.plan.benchmark import run_benchmark
 from histobench.roi.plan.schema import read_plan
 from histobench.roi.protocols.few_shot import few_shot_settings
 from histobench.roi.work import episodes
-from histobench.roi.work.engines.engine import Display
+from histobench.roi.work.engines.local import Display
 from histobench.roi.work.engines.slurm import SlurmEngine
 from histobench.roi.work.episodes import parts_of
-from histobench.roi.work.run_folder import RunFolder
+from histobench.roi.work.run_folder import RunFolder, Unit
 from histobench.roi.work.status import status_of
-from histobench.roi.work.unit import Unit
 from histobench.roi.work.worker import Worker
 
 SETTINGS = [(way, shot) for way in (2, 3) for shot in (1, 4)]
@@ -180,7 +179,7 @@ def test_slurm_asks_for_the_tasks_that_the_episodes_need(
         tasks[command[-1]] = options["tasks"]
         return name
 
-    monkeypatch.setattr(slurm, "submit_array", submit)
+    monkeypatch.setattr(clusters, "submit_array", submit)
     units = [Unit("prepare", "d", "")]
     units += [Unit("episodes", "d", "e", {"settings": [n]}, seconds=300.0) for n in range(30)]
     SlurmEngine({}, {}).run(RunFolder.create(tmp_path, {}, units), Display())
@@ -190,7 +189,7 @@ def test_slurm_asks_for_the_tasks_that_the_episodes_need(
 def test_a_setting_is_read_as_it_was_played(tmp_path: Path) -> None:
     import torch
 
-    from histobench.roi.evaluation.played_setting import PlayedSetting
+    from histobench.roi.evaluation.few_shot import PlayedSetting
 
     generator = torch.Generator().manual_seed(0)
     train, test = (torch.randn(n, 8, generator=generator) for n in (40, 25))

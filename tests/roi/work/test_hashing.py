@@ -21,11 +21,11 @@ import pytest
 from PIL import Image
 
 from histobench.cli.main import main
-from histobench.core import reading, slurm
+from histobench.core import clusters, files
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
-from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_ref import ImageRef, locate
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.features.cache import content_hashes
 from histobench.roi.features.cache.content_hashes import distinct_paths, take_inventory
@@ -38,12 +38,11 @@ from histobench.roi.plan.benchmark import run_benchmark
 from histobench.roi.plan.run import run_plan
 from histobench.roi.plan.schema import read_plan
 from histobench.roi.work import hashing
-from histobench.roi.work.engines.engine import Display
+from histobench.roi.work.engines.local import Display
 from histobench.roi.work.engines.slurm import SlurmEngine
 from histobench.roi.work.hashing import hash_units, hashes_of, write_list
-from histobench.roi.work.run_folder import RunFolder
+from histobench.roi.work.run_folder import RunFolder, Unit
 from histobench.roi.work.status import status_of
-from histobench.roi.work.unit import Unit
 from histobench.roi.work.worker import StoppedError, Worker
 
 Same = Callable[[Path, Path], None]
@@ -220,7 +219,7 @@ def test_faults_of_the_disk_while_images_are_hashed_change_no_byte(
     assert_same: Same,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(reading, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(files, "PAUSES", (0.0, 0.0))
     codes = (errno.ESTALE, errno.EMFILE, errno.EIO) if seed else (errno.ENOSPC,)
     with (
         faulty_disk.at_random(plan.results, random.Random(seed), codes, share=1 / 8),
@@ -357,7 +356,7 @@ def test_slurm_hashes_in_an_array_that_preparing_waits_for(
         submitted.append((command[-1], tasks, after, options))
         return f"job-{name}"
 
-    monkeypatch.setattr(slurm, "submit_array", submit)
+    monkeypatch.setattr(clusters, "submit_array", submit)
     units = [Unit("hash", "d", "", {"list": str(number)}, seconds=65.5) for number in range(153)]
     units.append(Unit("prepare", "d", "", needs=tuple(unit.id for unit in units)))
     folder = RunFolder.create(tmp_path, {}, units)

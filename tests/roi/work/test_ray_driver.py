@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from histobench.roi.work.engines import ray as engine
-from histobench.roi.work.engines.engine import Display
+from histobench.roi.work.engines.local import Display
 from histobench.roi.work.run_folder import RunFolder
 
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from histobench.cli.main import main
-from histobench.core import reading
+from histobench.core import files as reading
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
@@ -34,12 +34,11 @@ from histobench.roi.plan.run import outcome_of, run_plan
 from histobench.roi.plan.schema import read_plan
 from histobench.roi.work import comparing
 from histobench.roi.work.engines import local as local_engine
-from histobench.roi.work.engines.engine import Display
+from histobench.roi.work.engines.local import Display
 from histobench.roi.work.engines.slurm import SlurmEngine
 from histobench.roi.work.loop import work_through
-from histobench.roi.work.run_folder import RunFolder, read_lines
+from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, read_lines
 from histobench.roi.work.status import status_of
-from histobench.roi.work.unit import KINDS, Unit
 from histobench.roi.work.worker import Worker
 
 Same = Callable[[Path, Path], None]

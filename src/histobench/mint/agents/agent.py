@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
-from histobench.core.terminal_text import shown
+from histobench.core.text import shown
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Completion, Usage
 from histobench.mint.agents.provenance import turn_record

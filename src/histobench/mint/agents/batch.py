@@ -19,10 +19,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from histobench.core.address import joined
-from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
+from histobench.core.files import atomic_path, read_plain, read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain, read_plain_text
 from histobench.core.redaction import redact
 from histobench.mint.agents.client import Endpoint, Question, clean_completion
 from histobench.mint.agents.completion import FILTERED, Completion, MalformedAnswerError, ProviderError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.local_folder import is_shared
+from histobench.core.folders import is_shared
 from histobench.core.plain_data import parse_json
 from histobench.mint.agents.completion import Completion, Receipt, Sampling, Usage
 from histobench.mint.messages.parts import Message, ToolSpec

@@ -23,12 +23,20 @@ from histobench.mint.agents.completion import (
     Usage,
     whole_characters,
 )
-from histobench.mint.agents.cost import CostTracker, Price
-from histobench.mint.agents.hosts import Balance, Host, Hosts
+from histobench.mint.agents.limits import (
+    HOPELESS,
+    PASSING,
+    Balance,
+    CostTracker,
+    Host,
+    Hosts,
+    Price,
+    RateLimits,
+    RetryPolicy,
+    retry_after,
+)
 from histobench.mint.agents.provenance import body_bytes, with_receipt
 from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_filtered, is_too_long
-from histobench.mint.agents.rate_limit import RateLimits
-from histobench.mint.agents.retry import HOPELESS, PASSING, RetryPolicy, retry_after
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.turn_loop import LAST_STEP
 from histobench.mint.messages.parts import Message, Part, Reasoning, ToolSpec

@@ -11,12 +11,17 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent import EpisodeLimits, Player
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.agents.cost import FREE, CostTracker, Price, find_price
-from histobench.mint.agents.hosts import Balance
+from histobench.mint.agents.limits import (
+    FREE,
+    Balance,
+    CostTracker,
+    Price,
+    RateLimits,
+    RetryPolicy,
+    find_price,
+)
 from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.base import ProviderAPI
-from histobench.mint.agents.rate_limit import RateLimits
-from histobench.mint.agents.retry import RetryPolicy
 from histobench.mint.agents.spec import AgentSpec, parse_agent
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import atomic_path
-from histobench.core.cache_folder import cache_dir
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import check_plain
+from histobench.core.files import atomic_path, check_plain
+from histobench.core.folders import cache_dir
 
 #: The default: SmolLM2-135M-Instruct (Apache-2.0), which a package of the index carries.
 MODEL = "SmolLM2-135M-Instruct"

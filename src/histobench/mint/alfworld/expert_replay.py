@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from histobench.mint.alfworld.expert import expert_calls, expert_observations
 from histobench.mint.alfworld.games import GameFile
-from histobench.mint.alfworld.simulator import Simulator
+from histobench.mint.alfworld.simulator import Simulator, expert_calls, expert_observations
 from histobench.mint.tools.alfworld import household_tools
 
 

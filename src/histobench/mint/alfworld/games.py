@@ -10,9 +10,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from histobench.core.cache_folder import cache_dir
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import open_plain, read_plain_text
+from histobench.core.files import open_plain, read_plain_text
+from histobench.core.folders import cache_dir
 
 LIST = "gamefile_id.txt"
 SPLIT = Path("json_2.1.1") / "valid_unseen"

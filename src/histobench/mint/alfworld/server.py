@@ -9,6 +9,7 @@ then what comes of each command.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -16,10 +17,11 @@ import socket
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from typing import Any, TextIO
 
-from histobench.mint.alfworld import engine
+from histobench.mint.alfworld import server
 
 #: Loaded games that wait for another play.
 HELD_GAMES = 4
@@ -33,7 +35,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the system
     import alfworld.agents.environment.alfred_tw_env  # noqa: F401 - seconds, spent before the first fork
 
-    engine.remember_parsed_texts()
+    server.remember_parsed_texts()
     holders: OrderedDict[tuple[bytes, float], socket.socket] = OrderedDict()
     for path, descriptor in _requests(control):
         with contextlib.suppress(OSError):
@@ -78,7 +80,7 @@ def _start_holder(path: bytes, not_its_own: list[socket.socket]) -> socket.socke
         for other in (ours, *not_its_own):
             other.close()
         try:
-            opened: Any = engine.open_game(os.fsdecode(path))
+            opened: Any = server.open_game(os.fsdecode(path))
         except Exception as error:
             opened = error
         for _, descriptor in _requests(theirs):
@@ -132,3 +134,50 @@ def _send(lines: TextIO, message: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# Opens a game in the TextWorld engine. Imported only in the side process.
+
+
+def open_game(path: str) -> tuple[Any, Any]:
+    """The environment with ALFWorld's names for things, and its first state."""
+    import textworld
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+
+    infos = textworld.EnvInfos(won=True, admissible_commands=True)
+    env = textworld.start(path, infos, wrappers=[AlfredDemangler(shuffle=False)])
+    return env, env.reset()
+
+
+def remember_parsed_texts() -> None:
+    """Make the engine parse and translate each text once; it does so again at every step otherwise.
+
+    A game's problem is translated four times while it loads (twice for a planner that is not used here), and
+    every possible command of every step is parsed anew. The answers stay the same; loading and steps take
+    about a third of the time.
+    """
+    import fast_downward
+    from textworld.envs.pddl import textgen
+    from textworld.logic import Rule
+
+    translate = fast_downward.pddl2sas
+
+    @functools.cache
+    def translate_once(domain: str, problem: str) -> Any:
+        return translate(domain, problem, verbose=False)
+
+    fast_downward.pddl2sas = lambda domain, problem, verbose=False, optimize=False: translate_once(
+        domain, problem
+    )
+    Rule.parse_conjunctive_query = functools.cache(Rule.parse_conjunctive_query)
+    if (parse := getattr(textgen, "_parse_and_convert", None)) is not None:  # not part of its interface
+        textgen._parse_and_convert = _copied(functools.cache(parse))
+
+
+def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The engine writes into what it parsed, so everyone gets a copy."""
+
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        return deepcopy(function(*args, **kwargs))
+
+    return copied

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import write_json
-from histobench.mint.configs import config_variables
+from histobench.core.files import write_json
+from histobench.mint.configs import datasets as config_variables
 from histobench.mint.configs.cell import NONE, Cell
-from histobench.mint.configs.dataset import Dataset, select_datasets
+from histobench.mint.configs.datasets import Dataset, select_datasets
 
 
 def experiment_cells(

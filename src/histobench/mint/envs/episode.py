@@ -7,8 +7,17 @@ from typing import Protocol
 
 from histobench.mint.envs.action import Action, Outcome, classify_message, provider_error
 from histobench.mint.envs.native_calls import read_calls
-from histobench.mint.envs.state import Budget, FeedbackType, State
-from histobench.mint.envs.turn_loop import ActionOutcome, act, begin, observation_block, observe, settle
+from histobench.mint.envs.turn_loop import (
+    ActionOutcome,
+    Budget,
+    FeedbackType,
+    State,
+    act,
+    begin,
+    observation_block,
+    observe,
+    settle,
+)
 from histobench.mint.messages.parts import Message, ToolSpec
 
 #: Reads the conversation (and, where calls are native, the functions of this turn), writes the next message.

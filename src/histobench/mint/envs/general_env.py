@@ -7,18 +7,50 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from histobench.mint.envs.action import Action, CheckedCall
+from histobench.mint.envs.action import Action, CheckedCall, Fault
 from histobench.mint.envs.native_calls import PROPOSAL, PROPOSE, PYTHON
-from histobench.mint.envs.state import Budget
-from histobench.mint.envs.turn_loop import WRONG, ActionOutcome
-from histobench.mint.envs.words import BAD_CALL, CLOSED, NOT_MADE, SERVICE_FAILED, TOOL_FAILED, correction
+from histobench.mint.envs.turn_loop import WRONG, ActionOutcome, Budget
 from histobench.mint.messages.parts import Image, Message, ToolCall, ToolResult, ToolSpec
 from histobench.mint.sandbox import SandboxPool
+from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tasks.base import Task, checked
 from histobench.mint.tools import check_unique_names
+from histobench.mint.tools.alfworld import household_tools
 from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError, ToolServiceError
 from histobench.mint.tools.python_tool import PythonREPL, as_observation
 from histobench.mint.tools.schema import tool_spec
+
+# What the agent is told when something went wrong: its own mistake, a tool's failure, or a service's.
+
+# --- the agent's own mistake: what to do instead -----------------------------------------------------------
+#: The published protocol's answer to a message without a tag; recordings hold it, to the last space.
+HELP = """I don't understand your input. 
+To run Python code, put it between <execute> and </execute>: <execute>print(1 + 1)</execute>
+To answer, put your solution between <solution> and </solution>: The answer is <solution>2</solution>
+"""
+REASONING_ONLY = f"Your message held reasoning and nothing else. Keep it short, and act.\n{HELP}"
+NO_CALL = "You called no function. Call one of those you are given; to answer, call {proposal}."
+REASONING_ONLY_NO_CALL = "Your message held reasoning and nothing else. Keep it short. " + NO_CALL
+BAD_CALL = "Your call of {name} was not made: {problem}. Mend it and call again."
+NOT_MADE = "Your call of {name} was not made: a turn that proposes a solution makes no other calls."
+CLOSED = "{name} is not open yet"
+# --- a tool's failure: the call was right ------------------------------------------------------------------
+TOOL_FAILED = "The tool {name} failed: {error}. Your call was right; the fault lies in the tool."
+# --- a service's failure: neither the agent's nor the tool's -----------------------------------------------
+SERVICE_FAILED = (
+    "The service behind {name} did not answer: {error}. Your call was right; go on without it, or try again."
+)
+
+
+def correction(action: Action, *, proposal: str | None = None) -> str:
+    """The answer to an invalid message; `proposal` names the answering function where calls are native."""
+    if proposal is None:
+        return REASONING_ONLY if action.fault == "reasoning_only" else HELP
+    return _NATIVE.get(action.fault, NO_CALL).format(proposal=proposal)
+
+
+_NATIVE: dict[Fault, str] = {"reasoning_only": REASONING_ONLY_NO_CALL}
+
 
 CELL_TIMEOUT_S = 30.0
 
@@ -167,3 +199,84 @@ def _proposed(wanted: CheckedCall, said: str) -> ToolResult:
 
 def _failed(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(call.id, call.name, text, failed=True)
+
+
+# The right environment for a task.
+
+
+def open_environment(
+    task: Task,
+    tools: Sequence[Tool] = (),
+    *,
+    pool: SandboxPool | None = None,
+    first_cell_number: int = 1,
+    cell_timeout: float = CELL_TIMEOUT_S,
+    wording: str = "native",
+) -> GeneralEnv:
+    """A fresh environment; household tasks bring their own actions along, others may bring all of it."""
+    from histobench.mint.tasks.alfworld import AlfWorldTask
+    from histobench.mint.tasks.codegen import CodeGenTask
+
+    if isinstance(task, CodeGenTask) and pool is not None:
+        task.pool = pool
+    if isinstance(task, AlfWorldTask):
+        return AlfWorldEnv(
+            task,
+            tools,
+            pool=pool,
+            first_cell_number=first_cell_number,
+            cell_timeout=cell_timeout,
+            wording=wording,
+        )
+    settings: dict[str, Any] = {
+        "pool": pool,
+        "first_cell_number": first_cell_number,
+        "cell_timeout": cell_timeout,
+        "wording": wording,
+    }
+    own: GeneralEnv | None = task.open_environment(tools, **settings)
+    return own if own is not None else GeneralEnv(task, tools, **settings)
+
+
+# The environment of ALFWorld: the actions are tools on the task's game, and acting can end the episode.
+
+
+class AlfWorldEnv(GeneralEnv):
+    """One game with its eleven actions in the Python session."""
+
+    def __init__(
+        self,
+        task: AlfWorldTask,
+        tools: Sequence[Tool] = (),
+        *,
+        pool: SandboxPool | None = None,
+        first_cell_number: int = 1,
+        cell_timeout: float = CELL_TIMEOUT_S,
+        wording: str = "native",
+    ) -> None:
+        self._household = task
+        super().__init__(
+            task,
+            [*household_tools(task.game), *tools],
+            pool=pool,
+            first_cell_number=first_cell_number,
+            cell_timeout=cell_timeout,
+            wording=wording,
+        )
+
+    def solved_by_acting(self) -> bool:
+        """Whether the simulator says that the goal is reached."""
+        return self._household.solved()
+
+    def close(self) -> None:
+        """End the session and the game."""
+        super().close()
+        self._household.close()
+
+    def outcome(self, action: Action) -> ActionOutcome:
+        """What comes of an action; a broken game is not the agent's doing: the episode is played again."""
+        outcome = super().outcome(action)
+        failure = self._household.game.failure
+        if failure is not None:
+            raise failure
+        return outcome

@@ -25,8 +25,7 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.cell import NONE, Cell
 from histobench.mint.inspect.log import TASK, log_outcomes
-from histobench.mint.inspect.player import as_inspect_messages
-from histobench.mint.inspect.solver import EPISODE
+from histobench.mint.inspect.solver import EPISODE, as_inspect_messages
 from histobench.mint.messages.parts import Message
 from histobench.mint.results.outcome import EpisodeOutcome
 from histobench.mint.results.stored_episode import StoredEpisode

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench import __version__
-from histobench.core.atomic import atomic_path
+from histobench.core.files import atomic_path
 from histobench.mint.envs.action import classify
 from histobench.mint.results.stored_episode import StoredEpisode
 

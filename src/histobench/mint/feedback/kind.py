@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.mint.envs.state import FeedbackType
+from histobench.mint.envs.turn_loop import FeedbackType
 from histobench.mint.messages.parts import Message
 
 Form = Literal["textual", "binary", "placebo"]

@@ -10,17 +10,15 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import NONE
-from histobench.mint.configs.dataset import Dataset
+from histobench.mint.configs.datasets import Dataset
 from histobench.mint.feedback.kind import FORMS, FeedbackKind
-from histobench.mint.inspect.scorer import task_success
-from histobench.mint.inspect.solver import EXPERT, Playbook, mint_episode
-from histobench.mint.prompts.choice import choose_wording
+from histobench.mint.inspect.solver import EXPERT, Playbook, mint_episode, task_success
+from histobench.mint.prompts.first_message import choose_wording
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan
-from histobench.mint.runs.quickstart import NAME
 from histobench.mint.runs.request import RunRequest
-from histobench.mint.runs.task_source import choose_datasets, load_tasks
+from histobench.mint.runs.task_source import NAME, choose_datasets, load_tasks
 from histobench.mint.tasks.base import Task as MintTask
-from histobench.mint.tasks.rule import as_rule
+from histobench.mint.tasks.base import as_rule
 
 SAMPLING = Sampling()
 

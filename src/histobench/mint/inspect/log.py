@@ -11,8 +11,8 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.configs.cell import NONE
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.inspect.solver import EPISODE, EXPERT
-from histobench.mint.results.details import gave_answer_away
 from histobench.mint.results.outcome import EpisodeOutcome
+from histobench.mint.results.stored_episode import gave_answer_away
 from histobench.mint.runs.planned_cell import PLACEBO
 
 TASK = "histobench/mint"

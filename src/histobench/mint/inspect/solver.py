@@ -3,22 +3,99 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anyio import CapacityLimiter, to_thread
-from inspect_ai.model import GenerateConfig, Model, get_model
+from anyio import CapacityLimiter, from_thread, to_thread
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageUser,
+    GenerateConfig,
+    Model,
+    ModelOutput,
+    ModelUsage,
+    get_model,
+)
+from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accuracy, grouped, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from histobench.mint.agents.completion import Sampling
+from histobench.core.errors import HistobenchError
+from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
+from histobench.mint.agents.completion import Sampling, Usage
 from histobench.mint.agents.factory import agent_stop_words, expert_stop_words
-from histobench.mint.inspect.player import InspectPlayer, as_inspect_messages
+from histobench.mint.envs.action import classify
+from histobench.mint.envs.episode import RequestRefusedError
+from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.messages.record import message_from_record
 from histobench.mint.prompts.first_message import Wording
 from histobench.mint.runs.episode_run import Finished, RunContext, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.tasks.base import Task
-from histobench.mint.tools.wikipedia.source import open_encyclopedia
+from histobench.mint.tools.wikipedia_search import open_encyclopedia
+
+# A model of Inspect as a player, so that Inspect's runs and this project's share one way to play.
+
+
+class InspectPlayer(Player):
+    """Asks a model that Inspect has opened. Retries, time-outs, caching and prices are Inspect's."""
+
+    def __init__(self, model: Model, sampling: Sampling, config: GenerateConfig) -> None:
+        self.name = model.name
+        self.outputs: list[ModelOutput] = []
+        self._model = model
+        self._sampling = sampling
+        self._config = config
+
+    def open(self, key: EpisodeKey) -> EpisodeAgent:
+        """The agent of one sample."""
+        return _InspectAgent(self._model, self._sampling, self._config, self.outputs)
+
+
+class _InspectAgent(EpisodeAgent):
+    """Lives in a worker thread; the question is put on Inspect's own event loop."""
+
+    def __init__(
+        self, model: Model, sampling: Sampling, config: GenerateConfig, outputs: list[ModelOutput]
+    ) -> None:
+        self._model = model
+        self._sampling = sampling
+        self._config = config
+        self._outputs = outputs
+        self.cost = None  # Inspect keeps the accounts
+
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
+        output = from_thread.run(self._ask, as_inspect_messages(history))
+        self._outputs.append(output)
+        if output.usage is not None:
+            self.usage += _usage(output.usage)
+        # No tokens: the provider refused. With tokens the answer was merely cut off.
+        if output.stop_reason == "model_length" and output.usage is None:
+            raise RequestRefusedError(output.error or output.completion or "the conversation is too long")
+        if output.stop_reason == "content_filter":
+            raise RequestRefusedError(output.error or "the provider withheld the answer", "filtered")
+        text = self._sampling.cut(output.completion)
+        return Message("assistant", text, ending="length") if output.stop_reason == "max_tokens" else text
+
+    async def _ask(self, messages: list[ChatMessage]) -> ModelOutput:
+        return await self._model.generate(messages, config=self._config)
+
+
+def _usage(usage: ModelUsage) -> Usage:
+    """Inspect counts what a provider had in its cache apart from what it read anew."""
+    read = usage.input_tokens + (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0)
+    return Usage(read, usage.output_tokens)
+
+
+def as_inspect_messages(history: Sequence[Message]) -> list[ChatMessage]:
+    """The conversation as Inspect stores and sends it."""
+    return [
+        ChatMessageUser(content=message.content)
+        if message.role == "user"
+        else ChatMessageAssistant(content=message.content)
+        for message in history
+    ]
+
 
 #: Where the finished episode lies in the store of a sample.
 EPISODE = "histobench:episode"
@@ -99,3 +176,27 @@ def _keep(state: TaskState, finished: Finished, player: InspectPlayer) -> None:
         state.output = player.outputs[-1]
     state.store.set(EPISODE, {**episode, "details": finished.details})
     state.completed = True
+
+
+# The verdict was reached while the episode was played; the scorer reports it.
+
+
+@scorer(metrics=[accuracy(), stderr(), grouped(accuracy(), "dataset", all=False)])
+def task_success() -> Scorer:
+    """Whether the task was solved within its budget, and what the agent did."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        episode = state.store.get(EPISODE)
+        if episode is None:
+            raise HistobenchError(f"sample {state.sample_id} was not played by histobench/mint_episode")
+        end = episode["state"]
+        answers = [classify(message.text) for message in state.messages if message.role == "assistant"]
+        proposals = [action.content for action in answers if action.kind == "proposal"]
+        return Score(
+            value=CORRECT if end["success"] else INCORRECT,
+            answer=proposals[-1] if proposals else None,
+            explanation=end["terminate_reason"],
+            metadata={**end["agent_action_count"], "terminate_reason": end["terminate_reason"]},
+        )
+
+    return score

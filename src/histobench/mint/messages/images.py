@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import read_plain
+from histobench.core.files import read_plain
 from histobench.mint.messages.parts import Image
 
 #: Longest side in pixels and size of the file; the narrowest of the documented limits of the providers.

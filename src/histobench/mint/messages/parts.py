@@ -196,3 +196,8 @@ def _as_text(part: Part) -> str:
             return f"[{part.name}({part.arguments_text})]"
         case _:
             return ""
+
+
+# The line above an expert's words, in what the agent reads and in every transcript.
+
+FEEDBACK_HEADING = "\nExpert feedback:\n"

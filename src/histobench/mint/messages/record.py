@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from histobench.core.plain_file import read_plain
+from histobench.core.files import read_plain
 from histobench.mint.messages.parts import (
     Image,
     Message,

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from histobench.mint.envs.state import Budget
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.mint.envs.turn_loop import Budget
+from histobench.mint.prompts.published import PublishedWording
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools import get_toolset_description
 from histobench.mint.tools.base import Tool
@@ -80,3 +82,21 @@ def calls_message(task: Task, budget: Budget, *, with_feedback: bool = False) ->
         feedback=_FEEDBACK if with_feedback else "",
         task_prompt=TASK_HEADER + task.prompt,
     )
+
+
+# Whose words a run uses: `--prompts own` or `--prompts official --prompts-dir DIR`.
+
+CHOICES = ("own", "official")
+
+
+def choose_wording(name: str = "own", folder: str | Path | None = None) -> Wording:
+    """The wording called `name`; the official one is read from `folder`, a clone of the benchmark."""
+    if name not in CHOICES:
+        raise HistobenchError(f"unknown prompts {name!r}; {did_you_mean(name, CHOICES)}")
+    if name == "own":
+        return OwnWording()
+    if folder is None:
+        raise HistobenchError(
+            "`prompts` official needs `prompts_dir`: a clone of github.com/xingyaoww/mint-bench"
+        )
+    return PublishedWording(folder)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from histobench.mint.envs.action import classify, provider_error
-from histobench.mint.envs.state import Budget
 from histobench.mint.envs.turn_loop import (
     ActionOutcome,
+    Budget,
     act,
     begin,
     observe,

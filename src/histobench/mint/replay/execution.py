@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from histobench.mint.envs.action import classify
-from histobench.mint.envs.general_env import GeneralEnv
-from histobench.mint.envs.opening import open_environment
-from histobench.mint.envs.state import Budget
-from histobench.mint.envs.turn_loop import WRONG, act, begin, observe, settle
-from histobench.mint.envs.words import HELP
+from histobench.mint.envs.general_env import HELP, GeneralEnv, open_environment
+from histobench.mint.envs.turn_loop import WRONG, Budget, act, begin, observe, settle
 from histobench.mint.replay.normalise import alike, same
 from histobench.mint.replay.recorded_python import PYTHON38
 from histobench.mint.replay.recording import Recording

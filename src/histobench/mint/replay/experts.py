@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from histobench.mint.alfworld.expert import expert_calls
 from histobench.mint.alfworld.expert_replay import replay_expert
 from histobench.mint.alfworld.games import GameFile
-from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator
+from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, expert_calls
 from histobench.mint.replay.gate import Gate
 
 

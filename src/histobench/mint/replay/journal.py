@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import read_plain
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain
 from histobench.mint.replay.execution import Replayed
 from histobench.mint.replay.recording import Recording
 

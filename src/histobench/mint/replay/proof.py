@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain_text
 from histobench.mint.replay.bookkeeping import book_differences
 from histobench.mint.replay.execution import OpenEnv, Replayed, replay
 from histobench.mint.replay.gate import Gate
@@ -16,7 +16,7 @@ from histobench.mint.replay.journal import Journal
 from histobench.mint.replay.recording import Recording
 from histobench.mint.replay.scoring import ScoredCase
 from histobench.mint.results.outcome import read_outcome_table
-from histobench.mint.results.tables.leaderboard import leaderboard
+from histobench.mint.results.result_tables import leaderboard
 
 REASONING_VERDICTS = 1.0
 CODE_VERDICTS = 0.999

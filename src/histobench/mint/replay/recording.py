@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import is_no_folder, open_unpacked
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import is_no_folder, open_unpacked
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome
-from histobench.mint.tasks.rule import Rule
+from histobench.mint.tasks.base import Rule
 
 SUFFIX = ".jsonl.gz"
 _RUN = re.compile(r"(\.k\d+)?\.jsonl\.gz$")

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import open_unpacked
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import open_unpacked
 from histobench.mint.sandbox import SandboxPool
-from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.base import Rule, Task
 from histobench.mint.tasks.codegen import CodeGenTask
-from histobench.mint.tasks.rule import Rule
 
 REASONING = "reasoning_answers.jsonl.gz"
 CODE = "code_solutions.jsonl.gz"

@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from histobench.core.statistics.mcnemar import McNemar, mcnemar
-from histobench.core.statistics.multiplicity import holm
-from histobench.core.statistics.paired import PairedDifference
 from histobench.mint.results.outcome import EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain
+from histobench.statistics.resampling import PairedDifference
+from histobench.statistics.tests import McNemar, holm, mcnemar
 
 ALL = "all"
 

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.plain_file import open_unpacked
+from histobench.core.files import atomic_path, open_unpacked
 from histobench.mint.envs.action import Outcome
 
 NO_FEEDBACK = "None"

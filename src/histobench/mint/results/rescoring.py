@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import GeneralEnv
-from histobench.mint.envs.state import Budget
-from histobench.mint.tasks.base import CheckerError, Task, checked
+from histobench.mint.envs.turn_loop import Budget
+from histobench.mint.tasks.base import CheckerError, Rule, Task, checked
 from histobench.mint.tasks.codegen import CodeGenTask
-from histobench.mint.tasks.rule import Rule
 
 
 @dataclass(frozen=True)

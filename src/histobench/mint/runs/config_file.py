@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import HAND_WRITTEN, is_no_folder, read_plain_text
 from histobench.core.plain_data import read_json
-from histobench.core.plain_file import HAND_WRITTEN, is_no_folder, read_plain_text
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.factory import player_name
 from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, Cell, parse_cell
-from histobench.mint.configs.dataset import Dataset, get_dataset, task_class
+from histobench.mint.configs.datasets import Dataset, get_dataset, task_class
 from histobench.mint.feedback.kind import parse_kind
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
-from histobench.mint.runs.quickstart import BUILT_IN, built_in_dataset
-from histobench.mint.tasks.rule import Rule
+from histobench.mint.runs.task_source import BUILT_IN, built_in_dataset
+from histobench.mint.tasks.base import Rule
 
 #: Agent classes of the published benchmark -> kinds of agents here.
 AGENT_CLASSES = {

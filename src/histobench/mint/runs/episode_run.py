@@ -13,8 +13,8 @@ from typing import Any
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
 from histobench.mint.agents.completion import Usage
 from histobench.mint.envs.episode import play
-from histobench.mint.envs.opening import open_environment
-from histobench.mint.envs.state import Budget, State
+from histobench.mint.envs.general_env import open_environment
+from histobench.mint.envs.turn_loop import Budget, State
 from histobench.mint.feedback.expert import EpisodeExpert
 from histobench.mint.messages.parts import Image, Message, ToolSpec
 from histobench.mint.prompts.first_message import Wording, calls_message, first_message
@@ -23,7 +23,7 @@ from histobench.mint.runs.task_source import episode_tools
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.codegen import CodeGenTask
-from histobench.mint.tools.wikipedia.source import Encyclopedia
+from histobench.mint.tools.wikipedia_search import Encyclopedia
 
 
 class StoppedError(Exception):

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError, flag, one_of, text
 from histobench.mint.agents.completion import ReasoningHistory, Sampling
-from histobench.mint.agents.hosts import Balance
+from histobench.mint.agents.limits import Balance
 from histobench.mint.configs.cell import CALLS
-from histobench.mint.envs.grammar import ACTION_GRAMMAR, SOLUTION_GRAMMAR
+from histobench.mint.envs.action import ACTION_GRAMMAR, SOLUTION_GRAMMAR
 from histobench.mint.feedback.kind import Form
 
 OUTPUT = "mint-results"

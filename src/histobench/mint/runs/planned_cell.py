@@ -13,13 +13,13 @@ from typing import Any
 from histobench import __version__
 from histobench.core.address import without_credentials
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import read_plain
+from histobench.core.files import read_plain
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import Cell
-from histobench.mint.configs.dataset import Dataset
+from histobench.mint.configs.datasets import Dataset
 from histobench.mint.feedback.kind import FeedbackKind
-from histobench.mint.tasks.rule import Rule
+from histobench.mint.tasks.base import Rule
 
 #: The folder name of the control arm, in place of an expert's model.
 PLACEBO = "placebo"

@@ -13,17 +13,13 @@ from histobench.core.errors import HistobenchError
 from histobench.mint import sandbox
 from histobench.mint.agents.agent import EpisodeLimits
 from histobench.mint.agents.cache import AnswerCache
-from histobench.mint.agents.cost import CostTracker, Price, find_price, read_prices
 from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
-from histobench.mint.agents.rate_limit import RateLimits
-from histobench.mint.agents.retry import RetryPolicy
+from histobench.mint.agents.limits import CostTracker, Price, RateLimits, RetryPolicy, find_price, read_prices
 from histobench.mint.agents.spec import parse_agent
 from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.feedback.kind import FeedbackKind, Form
-from histobench.mint.prompts.choice import choose_wording
-from histobench.mint.prompts.first_message import Wording
-from histobench.mint.results.details import spent_below
-from histobench.mint.results.stored_episode import WRITERS
+from histobench.mint.prompts.first_message import Wording, choose_wording
+from histobench.mint.results.stored_episode import WRITERS, spent_below
 from histobench.mint.runs.config_file import read_configs
 from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
 from histobench.mint.runs.episode_run import RunContext
@@ -33,9 +29,8 @@ from histobench.mint.runs.request import RunRequest, parse_budgets, plan_expert
 from histobench.mint.runs.run import OpenPlayer, Run, RunOutcome
 from histobench.mint.runs.task_source import choose_datasets, load_tasks, searches, tasks_checksum
 from histobench.mint.runs.writers import Writer, check_alone, spent_by_writers
-from histobench.mint.tasks.base import Task
-from histobench.mint.tasks.rule import as_rule
-from histobench.mint.tools.wikipedia.source import Encyclopedia, open_encyclopedia
+from histobench.mint.tasks.base import Task, as_rule
+from histobench.mint.tools.wikipedia_search import Encyclopedia, open_encyclopedia
 
 #: Opens whatever shows how a run is going; what it yields is told each new standing.
 Display = Callable[[EpisodeCounter], AbstractContextManager[Callable[[Standing], None]]]

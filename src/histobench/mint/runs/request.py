@@ -11,10 +11,10 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, Cell
-from histobench.mint.configs.dataset import Dataset
+from histobench.mint.configs.datasets import Dataset
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.runs.planned_cell import AGENT_SAMPLING, PLACEBO, ExpertPlan, PlannedCell
-from histobench.mint.tasks.rule import Rule
+from histobench.mint.tasks.base import Rule
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from histobench.mint.agents.agent import Player
 from histobench.mint.agents.completion import ProviderError, Sampling
-from histobench.mint.agents.cost import CostLimitError, CostTracker
+from histobench.mint.agents.limits import CostLimitError, CostTracker
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import Cell
 from histobench.mint.envs.action import Outcome

@@ -8,14 +8,39 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import is_no_folder, read_plain
-from histobench.mint.configs.config_variables import DATASET_DIR
-from histobench.mint.configs.dataset import Dataset, select_datasets
-from histobench.mint.runs.quickstart import BUILT_IN, built_in_dataset
+from histobench.core.files import is_no_folder, read_plain
+from histobench.mint.configs.datasets import DATASET_DIR, Dataset, select_datasets
 from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.reasoning import ReasoningTask
 from histobench.mint.tools.base import Tool
-from histobench.mint.tools.wikipedia.source import Encyclopedia
-from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
+from histobench.mint.tools.wikipedia_search import Encyclopedia, WikipediaQueryRun
+
+# A handful of questions that come with the package, so that a first run needs no download.
+
+#: Sums that a model of 135 million parameters can sometimes do; what is run where no tasks are named.
+NAME = "quickstart"
+#: Word problems in the manner of gsm8k, for models that can do more.
+STARTER = "starter"
+BUILT_IN = (NAME, STARTER)
+
+
+class QuickstartTask(ReasoningTask):
+    """One sum; too few and too easy to say how good a model is."""
+
+    task_type = "reasoning"
+    data_path = Path(__file__).parent / "quickstart_tasks.jsonl"
+
+
+class StarterTask(ReasoningTask):
+    """Short arithmetic, in the manner of gsm8k; too few to say how good a model is."""
+
+    task_type = "reasoning"
+    data_path = Path(__file__).parent / "starter_tasks.jsonl"
+
+
+def built_in_dataset(name: str) -> Dataset:
+    """Built-in questions as a dataset; not part of the published matrix, so not in its tables."""
+    return Dataset(name, QuickstartTask if name == NAME else StarterTask, "reasoning")
 
 
 def choose_datasets(names: Iterable[str]) -> list[Dataset]:

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from histobench.core import slurm
-from histobench.core.atomic import write_json
+from histobench.core import clusters
 from histobench.core.claim import STALE, holder_of, try_claim
 from histobench.core.errors import HistobenchError
+from histobench.core.files import files_below, patiently, read_bytes, read_note, unreadable, write_json
 from histobench.core.plain_data import parse_json
-from histobench.core.reading import files_below, patiently, read_bytes, read_note, unreadable
 from histobench.mint.results.stored_episode import FILE, WRITER, WRITERS
 
 SPENT = "spent.json"
@@ -104,7 +103,7 @@ def check_alone(output: Path) -> None:
         )
     for path in files_below(output / WRITERS / RUNS, JOB, deep=False):
         job = str((read_note(path) or {}).get("job", ""))
-        if job and (tasks := slurm.queued_tasks(job, strict=True)):
+        if job and (tasks := clusters.queued_tasks(job, strict=True)):
             raise HistobenchError(
                 f"job {job} of Slurm plays {output} with {tasks} tasks; wait for it, or end it: scancel {job}"
             )

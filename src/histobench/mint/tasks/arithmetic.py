@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from histobench.core.python_syntax import parse_python
+from histobench.core.text import parse_python
 
 MAX_LENGTH = 2000
 MAX_NODES = 400

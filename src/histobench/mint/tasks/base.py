@@ -5,12 +5,27 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain_text
-from histobench.mint.tasks.rule import Rule
+
+# The scoring rules: which checker decides.
+
+#: `strict` is the default; `published` is the benchmark's own checker, bug for bug; `recorded` is `published`
+#: with the comparators of the time of the public recordings, which met no negative reference and no option of
+#: TheoremQA.
+Rule = Literal["strict", "published", "recorded"]
+RULES: tuple[str, ...] = get_args(Rule)
+
+
+def as_rule(name: str) -> Rule:
+    """The rule called `name`."""
+    if name not in RULES:
+        raise HistobenchError(f"unknown scoring rule {name!r}; {did_you_mean(name, RULES)}")
+    return name  # type: ignore[return-value]
+
 
 EXAMPLES = Path(__file__).parent / "in_context_examples"
 

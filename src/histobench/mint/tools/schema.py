@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.python_syntax import parse_python
+from histobench.core.text import parse_python
 from histobench.mint.messages.parts import ToolSpec
 from histobench.mint.tools.base import Tool
 

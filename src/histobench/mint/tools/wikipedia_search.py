@@ -2,8 +2,269 @@
 
 from __future__ import annotations
 
-from histobench.mint.tools.base import Tool
-from histobench.mint.tools.wikipedia.source import Encyclopedia, live_wikipedia
+import functools
+import json
+import re
+import sqlite3
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from histobench import __version__
+from histobench.core.errors import HistobenchError
+from histobench.core.files import open_unpacked, read_plain
+from histobench.core.folders import local_dir
+from histobench.core.plain_data import parse_json
+from histobench.mint.tools.base import Tool, ToolServiceError
+
+# An article and how search results are worded.
+
+MAX_QUERY = 300
+MAX_PAGES = 2
+MAX_TEXT = 1000
+NOTHING_FOUND = "No page was found for this query."
+
+
+@dataclass(frozen=True)
+class Article:
+    """A title and the summary that stands first on the page."""
+
+    title: str
+    summary: str
+
+
+def rendered(articles: Sequence[Article]) -> str:
+    """The text of a search result: up to two pages, at most 1,000 characters.
+
+    >>> rendered([Article("Cell", "The basic unit.")])
+    'Page: Cell\\nSummary: The basic unit.'
+    """
+    if not articles:
+        return NOTHING_FOUND
+    pages = [f"Page: {article.title}\nSummary: {article.summary}" for article in articles[:MAX_PAGES]]
+    return "\n\n".join(pages)[:MAX_TEXT]
+
+
+# A full-text index over a folder of articles: an encyclopedia for machines without a network.
+
+SUFFIXES = (".txt", ".md")
+
+
+class FolderIndex:
+    """Articles are text files: the title is the file's name, the summary its first paragraph."""
+
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise HistobenchError(f"no folder of articles at {folder}")
+        self._lock = threading.Lock()
+        self._index = sqlite3.connect(":memory:", check_same_thread=False)
+        self._index.execute(
+            "CREATE VIRTUAL TABLE articles USING fts5(title, body, summary UNINDEXED, tokenize=porter)"
+        )
+        with self._index:
+            self._index.executemany("INSERT INTO articles VALUES (?, ?, ?)", _articles(folder))
+        if not self._index.execute("SELECT count(*) FROM articles").fetchone()[0]:
+            raise HistobenchError(f"{folder} holds no article (files ending with {' or '.join(SUFFIXES)})")
+
+    def search(self, query: str) -> str:
+        """The summaries of the best matches; words in the title weigh more."""
+        words = re.findall(r"\w+", query[:MAX_QUERY])
+        if not words:
+            return rendered([])
+        phrase = " OR ".join(f'"{word}"' for word in words)
+        with self._lock:
+            rows = self._index.execute(
+                "SELECT title, summary FROM articles WHERE articles MATCH ? "
+                "ORDER BY bm25(articles, 10.0, 1.0) LIMIT ?",
+                (phrase, MAX_PAGES),
+            ).fetchall()
+        return rendered([Article(*row) for row in rows])
+
+
+def _articles(folder: Path) -> Iterator[tuple[str, str, str]]:
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in SUFFIXES and path.is_file():
+            body = read_plain(path).decode("utf-8", "replace").strip()
+            title = path.stem.replace("_", " ")
+            yield title, body, re.split(r"\n\s*\n", re.sub(r"^#\s.*\n+", "", body), maxsplit=1)[0].strip()
+
+
+# The live encyclopedia, asked politely: one request at a time, with pauses, and never twice the same.
+
+API = "https://en.wikipedia.org/w/api.php"
+USER_AGENT = f"histobench/{__version__} (https://github.com/histobench/histobench)"
+PAUSE_S = 0.25
+TIMEOUT_S = 20.0
+TRIES = 4
+#: How many hits are looked at to find pages that are neither missing nor disambiguations.
+CANDIDATES = 2
+
+
+class WikipediaError(ToolServiceError):
+    """The site could not be reached or refused; the agent sees this as an exception in its code."""
+
+
+class LiveWikipedia:
+    """The MediaWiki API with a cache on disk, a pause between requests and bounded retries."""
+
+    def __init__(
+        self,
+        cache: str | Path | None = None,
+        *,
+        api: str = API,
+        pause: float = PAUSE_S,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._api = api
+        self._pause = pause
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._last = 0.0
+        if cache is not None:
+            Path(cache).parent.mkdir(parents=True, exist_ok=True)
+        self._cache = sqlite3.connect(str(cache) if cache else ":memory:", check_same_thread=False)
+        with self._cache:
+            self._cache.execute(
+                "CREATE TABLE IF NOT EXISTS answers (query TEXT PRIMARY KEY, text TEXT, at REAL)"
+            )
+
+    def search(self, query: str) -> str:
+        """The summaries of the first hits for `query`."""
+        query = query[:MAX_QUERY]
+        with self._lock:
+            known = self._cache.execute("SELECT text FROM answers WHERE query = ?", (query,)).fetchone()
+            if known:
+                return str(known[0])
+            titles = self._titles(query)
+            articles = [article for title in titles if (article := self._article(title))]
+            text = rendered(articles)
+            with self._cache:
+                self._cache.execute(
+                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (query, text, time.time())
+                )
+            return text
+
+    def _titles(self, query: str) -> list[str]:
+        answer = self._ask({"list": "search", "srsearch": query, "srlimit": str(CANDIDATES)})
+        return [hit["title"] for hit in answer.get("query", {}).get("search", [])][:MAX_PAGES]
+
+    def _article(self, title: str) -> Article | None:
+        answer = self._ask(
+            {
+                "titles": title,
+                "prop": "extracts|pageprops",
+                "ppprop": "disambiguation",
+                "exintro": "1",
+                "explaintext": "1",
+                "redirects": "1",
+            }
+        )
+        for page in answer.get("query", {}).get("pages", []):
+            if not page.get("missing") and "disambiguation" not in page.get("pageprops", {}):
+                return Article(page["title"], page.get("extract", "").strip())
+        return None
+
+    def _ask(self, parameters: dict[str, str]) -> dict[str, Any]:
+        import httpx
+
+        parameters = {"action": "query", "format": "json", "formatversion": "2", "maxlag": "5", **parameters}
+        trouble = ""
+        for attempt in range(TRIES):
+            self._sleep(max(0.0, self._last + self._pause - time.monotonic()))
+            wait = 2.0**attempt
+            try:
+                reply = httpx.get(
+                    self._api, params=parameters, headers={"User-Agent": USER_AGENT}, timeout=TIMEOUT_S
+                )
+                self._last = time.monotonic()
+                if reply.status_code in (429, 500, 502, 503, 504):
+                    trouble = f"status {reply.status_code}"
+                    wait = _seconds(reply.headers.get("Retry-After"), wait)
+                else:
+                    reply.raise_for_status()
+                    content = reply.json()
+                    if "error" not in content:
+                        return dict(content)
+                    trouble = str(content["error"].get("info", content["error"]))
+            except (httpx.HTTPError, json.JSONDecodeError) as error:
+                self._last = time.monotonic()
+                trouble = f"{type(error).__name__}: {error}"
+            if attempt + 1 < TRIES:
+                self._sleep(wait)
+        raise WikipediaError(f"Wikipedia could not be asked after {TRIES} tries: {trouble}")
+
+
+def _seconds(header: str | None, otherwise: float) -> float:
+    try:
+        return min(60.0, float(header or otherwise))
+    except ValueError:  # the header may be a date
+        return otherwise
+
+
+# A tape of recorded queries: the same question always gets the same answer, offline.
+
+
+class TapeMissError(Exception):
+    """The query is not on the tape; the agent sees this as an exception in its code."""
+
+
+class Tape:
+    """Query -> answer, read from a JSON file (`.json` or `.json.gz`)."""
+
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path)
+        try:
+            with open_unpacked(path) as content:
+                answers = parse_json(content.read())
+        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+            raise HistobenchError(f"cannot read the Wikipedia tape {path}: {error}") from error
+        if not isinstance(answers, dict) or not all(isinstance(text, str) for text in answers.values()):
+            raise HistobenchError(f"{path} is not a tape: expected a JSON object of query -> text")
+        self._answers: dict[str, str] = answers
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def search(self, query: str) -> str:
+        """The recorded answer."""
+        try:
+            return self._answers[query[:MAX_QUERY]]
+        except KeyError:
+            raise TapeMissError(f"no recorded answer for the query {query!r}") from None
+
+
+# Which encyclopedia a run asks: the live site, a tape or a folder.
+
+
+class Encyclopedia(Protocol):
+    """Anything that answers a search."""
+
+    def search(self, query: str) -> str:
+        """The text of the search result."""
+
+
+@functools.cache
+def live_wikipedia() -> LiveWikipedia:
+    """The live site; one client for the whole program, so that pauses and the cache on disk are shared."""
+    return LiveWikipedia(local_dir() / "wikipedia.sqlite")
+
+
+@functools.cache
+def open_encyclopedia(source: str = "live") -> Encyclopedia:
+    """`live`, `tape:FILE` (recorded queries) or `folder:DIR` (text files, one article each)."""
+    kind, _, path = source.partition(":")
+    if source == "live":
+        return live_wikipedia()
+    if kind == "tape" and path:
+        return Tape(path)
+    if kind == "folder" and path:
+        return FolderIndex(path)
+    raise HistobenchError(f"unknown encyclopedia {source!r}; known: live, tape:FILE, folder:DIR")
 
 
 class WikipediaQueryRun(Tool):

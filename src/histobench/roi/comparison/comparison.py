@@ -12,33 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.intervals import Interval, percentile_interval
-from histobench.core.statistics.jackknife import LeaveOneOut
-from histobench.core.statistics.multiplicity import holm
-from histobench.core.statistics.paired import paired_difference, smallest_p_value
-from histobench.core.statistics.resampling import SamplingDesign, replicates_of_all
-from histobench.core.statistics.sign_flip import sign_flip_p_value
 from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_datasets
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_function import check_metric, one_metric, over_all_classes
 from histobench.roi.comparison.metric_intervals import METHOD
-from histobench.roi.comparison.pair_tests import TESTS, PairTests, area_test, chosen_test, label_test
-from histobench.roi.comparison.pairs import Pairs
-from histobench.roi.comparison.random_state import check_random_state
+from histobench.roi.comparison.pairs import TESTS, Pairs, PairTests, area_test, chosen_test, label_test
 from histobench.roi.comparison.run_intervals import RESAMPLED
-from histobench.roi.comparison.same_images import aligned
-from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.comparison.sampling_units import SamplingUnits, aligned, check_random_state
 from histobench.roi.comparison.selection import by_dataset, distinct_names
-from histobench.roi.comparison.standings import Standings
 from histobench.roi.comparison.table_statistics import (
     MetricStatistics,
+    Standings,
     metric_statistics,
     statistics_of_means,
 )
 from histobench.roi.metrics.catalogue import LABEL_METRICS, LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
+from histobench.statistics.intervals import Interval, percentile_interval
+from histobench.statistics.jackknife import LeaveOneOut
+from histobench.statistics.resampling import (
+    SamplingDesign,
+    paired_difference,
+    replicates_of_all,
+    smallest_p_value,
+)
+from histobench.statistics.tests import holm, sign_flip_p_value
 
 Floats = NDArray[np.float64]
 VALUE_INTERVALS = (METHOD, "percentile")

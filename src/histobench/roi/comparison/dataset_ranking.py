@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.ranking import (
+from histobench.statistics.many_models import (
     Friedman,
     WinTieLoss,
     cliques,
@@ -20,7 +20,7 @@ from histobench.core.statistics.ranking import (
     nemenyi_p_values,
     win_tie_loss,
 )
-from histobench.core.statistics.signed_rank import SignedRank, signed_ranks
+from histobench.statistics.tests import SignedRank, signed_ranks
 
 if TYPE_CHECKING:
     from histobench.roi.comparison.comparison import DatasetTable

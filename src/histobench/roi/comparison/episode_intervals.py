@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from histobench.core.statistics.intervals import Interval
-from histobench.core.statistics.jackknife import LeaveOneOut
-from histobench.core.statistics.logit_t import jackknife_bounds
-from histobench.core.statistics.resampling import sampling_design
-from histobench.roi.comparison.episode_uncertainty import crossed_metrics
+from histobench.roi.comparison.metric_function import label_metrics_of_confusions
 from histobench.roi.comparison.metric_intervals import (
     METHOD,
     NO_CALIBRATION_INTERVAL,
@@ -19,8 +16,147 @@ from histobench.roi.comparison.metric_intervals import (
     why_no_interval,
 )
 from histobench.roi.comparison.sampling_units import SamplingUnits
-from histobench.roi.metrics.catalogue import CALIBRATION_METRICS
+from histobench.roi.metrics.batched import evaluate_resamples
+from histobench.roi.metrics.catalogue import CALIBRATION_METRICS, LABEL_METRICS, METRICS
 from histobench.roi.results.episode_predictions import EpisodePredictions
+from histobench.statistics.intervals import Interval
+from histobench.statistics.jackknife import LeaveOneOut, crossed, interaction_variance, jackknife_bounds
+from histobench.statistics.resampling import SamplingDesign, jackknife_blocks, sampling_design
+
+# Means over episodes or runs, with each test unit and each episode left out.
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: More units than this are left out in blocks: every episode is tallied once for each.
+BLOCKS = 200
+_MEMORY = 2**27
+
+
+def known_metrics(episodes: EpisodePredictions) -> tuple[str, ...]:
+    """The metrics that follow from what was kept of the episodes.
+
+    A calibration error grows when images are left out: its mean over resamples is not what was reported.
+    """
+    kept = LABEL_METRICS if episodes.log_odds is None else frozenset(METRICS) - CALIBRATION_METRICS
+    return tuple(metric for metric in METRICS if metric in kept)
+
+
+def crossed_metrics(
+    episodes: EpisodePredictions,
+    design: SamplingDesign,
+    *,
+    max_blocks: int = BLOCKS,
+    freedom: float | None = None,
+) -> dict[str, LeaveOneOut]:
+    """Of every metric its mean over episodes, with each unit and each episode left out: one column each."""
+    found = left_out_values(episodes, design, known_metrics(episodes), max_blocks)
+    return {
+        metric: crossed_columns((metric,), [values], design, max_blocks, freedom=freedom)
+        for metric, values in found.items()
+    }
+
+
+def crossed_columns(
+    names: tuple[str, ...],
+    each: Sequence[Floats],
+    design: SamplingDesign,
+    max_blocks: int = BLOCKS,
+    *,
+    freedom: float | None = None,
+) -> LeaveOneOut:
+    """Columns (runs or metrics) from their `left_out_values` [E, 1 + u] each.
+
+    Runs with the same number of episodes are paired: the same seed draws the same training images for every
+    encoder. Otherwise the episodes of each run are left out of its own column alone.
+    """
+    _, stratum_of = jackknife_blocks(design, max_blocks)
+    means = np.stack([_defined_mean(values) for values in each], axis=1)  # [1 + u, m]
+    blocks = len(stratum_of) - len(np.unique(stratum_of))
+    own = min(design.degrees_of_freedom if freedom is None else freedom, blocks)
+    units = LeaveOneOut(names, means[0], means[1:], stratum_of, float(own))
+    if len({len(values) for values in each}) == 1:
+        shared = [interaction_variance(values[:, 1:], stratum_of) for values in each]
+        return crossed(units, np.stack([values[:, 0] for values in each], axis=1), interaction=shared)
+    return crossed(units, _own_episodes([values[:, 0] for values in each], means[0]))
+
+
+def _own_episodes(each: Sequence[Floats], means: Floats) -> Floats:
+    """Episodes of runs that do not share them, one run after the other: no part of the others' columns.
+
+    Each run's deviations are scaled so that their variance is that of its own mean among all rows.
+    """
+    total = sum(map(len, each))
+    rows = np.repeat(means[None], total, axis=0)
+    start = 0
+    for column, values in enumerate(each):
+        own = len(values)
+        wider = (total * (total - 1) / (own * max(own - 1, 1))) ** 0.5
+        deviation = np.where(np.isfinite(values), values - means[column], 0.0)
+        rows[start : start + own, column] += wider * deviation
+        start += own
+    return rows
+
+
+def left_out_values(
+    episodes: EpisodePredictions,
+    design: SamplingDesign,
+    metrics: Sequence[str],
+    max_blocks: int = BLOCKS,
+) -> dict[str, Floats]:
+    """Each episode's metrics on all units and with each (block) left out, name -> [E, 1 + u]."""
+    blocks, stratum_of = jackknife_blocks(design, max_blocks)
+    block_of_image = blocks[design.unit_of]
+    labels = [metric for metric in metrics if metric in LABEL_METRICS]
+    others = [metric for metric in metrics if metric not in LABEL_METRICS]
+    found = _label_metrics_left_out(episodes, block_of_image, len(stratum_of), labels) if labels else {}
+    if others:
+        everyone = np.ones((1, design.n_samples), dtype=np.int32)
+        without = (block_of_image[None] != np.arange(len(stratum_of))[:, None]).astype(np.int32)
+        found |= _probability_metrics(episodes, np.concatenate([everyone, without]), others)
+    return {metric: found[metric] for metric in metrics}
+
+
+def _label_metrics_left_out(
+    episodes: EpisodePredictions, block_of_image: Ints, n_blocks: int, metrics: Sequence[str]
+) -> dict[str, Floats]:
+    way = episodes.classes.shape[1]
+    parts: dict[str, list[Floats]] = {metric: [] for metric in metrics}
+    step = max(1, _MEMORY // (8 * 8 * (n_blocks + 1) * way * way))
+    for start in range(0, len(episodes), step):
+        labels, votes = episodes.local(slice(start, start + step))
+        size = len(labels)
+        place = (np.arange(size)[:, None] * n_blocks + block_of_image) * way * way + labels * way + votes
+        each = np.bincount(place[labels >= 0], minlength=size * n_blocks * way * way)
+        each = each.reshape(size, n_blocks, way, way)
+        total = each.sum(axis=1, keepdims=True)
+        tables = np.concatenate([total, total - each], axis=1).astype(np.float64)
+        scores = label_metrics_of_confusions(tables.reshape(-1, way, way), metrics)
+        for metric in metrics:
+            parts[metric].append(scores[metric].reshape(size, n_blocks + 1))
+    return {metric: np.concatenate(values) for metric, values in parts.items()}
+
+
+def _probability_metrics(
+    episodes: EpisodePredictions, counts: NDArray[np.int32], metrics: Sequence[str]
+) -> dict[str, Floats]:
+    parts: dict[str, list[Floats]] = {metric: [] for metric in metrics}
+    for e in range(len(episodes)):
+        labels, votes = (values[0] for values in episodes.local(slice(e, e + 1)))
+        took = np.flatnonzero(labels >= 0)
+        scores = evaluate_resamples(
+            episodes.probabilities(e)[took], labels[took], counts[:, took], predicted=votes[took]
+        )
+        for metric in metrics:
+            parts[metric].append(scores[metric])
+    return {metric: np.stack(values) for metric, values in parts.items()}
+
+
+def _defined_mean(values: Floats) -> Floats:
+    """The mean over episodes [E, ...] of those in which the metric is defined; NaN where there is none."""
+    defined = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(defined, values, 0.0).sum(axis=0) / defined.sum(axis=0))
+
 
 #: What the interval of a metric is over where the probabilities of the episodes were not kept.
 NOT_KEPT = (

@@ -8,17 +8,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.crossed import means_without_each
-from histobench.core.statistics.jackknife import LeaveOneOut
-from histobench.core.statistics.resampling import sampling_design
-from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT
-from histobench.roi.comparison.episode_uncertainty import crossed_columns, known_metrics, left_out_values
+from histobench.roi.comparison.episode_intervals import (
+    NO_FILE,
+    NOT_KEPT,
+    crossed_columns,
+    known_metrics,
+    left_out_values,
+)
 from histobench.roi.comparison.run_intervals import resampled_with
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.episode_predictions import EpisodePredictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
+from histobench.statistics.jackknife import LeaveOneOut, means_without_each
+from histobench.statistics.resampling import sampling_design
 
 Floats = NDArray[np.float64]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from histobench.core.statistics.intervals import Interval
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
 from histobench.roi.comparison.dataset_ranking import DatasetRanking
-from histobench.roi.comparison.pair_tests import TEST_NAMES
+from histobench.roi.comparison.pairs import TEST_NAMES
+from histobench.statistics.intervals import Interval
 
 #: Fewer datasets than this say nothing about others; the chances would be those assumed beforehand.
 LEAST_DATASETS = 3

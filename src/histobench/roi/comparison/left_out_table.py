@@ -11,9 +11,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.intervals import Interval
-from histobench.core.statistics.jackknife import LeaveOneOut
-from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
 from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
 from histobench.roi.comparison.metric_intervals import confusion_of, metric_intervals, recall_bounds
 from histobench.roi.comparison.sampling_units import SamplingUnits
@@ -21,6 +18,9 @@ from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.catalogue import LABEL_METRICS, metric_of
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.predictions import Predictions
+from histobench.statistics.intervals import Interval
+from histobench.statistics.jackknife import LeaveOneOut
+from histobench.statistics.resampling import jackknife_of_all, sampling_design
 
 Floats = NDArray[np.float64]
 #: The AUROC of the tables, by both of its names.

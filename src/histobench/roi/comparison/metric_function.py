@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.metrics.batched import evaluate_resamples
 from histobench.roi.metrics.catalogue import CLASS_MEANS, LABEL_METRICS, METRICS
-from histobench.roi.metrics.formulas import label_metrics_of
-from histobench.roi.metrics.tally import CALIBRATION_BINS, Tally
+from histobench.roi.metrics.formulas import CALIBRATION_BINS, Tally, label_metrics_of
 
 if TYPE_CHECKING:
     from histobench.roi.predictions import Predictions

@@ -20,20 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.intervals import Interval, most_unseen
-from histobench.core.statistics.jackknife import LeaveOneOut, pair_errors, t_quantile
-from histobench.core.statistics.logit_t import (
-    FISHER,
-    HALVED_LOGIT,
-    LOG,
-    LOGIT,
-    Scale,
-    effective_influences,
-    jackknife_bounds,
-    student_reach,
-)
-from histobench.core.statistics.proportion import mean_of_proportions, wilson_bounds
-from histobench.core.statistics.resampling import jackknife_of_all, sampling_design
 from histobench.roi.comparison.metric_function import all_metrics, label_metrics_of_confusions
 from histobench.roi.comparison.sampling_units import (
     FEWEST_GROUPS,
@@ -45,8 +31,23 @@ from histobench.roi.comparison.sampling_units import (
 )
 from histobench.roi.metrics.batched import evaluate_left_out
 from histobench.roi.metrics.catalogue import metric_of
-from histobench.roi.metrics.tally import SMALLEST_PROBABILITY
+from histobench.roi.metrics.formulas import SMALLEST_PROBABILITY
 from histobench.roi.predictions import Predictions
+from histobench.statistics.intervals import Interval, mean_of_proportions, most_unseen, wilson_bounds
+from histobench.statistics.jackknife import (
+    FISHER,
+    HALVED_LOGIT,
+    LOG,
+    LOGIT,
+    LeaveOneOut,
+    Scale,
+    effective_influences,
+    jackknife_bounds,
+    pair_errors,
+    student_reach,
+    t_quantile,
+)
+from histobench.statistics.resampling import jackknife_of_all, sampling_design
 
 Floats = NDArray[np.float64]
 

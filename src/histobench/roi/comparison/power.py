@@ -9,21 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.power import (
+from histobench.roi.comparison.metric_function import check_metric, one_metric
+from histobench.roi.comparison.sampling_units import aligned, check_random_state, design_of
+from histobench.roi.comparison.selection import distinct_names
+from histobench.roi.metrics.catalogue import LABEL_METRICS
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.stored_run import StoredRun
+from histobench.statistics.power import (
     PowerEstimate,
     mcnemar_power,
     mcnemar_samples,
     power_from_predictions,
 )
-from histobench.core.statistics.resampling import Metric
-from histobench.roi.comparison.image_groups import design_of
-from histobench.roi.comparison.metric_function import check_metric, one_metric
-from histobench.roi.comparison.random_state import check_random_state
-from histobench.roi.comparison.same_images import aligned
-from histobench.roi.comparison.selection import distinct_names
-from histobench.roi.metrics.catalogue import LABEL_METRICS
-from histobench.roi.predictions import Predictions
-from histobench.roi.results.stored_run import StoredRun
+from histobench.statistics.resampling import Metric
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from histobench.core.atomic import write_json
-from histobench.core.statistics.jackknife import LeaveOneOut, differences
-from histobench.core.statistics.multiplicity import holm
+from histobench.core.files import write_json
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
 from histobench.roi.robustness.leaving_out import METHOD
+from histobench.statistics.jackknife import LeaveOneOut, differences
+from histobench.statistics.tests import holm
 
 FILE = "robustness.json"
 #: The share of images that have a neighbour which tells class from site: what the index rests on.

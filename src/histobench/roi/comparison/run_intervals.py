@@ -10,8 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.intervals import METHODS, Interval, bca_interval, percentile_interval
-from histobench.core.statistics.resampling import (
+from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT, crossed_entries
+from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
+from histobench.roi.comparison.sampling_units import SamplingUnits, check_random_state, design_of
+from histobench.roi.results.layout import TaskFiles
+from histobench.statistics.intervals import METHODS, Interval, bca_interval, percentile_interval
+from histobench.statistics.resampling import (
     Evaluate,
     SamplingDesign,
     jackknife_of_all,
@@ -19,12 +23,6 @@ from histobench.core.statistics.resampling import (
     replicates_of_all,
     sampling_design,
 )
-from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT, crossed_entries
-from histobench.roi.comparison.image_groups import design_of
-from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
-from histobench.roi.comparison.random_state import check_random_state
-from histobench.roi.comparison.sampling_units import SamplingUnits
-from histobench.roi.results.layout import TaskFiles
 
 if TYPE_CHECKING:
     from histobench.roi.results.stored_run import StoredRun

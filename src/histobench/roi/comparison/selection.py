@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.natural_order import natural_order
+from histobench.core.text import natural_order
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import LINEAR_PROBE
 

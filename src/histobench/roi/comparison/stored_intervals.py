@@ -14,12 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.files import read_bytes, read_plain_text, unreadable, write_json
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain_text
-from histobench.core.reading import read_bytes, unreadable
-from histobench.core.statistics.intervals import Interval
 from histobench.roi.comparison.episode_intervals import NO_FILE, NOT_KEPT, crossed_entries
 from histobench.roi.comparison.metric_intervals import METHOD, run_metric_intervals
 from histobench.roi.comparison.run_intervals import (
@@ -32,6 +29,7 @@ from histobench.roi.comparison.run_intervals import (
 from histobench.roi.comparison.sampling_units import SamplingUnits, scored
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
+from histobench.statistics.intervals import Interval
 
 SUMMARY = "bootstrap_ci_summary.json"
 #: Goes up when the same predictions get other intervals than before; files of other rules are made anew.

@@ -7,9 +7,9 @@ import io
 import os
 from pathlib import Path
 
-from histobench.core.atomic import write_text
-from histobench.roi.data.dataset import SPLITS, RoiDataset
-from histobench.roi.data.labels import label_id
+from histobench.core.files import write_text
+from histobench.roi.data.class_map import label_id
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.data.sites import site_table
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import check_plain, open_plain, plain_descriptor
+from histobench.core.files import check_plain, open_plain, plain_descriptor
 
 #: What a container file ends with, followed by a slash and the name of an image in it.
 CONTAINERS = (".tar", ".zip", ".npy", ".h5", ".hdf5")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import HAND_WRITTEN
 from histobench.core.plain_data import read_json, read_yaml
-from histobench.core.plain_file import HAND_WRITTEN
 from histobench.roi.data.text_file import read_text
 
 #: Where the class name goes in a template.

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import shares
 from histobench.core.records import record
 from histobench.roi.data.class_map import read_class_map
-from histobench.roi.data.csv_dataset import scan_csv
-from histobench.roi.data.folder_dataset import scan_folder
+from histobench.roi.data.readers import scan_csv, scan_folder, scan_tar, shards_in
+from histobench.roi.data.roi_dataset import Reading, RoiDataset
 from histobench.roi.data.split import parse_fractions
-from histobench.roi.data.tar_dataset import scan_tar, shards_in
 from histobench.roi.options import DatasetEntry, Origin
-from histobench.roi.registry.catalogue import is_name
+from histobench.roi.registry.entry import is_name
 from histobench.roi.registry.install import require
-
-if TYPE_CHECKING:
-    from histobench.roi.data.dataset import RoiDataset
-    from histobench.roi.data.problem import Reading
 
 Fractions = tuple[float, float, float]
 #: Fields that notes of earlier versions do not have; they are written only where something is said.
@@ -133,3 +128,37 @@ class DatasetSource(Origin):
             site_regex=self.site_regex,
             seed=self.seed,
         )
+
+
+# The one door for datasets: a CSV file, a folder, TAR shards, or the name of a public dataset.
+
+
+def load_dataset(
+    source: str | Path,
+    *,
+    classes_file: str | Path | None = None,
+    name: str | None = None,
+    split: str | Fractions | None = None,
+    group_regex: str | None = None,
+    group_column: str | None = None,
+    site_regex: str | None = None,
+    site_columns: Sequence[str] = (),
+    seed: int = 0,
+) -> RoiDataset:
+    """The dataset of a CSV file, a folder or TAR shards; see `DatasetSource` for the arguments."""
+    return DatasetSource(
+        str(source),
+        classes_file=None if classes_file is None else str(classes_file),
+        name=name,
+        split=None if split is None else shares(split, "split"),
+        group_regex=group_regex,
+        group_column=group_column,
+        site_regex=site_regex,
+        site_columns=tuple(site_columns),
+        seed=seed,
+    ).load()
+
+
+def scan_dataset(source: str | Path, *, classes_file: str | Path | None = None) -> Reading:
+    """A dataset that says itself how it is split, with what is wrong beside what could be read."""
+    return DatasetSource(str(source), None if classes_file is None else str(classes_file)).read()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage
 
 #: Other words for the splits, in a `split` column and as folder names.
 SPLIT_WORDS = {

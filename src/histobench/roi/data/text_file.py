@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.plain_file import LISTED, read_plain
+from histobench.core.files import LISTED, read_plain
 
 
 def read_text(path: str | Path, *, what: str, limit: int = LISTED) -> str:

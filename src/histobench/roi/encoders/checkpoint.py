@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import hashlib
 import pickle
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,90 @@ import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import open_plain
-from histobench.roi.encoders.checkpoint_files import INDEX, shards_of
-from histobench.roi.encoders.file_kind import kind_of
+from histobench.core.files import HAND_WRITTEN, open_plain, read_plain_text
+from histobench.core.plain_data import parse_json
+from histobench.roi.encoders.file_hash import sha256_of
+
+# Which files make up a checkpoint, and what identifies them.
+
+#: How the name of a sharded checkpoint's table of contents ends.
+INDEX = ".index.json"
+
+
+def checkpoint_sha256(checkpoint: Path) -> str:
+    """What identifies the weights: the file's sha256, or that of a sharded checkpoint's index and shards."""
+    if not checkpoint.name.endswith(INDEX):
+        return sha256_of(checkpoint)
+    parts = [checkpoint, *shards_of(checkpoint)]
+    listing = "".join(f"{part.name} {sha256_of(part)}\n" for part in parts)
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def shards_of(index: Path) -> list[Path]:
+    """The files that the index of a sharded checkpoint names, all of which are there."""
+    try:
+        weight_map = parse_json(read_plain_text(index, limit=HAND_WRITTEN))["weight_map"]
+        names = sorted({Path(part).name for part in weight_map.values()})
+    except OSError as error:
+        raise HistobenchError(f"cannot read {index}: {error.strerror or error}") from error
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise HistobenchError(
+            f"{index} is not the index of a sharded checkpoint: it needs a weight_map (tensor: file)"
+        ) from error
+    missing = [name for name in names if not (index.parent / name).is_file()]
+    if missing or not names:
+        what = missing[0] if missing else "no file at all"
+        raise HistobenchError(f"{index} names {what}, which is not beside it; download every shard")
+    return [index.parent / name for name in names]
+
+
+# What a file is by its first bytes, whatever it is called.
+
+HEAD_BYTES = 512
+#: The largest header that the safetensors format allows.
+SAFETENSORS_HEADER = 100_000_000
+#: First bytes of what people take for a checkpoint, and what to do about it.
+STRANGERS = (
+    (
+        b"version https://git-lfs",
+        "a git-lfs pointer, not the weights: run `git lfs pull` there, or download the file itself",
+    ),
+    (b"<!doctype html", "a web page, not the weights (a login or error page?): download the file again"),
+    (b"<html", "a web page, not the weights (a login or error page?): download the file again"),
+    (b"<?xml", "an XML answer of a server, not the weights: download the file again"),
+    (b"\x89hdf", "an HDF5 (Keras) file; give the PyTorch weights"),
+    (b"gguf", "a GGUF file, quantised for language models; give the PyTorch weights"),
+    (b"\x1f\x8b", "a gzip archive; unpack it and give the checkpoint inside"),
+    (b"7z\xbc\xaf", "a 7z archive; unpack it and give the checkpoint inside"),
+    (b"{", "a JSON text, not weights; give the checkpoint itself (or the .index.json of a sharded one)"),
+)
+
+
+def kind_of(path: Path) -> str:
+    """`safetensors`, `zip`, `truncated zip` or `pickle`; anything that cannot be weights is an error."""
+    try:
+        with open_plain(path) as handle:
+            size = path.stat().st_size
+            head = handle.read(HEAD_BYTES)
+    except OSError as error:
+        raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
+    if not head:
+        raise HistobenchError(f"{path} is empty: a download that failed? fetch it again")
+    if is_safetensors(head):
+        return "safetensors"
+    if head.startswith(b"PK"):
+        return "zip" if zipfile.is_zipfile(path) else "truncated zip"
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    for prefix, what in STRANGERS:
+        if start.startswith(prefix):
+            raise HistobenchError(f"{path} is {what} ({size} bytes)")
+    return "pickle"
+
+
+def is_safetensors(head: bytes) -> bool:
+    """Whether a file that starts like this is in the safetensors format: a length, and so much JSON."""
+    return head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= SAFETENSORS_HEADER
+
 
 #: Under which names training scripts store the weights inside a larger dictionary.
 CONTAINERS = ("state_dict", "model_state_dict", "teacher", "model", "net", "module", "backbone")

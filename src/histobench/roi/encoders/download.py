@@ -4,19 +4,125 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import shutil
+import ssl
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
+from histobench.core.files import atomic_path
 from histobench.roi.encoders.file_hash import cache_dir, sha256_of
-from histobench.roi.encoders.hub_cache import find_others, find_pinned
-from histobench.roi.encoders.reachable import UnreachableError, call_while_reachable
 from histobench.roi.encoders.spec import EncoderSpec
+
+# What the model hub's library has kept on this machine: a published file, at whichever revision.
+
+
+def find_pinned(spec: EncoderSpec, file: str) -> Path | None:
+    """The file at the pinned revision; never touches the network.
+
+    A file of another revision whose sha256 is the pinned one is the same file.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    source = spec.source
+    found = try_to_load_from_cache(source.repo, file, revision=source.revision or None)
+    if isinstance(found, str):
+        return Path(found)
+    if source.sha256 and file == source.file:
+        others = find_others(spec, file)
+        return next((path for path in others.values() if sha256_of(path) == source.sha256), None)
+    return None
+
+
+def find_others(spec: EncoderSpec, file: str) -> dict[str, Path]:
+    """The same file at other revisions than the pinned one, by revision, the newest first."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=spec.source.repo, repo_type="model")
+    found = [path / file for path in (folder / "snapshots").glob("*") if path.name != spec.source.revision]
+    there = sorted((path for path in found if path.is_file()), key=lambda path: -path.stat().st_mtime)
+    depth = len(Path(file).parts)
+    return {path.parents[depth - 1].name: path for path in there}
+
+
+def other_revision(spec: EncoderSpec, checkpoint: Path) -> str:
+    """The revision of a file that the cache has instead of the pinned one; empty if it is the pinned file."""
+    if spec.source.kind != "hub" or checkpoint == find_pinned(spec, spec.source.file):
+        return ""
+    others = find_others(spec, spec.source.file)
+    return next((revision for revision, path in others.items() if path == checkpoint), "")
+
+
+# Waiting for a server no longer than a person would: is it there at all?
+
+#: Seconds within which a server has to say anything; `HF_HUB_ETAG_TIMEOUT` changes it.
+SECONDS = 2.0
+
+
+class UnreachableError(Exception):
+    """The server did not answer in time, or there is no way to it."""
+
+
+def call_while_reachable(function: Callable[[], Any], url: str) -> Any:
+    """The result of `function`, which talks to `url`; it is given up when nothing answers there.
+
+    Download libraries try again for half a minute before they say that there is no network. Here one short
+    question to the same server goes out at the same time.
+    """
+    seconds = _seconds()
+    news: queue.Queue[tuple[str, Any]] = queue.Queue()
+
+    def work() -> None:
+        try:
+            news.put(("result", function()))
+        except BaseException as error:
+            news.put(("error", error))
+
+    threading.Thread(target=work, name="histobench-download", daemon=True).start()
+    threading.Thread(target=lambda: news.put(("answers", answers(url, seconds))), daemon=True).start()
+    # A name server can be silent for longer than any timeout of a connection.
+    deadline: float | None = time.monotonic() + 1.25 * seconds
+    while True:
+        try:
+            what, value = news.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0))
+        except queue.Empty:
+            raise UnreachableError(url) from None
+        if what == "result":
+            return value
+        if what == "error":
+            raise value
+        if value:
+            deadline = None
+        elif news.empty():
+            raise UnreachableError(url)
+
+
+def answers(url: str, seconds: float) -> bool:
+    """Whether a server says anything at all, be it an error."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError) as error:
+        # A certificate that only Python's own client does not know: someone is there.
+        return isinstance(getattr(error, "reason", error), ssl.SSLError)
+
+
+def _seconds() -> float:
+    try:
+        return max(float(os.environ.get("HF_HUB_ETAG_TIMEOUT", SECONDS)), 0.1)
+    except ValueError:
+        return SECONDS
+
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,10 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from histobench.core.atomic import write_json
-from histobench.core.cache_folder import cache_dir as cache_dir
 from histobench.core.errors import HistobenchError
+from histobench.core.files import open_plain, read_plain_text, write_json
+from histobench.core.folders import cache_dir as cache_dir
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import open_plain, read_plain_text
 
 #: Bytes of a file that is read again rather than trusted to be unchanged.
 SMALL = 2**24

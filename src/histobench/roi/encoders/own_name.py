@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.plain_file import HAND_WRITTEN, read_plain
+from histobench.core.files import HAND_WRITTEN, read_plain
 
 ALIAS = re.compile(r"[A-Za-z0-9][\w.+-]*")
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import HAND_WRITTEN, is_no_folder, read_plain_text
 from histobench.core.plain_data import read_json
-from histobench.core.plain_file import HAND_WRITTEN, is_no_folder, read_plain_text
-from histobench.roi.encoders.checkpoint_files import INDEX, checkpoint_sha256
+from histobench.roi.encoders.checkpoint import INDEX, checkpoint_sha256
 from histobench.roi.encoders.download import fetch_from_hub, fetch_from_url, find_in_cache
 from histobench.roi.encoders.download import is_offline as is_offline
 from histobench.roi.encoders.spec import EncoderSpec

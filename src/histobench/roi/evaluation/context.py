@@ -2,26 +2,172 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.evaluation.caveats import caveats, site_caveats
-from histobench.roi.evaluation.choosing import Choosing, choosing
-from histobench.roi.evaluation.leakage import leaks
+from histobench.roi.data.check import confounded, single_group_classes
+from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.evaluation.request import EvaluationRequest
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.features.fingerprint import versions
+from histobench.roi.metrics.classification import Score, evaluate
 from histobench.roi.predictions import Predictions
 from histobench.roi.presets import Preset, get_preset
-from histobench.roi.protocols.held_out import held_out
+from histobench.roi.protocols.linear_probe import held_out
+from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.results.changed_data import DATA, told_of_data
+from histobench.roi.results.episode_predictions import EpisodePredictions
 
-if TYPE_CHECKING:
-    from histobench.roi.protocols.outcome import Outcome
+# What the make-up of the data does to the numbers: classes without images, from one patient or one site.
+
+
+def caveats(test: FeatureSet, classes: Sequence[str]) -> tuple[str, ...]:
+    """In words, what stands behind the class means of this test set; empty where nothing is odd."""
+    labels = test.labels.numpy()
+    found = []
+    absent = [name for label, name in enumerate(classes) if not (labels == label).any()]
+    if absent:
+        found.append(
+            f"{_listed(absent)} {'has' if len(absent) == 1 else 'have'} no test images: balanced accuracy "
+            f"and other means over classes are over {len(classes) - len(absent)} of {len(classes)} classes"
+        )
+    single = single_group_classes(labels.tolist(), test.groups or ())
+    if len(single) > 1:
+        named = ", ".join(f"{classes[label]} ({group})" for label, group, _ in single)
+        found.append(
+            f"{len(single)} of {len(classes)} classes have their test images from one group each: {named}; "
+            "their recall, and with it every mean over classes, rests on one patient or slide each"
+        )
+    for label, group, images in single if len(single) == 1 else ():
+        found.append(
+            f"class {classes[label]}: all {images} test images come from one group ({group}): its recall, "
+            "and with it every mean over classes, rests on one patient or slide"
+        )
+    return tuple(found)
+
+
+def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
+    """The site columns that go along with the label, over all splits; images of unknown site are left out.
+
+    A column whose every value is of one group (a slide, a fold of one patient) is no site and not looked at.
+    """
+    found = []
+    for column in dict.fromkeys(column for part in parts for column in part.sites):
+        images = [
+            (label, site, group)
+            for part in parts
+            for label, site, group in zip(
+                part.labels.tolist(),
+                part.sites.get(column) or ("",) * len(part),
+                part.groups or range(len(part)),
+                strict=True,
+            )
+            if site
+        ]
+        one_group_each = len({(site, group) for _, site, group in images}) == len(
+            {site for _, site, _ in images}
+        )
+        if column != PAIR_COLUMN and images and not one_group_each:
+            labels, sites, _ = zip(*images, strict=True)
+            found.append(confounded(labels, sites, column))
+    return tuple(text for text in found if text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ("class " if len(names) == 1 else "classes ") + ", ".join(names)
+
+
+# What is held out of the training set where hyper-parameters are chosen and there is no validation set.
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """Groups that stay together while something is chosen; None: images are held out one by one."""
+
+    groups: tuple[str, ...] | None
+    warning: str = ""
+
+    @property
+    def chosen_by(self) -> str:
+        """The word for it in results files: "group" or "image"."""
+        return "image" if self.groups is None else "group"
+
+
+def choosing(train: FeatureSet, choose_by: str, classes: Sequence[str]) -> Choosing:
+    """Whole groups where the data names them, unless `choose_by` is "image" or groups cannot be divided.
+
+    Patients whose images are in both parts make the larger part look right on the smaller one, whatever is
+    chosen: the choice would be for the patients at hand and not for those of the test set.
+    """
+    if choose_by == "image" or not any(train.groups or ()):
+        return Choosing(None)
+    assert train.groups is not None
+    members: dict[int, set[str]] = {}
+    for row, (label, group) in enumerate(zip(train.labels.tolist(), train.groups, strict=True)):
+        members.setdefault(label, set()).add(f"g{group}" if group else f"i{row}")
+    single = [label for label in sorted(members) if len(members[label]) == 1]
+    if len(single) == len(members):
+        return Choosing(
+            None,
+            "hyper-parameters were chosen by images: every class has the training images of one group only, "
+            "so that no group can be held out",
+        )
+    if single:
+        names = ", ".join(classes[label] for label in single)
+        return Choosing(
+            train.groups,
+            f"{'class' if len(single) == 1 else 'classes'} {names}: the training images come from one group, "
+            "which cannot be both trained on and held out; hyper-parameters were chosen without it",
+        )
+    return Choosing(train.groups)
+
+
+# Does the test set stand in the training set? Numbers would be too good, and nothing else would show it.
+
+#: Columns by which rows are first compared; equal ones are then compared whole.
+_PROBES = 8
+
+
+def leaks(test: FeatureSet, others: Mapping[str, FeatureSet]) -> tuple[str, ...]:
+    """What the test features share with the `others` (by split), in words."""
+    found = []
+    for split, features in others.items():
+        same = int(_rows_also_in(test.embeddings.numpy(), features.embeddings.numpy()).sum())
+        if same:
+            images = "1 test image has" if same == 1 else f"{same} of {len(test)} test images have"
+            found.append(
+                f"{images} the very features of a {split} image: the same images (or equally blank ones) are "
+                "in both, and the results may be too good; `histobench data check` lists them"
+            )
+        groups = set(test.groups or ()) - {""}  # images without a group are groups of their own
+        shared = sorted(groups & set(features.groups or ()))
+        if shared:
+            some = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
+            found.append(
+                f"{len(shared)} of {len(groups)} test groups (patients, slides) are also in {split} "
+                f"({some}): the results are likely too good"
+            )
+    return tuple(found)
+
+
+def _rows_also_in(rows: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which rows stand among the others, bit for bit."""
+    columns = np.unique(np.linspace(0, rows.shape[1] - 1, _PROBES).astype(int))
+    keys, other_keys = (_as_bytes(values[:, columns]) for values in (rows, others))
+    places = np.flatnonzero(np.isin(other_keys, keys))
+    known = {others[place].tobytes() for place in places}
+    likely = np.isin(keys, other_keys)
+    return np.array([likely[k] and rows[k].tobytes() in known for k in range(len(rows))], dtype=bool)
+
+
+def _as_bytes(values: NDArray[np.float32]) -> NDArray[np.void]:
+    whole = np.ascontiguousarray(values)
+    return whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()
 
 
 class TaskSkippedError(Exception):
@@ -184,3 +330,79 @@ def rows_of(features: FeatureSet, rows: NDArray[np.int64]) -> FeatureSet:
         groups=None if features.groups is None else tuple(features.groups[row] for row in rows),
         sites={column: tuple(values[row] for row in rows) for column, values in features.sites.items()},
     )
+
+
+# What a task hands over to be written.
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """Predictions of one task at one setting, with their metrics."""
+
+    predictions: Predictions
+    scores: Mapping[str, Score]
+    per_class: Mapping[str, Mapping[str, Score]]
+    confusion_matrix: list[list[int]]
+    setting: str = ""
+    episode_metrics: Mapping[str, NDArray[np.float64]] | None = None
+    episodes: EpisodePredictions | None = None
+    warnings: tuple[str, ...] = ()  # what to keep in mind when reading the numbers
+    notes: tuple[str, ...] = ()  # what was not done, and leaves these numbers as they are
+
+    @classmethod
+    def scored(cls, outcome: Outcome, predictions: Predictions, *, setting: str = "") -> TaskResult:
+        """A result whose metrics are those of its predictions."""
+        evaluation = evaluate(
+            predictions.probabilities,
+            predictions.labels,
+            classes=predictions.classes,
+            predicted=predictions.predicted,
+        )
+        return cls(
+            predictions,
+            evaluation.scores,
+            evaluation.per_class,
+            evaluation.confusion_matrix,
+            setting,
+            warnings=(*outcome.info.get("warnings", ()), *evaluation.notes),
+        )
+
+    @classmethod
+    def averaged(
+        cls,
+        predictions: Predictions,
+        metrics: Mapping[str, NDArray[np.float64]],
+        episodes: EpisodePredictions,
+        *,
+        setting: str = "",
+        warnings: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> TaskResult:
+        """A result whose metrics are means over episodes or runs; the rest is of the mean probabilities."""
+        whole = evaluate(
+            predictions.probabilities,
+            predictions.labels,
+            classes=predictions.classes,
+            predicted=predictions.predicted,
+        )
+        scores = {name: _mean(values) for name, values in metrics.items()}
+        return cls(
+            predictions,
+            scores,
+            whole.per_class,
+            whole.confusion_matrix,
+            setting,
+            episode_metrics=metrics,
+            episodes=episodes,
+            warnings=warnings,
+            notes=notes,
+        )
+
+    def with_scores(self, scores: Mapping[str, Score]) -> TaskResult:
+        """The same result with more metrics."""
+        return replace(self, scores={**self.scores, **scores})
+
+
+def _mean(values: NDArray[np.float64]) -> Score:
+    defined = values[np.isfinite(values)]
+    return Score(float(defined.mean())) if len(defined) else Score(None, "undefined in every episode or run")

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench import __version__
-from histobench.core.atomic import write_json
-from histobench.core.plain_file import HAND_WRITTEN, read_plain_text
-from histobench.core.reading import read_note
+from histobench.core.files import HAND_WRITTEN, read_note, read_plain_text, write_json
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
 

@@ -9,14 +9,13 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-from histobench.core.atomic import write_text
 from histobench.core.errors import HistobenchError
+from histobench.core.files import write_text
 from histobench.roi.data.cross_validation import Scheme, Split, splits_of
 from histobench.roi.evaluation.context import merged, rows_of
 from histobench.roi.evaluation.request import EvaluationRequest, SplitOfMany
 from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
-from histobench.roi.features.feature_file import check_pair
-from histobench.roi.features.feature_set import FeatureSet, fingerprint_of
+from histobench.roi.features.feature_file import FeatureSet, check_pair, fingerprint_of
 from histobench.roi.results.layout import SPLITS
 
 #: Which fold every image is in, one column per repeat.

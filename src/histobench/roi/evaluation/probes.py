@@ -8,15 +8,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.evaluation.context import Context, rows_of
-from histobench.roi.evaluation.task_result import TaskResult
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.evaluation.context import Context, TaskResult, rows_of
+from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.metrics.classification import evaluate
 from histobench.roi.protocols import eva, thunder
-from histobench.roi.protocols.label_efficiency import nested_parts, setting_of
-from histobench.roi.protocols.linear_probe import linear_probe
+from histobench.roi.protocols.linear_probe import linear_probe, nested_parts, setting_of, sklearn_probe
 from histobench.roi.protocols.outcome import Outcome
-from histobench.roi.protocols.sklearn_probe import sklearn_probe
 from histobench.roi.results.episode_predictions import EpisodePredictions
 
 

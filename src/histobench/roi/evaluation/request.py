@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
 
 

@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.site_balance import CONFOUNDED, cramers_v
+from histobench.roi.data.check import CONFOUNDED, cramers_v
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.evaluation.context import Context, TaskSkippedError, merged
-from histobench.roi.features.feature_set import FeatureSet
-from histobench.roi.protocols.centring import Centring, row_chunks
-from histobench.roi.protocols.knn import knn
+from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.protocols.knn import distances_to, knn, prototype
 from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe
-from histobench.roi.protocols.neighbours import nearest
+from histobench.roi.protocols.neighbours import Centring, nearest, row_chunks
 from histobench.roi.protocols.outcome import Outcome
-from histobench.roi.protocols.prototype import distances_to, prototype
 from histobench.roi.robustness.neighbours import Ints
 from histobench.roi.robustness.pack import Pack, Tissue, measure_robustness
 from histobench.roi.robustness.pairs import joined_groups, measure_pairs, register

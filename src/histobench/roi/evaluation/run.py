@@ -9,22 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from histobench.core.claim import exclusive
-from histobench.core.device import resolve_device
+from histobench.core.devices import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import write_tidy_rows
-from histobench.roi.evaluation.context import Context, TaskSkippedError
+from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.robustness import RobustnessResult
-from histobench.roi.evaluation.task_result import TaskResult
-from histobench.roi.features.feature_file import check_pair
-from histobench.roi.features.feature_set import fingerprint_of
+from histobench.roi.features.feature_file import check_pair, fingerprint_of
 from histobench.roi.presets import check_choice, get_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
-from histobench.roi.results.layout import episode_predictions_of
-from histobench.roi.results.placement import claim_place, place_of
+from histobench.roi.results.layout import RunIdentity, claim_place, episode_predictions_of, place_of
 from histobench.roi.results.robustness_files import write_robustness
-from histobench.roi.results.run_identity import RunIdentity
 from histobench.roi.results.writer import write_episodes, write_task
 from histobench.roi.task_catalogue import canonical_task
 

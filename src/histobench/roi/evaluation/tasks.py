@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from histobench.roi.evaluation.context import Context
+from histobench.roi.evaluation.context import Context, TaskResult
 from histobench.roi.evaluation.few_shot import run_few_shot
 from histobench.roi.evaluation.probes import run_label_efficiency, run_linear_probe
 from histobench.roi.evaluation.robustness import RobustnessResult, run_robustness
-from histobench.roi.evaluation.task_result import TaskResult
 from histobench.roi.evaluation.zero_shot import zero_shot_outcome
-from histobench.roi.metrics.score import Score
+from histobench.roi.metrics.classification import Score
 from histobench.roi.protocols import thunder
-from histobench.roi.protocols.knn import knn
-from histobench.roi.protocols.prototype import prototype
-from histobench.roi.protocols.retrieval import retrieval
+from histobench.roi.protocols.knn import knn, prototype, retrieval
 from histobench.roi.task_catalogue import FEW_SHOT, LINEAR_PROBE, ROBUSTNESS, ZERO_SHOT
 
 

@@ -14,15 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_name import check_plain_name
-from histobench.roi.data.dataset import RoiImage
+from histobench.core.text import check_plain_name
+from histobench.roi.data.roi_dataset import RoiImage
 from histobench.roi.data.sites import site_table
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.rows import RowCache, remove_leftovers
-from histobench.roi.features.feature_file import save
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet, save
 
 #: Feature sets above this many bytes are put together on disk.
 IN_MEMORY = 64 * 2**20

@@ -15,27 +15,24 @@ from pathlib import Path
 
 import torch
 
-from histobench.core.atomic import check_writable
 from histobench.core.claim import exclusive
-from histobench.core.device import resolve_device
+from histobench.core.devices import resolve_device
 from histobench.core.errors import HistobenchError, InterruptedWorkError
-from histobench.core.local_folder import local_dir
-from histobench.core.plain_name import check_plain_name
+from histobench.core.files import check_writable
+from histobench.core.folders import local_dir
 from histobench.core.progress import Progress, Silent
-from histobench.roi.data.dataset import SPLITS, RoiDataset, RoiImage
+from histobench.core.text import check_plain_name
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.data.problem import listing
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage, listing
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.own_name import check_labels
-from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.encoders.zoo import check_distinct_weights, require_encoders
 from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import Inventory, take_inventory
 from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.cache.rows import RowCache
-from histobench.roi.features.extraction import EncoderFacts, Extraction, problems_of, write_features
-from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
 from histobench.roi.features.feature_file import check_origin
 from histobench.roi.features.fingerprint import (
     describe_encoder,
@@ -52,6 +49,14 @@ from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.loading.pool import ThreadPool
 from histobench.roi.features.recheck import compare_again, images_to_recheck, sample, see_first_batch
 from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.features.shard_plan import (
+    EncoderFacts,
+    Extraction,
+    ExtractionPlan,
+    PlannedEncoder,
+    problems_of,
+    write_features,
+)
 from histobench.roi.options import Settings
 
 log = logging.getLogger(__name__)

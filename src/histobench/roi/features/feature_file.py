@@ -10,6 +10,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,12 +18,49 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.plain_file import check_plain
+from histobench.core.files import atomic_path, check_plain
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_name import label_of
-from histobench.roi.features.feature_set import FeatureSet
+
+# A feature set: embeddings with their labels and names, and where they came from.
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """The embeddings of one split of one dataset by one encoder.
+
+    `metadata` holds plain JSON values: dataset, encoder, split, size, fingerprint, transform, precision,
+    classes, projected (whether the embeddings already live in the shared image-text space), versions.
+    Files of other tools may lack any of them. `groups` are patients or slides; `sites` are named columns
+    beside them, such as hospital, scanner and stain.
+    """
+
+    embeddings: Tensor  # [n, d] float32
+    labels: Tensor  # [n] int64
+    img_names: tuple[str, ...]
+    groups: tuple[str, ...] | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    sites: dict[str, tuple[str, ...]] = field(default_factory=dict)  # column -> [n], "" where not known
+
+    def __len__(self) -> int:
+        return int(self.embeddings.shape[0])
+
+
+def fingerprint_of(*sets: FeatureSet) -> str:
+    """One name for the features that went in; files of other tools are named by their content."""
+    digest = hashlib.sha256()
+    for features in sets:
+        known = features.metadata.get("fingerprint")
+        digest.update(str(known).encode() if known else _content(features))
+    return digest.hexdigest()[:16]
+
+
+def _content(features: FeatureSet) -> bytes:
+    digest = hashlib.sha256(features.embeddings.contiguous().numpy().tobytes())
+    digest.update(features.labels.numpy().tobytes())
+    return digest.digest()
+
 
 log = logging.getLogger(__name__)
 #: Under this key a file keeps the checksum of everything else in it.

@@ -12,7 +12,17 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.batched import MEMORY, first_maximum
 from histobench.roi.metrics.catalogue import metric_of
 from histobench.roi.metrics.formulas import class_metrics_of, metrics_of
-from histobench.roi.metrics.score import Score
+
+# One metric's value, or the reason why it has none.
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number, or `None` with the reason it could not be computed."""
+
+    value: float | None
+    reason: str | None = None
+
 
 #: What classes without probabilities leave undefined.
 _BY_PROBABILITIES = ("auroc", "auprc", "loss")

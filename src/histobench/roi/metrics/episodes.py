@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from histobench.core.threads import spread
-from histobench.roi.metrics.packed_ranking import rank_classes, rank_together, sums_by_slot
-from histobench.roi.metrics.ranking import rank_rows
-from histobench.roi.metrics.tally import (
+from histobench.core.devices import spread
+from histobench.roi.metrics.formulas import (
     CALIBRATION_BINS,
     SMALLEST_PROBABILITY,
     Floats,
@@ -21,6 +21,220 @@ from histobench.roi.metrics.tally import (
     Tally,
     calibration_bin,
 )
+
+# As `ranking.rank_rows`, for float32 scores on the CPU: score and label sorted as one integer.
+
+Scores = NDArray[np.float32]
+
+
+def rank_classes(scores: Scores, labels: Ints) -> tuple[Floats, Floats]:
+    """Concordance [E, c, c] and average precision [E, c] of scores [E, c, m], labels [E, m].
+
+    Images with a negative label do not count. The average precision of a class without images is NaN.
+    """
+    episodes, c, m = scores.shape
+    padded = bool((labels < 0).any())
+    codes = np.where(labels < 0, c, labels) if padded else labels
+    n_codes = c + padded
+    keys, bits = _sorted(scores, codes[:, None], n_codes, lowest=c if padded else None)
+    ranked = keys & keys.dtype.type(2**bits - 1)
+    is_positive = ranked == np.arange(c, dtype=keys.dtype)[:, None]
+    upto = torch.cumsum(torch.from_numpy(is_positive), -1, dtype=torch.int32).numpy()
+    rows = np.arange(episodes * c)
+    held = sums_by_slot(
+        codes + np.arange(episodes)[:, None] * n_codes, np.ones(codes.shape), episodes * n_codes
+    )
+    by_class = held.reshape(episodes, n_codes)[:, :c].astype(np.int64)
+    sizes = by_class.ravel()
+    # Each image is positive in one row: by row, and within it in the order of the scores.
+    place = np.flatnonzero(is_positive)
+    row = np.repeat(rows, sizes)
+    below = np.arange(len(place)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    images = m - (place - m * row)  # with this score or a higher one
+    # Twice the positives below, ties half: exact in integers.
+    twice = upto * 2
+    keys >>= keys.dtype.type(bits)
+    members, first, last = _tie_groups(keys, besides=0 if padded else None)
+    if len(members):
+        below_group = (upto.ravel() - is_positive.ravel())[first]
+        twice.ravel()[members] = below_group + upto.ravel()[last]
+        tied = is_positive.ravel()[members]
+        at = np.searchsorted(place, members[tied])
+        below[at] = below_group[tied]
+        images[at] += (members - first)[tied]
+    precision = (np.repeat(sizes, sizes) - below) / images
+    with np.errstate(invalid="ignore"):
+        average = sums_by_slot(row, precision, episodes * c) / sizes
+    slot = ranked.astype(np.int64)
+    slot += (rows * n_codes).reshape(episodes, c, 1)
+    lost = sums_by_slot(slot, twice, episodes * c * n_codes).reshape(episodes, c, n_codes)[..., :c]
+    return by_class[:, :, None] * by_class[:, None] - lost / 2, average.reshape(episodes, c)
+
+
+def rank_together(scores: Scores, labels: Ints) -> tuple[Floats, Floats]:
+    """AUROC and average precision, [E] each, of all score columns of [E, c, m] in one ranking."""
+    episodes, c, m = scores.shape
+    padded = bool((labels < 0).any())
+    codes = np.zeros(scores.shape, dtype=np.uint8)
+    np.put_along_axis(codes, labels.clip(0)[:, None], (labels >= 0).view(np.uint8)[:, None], 1)
+    if padded:
+        codes |= np.where(labels < 0, np.uint8(2), np.uint8(0))[:, None]
+    flat = scores.reshape(episodes, c * m)
+    keys, bits = _sorted(flat, codes.reshape(flat.shape), 2 + padded, lowest=2 if padded else None)
+    place = np.flatnonzero(keys & keys.dtype.type(1))
+    positives = (labels >= 0).sum(1)
+    start = np.repeat(np.cumsum(positives) - positives, positives)
+    episode = np.repeat(np.arange(episodes), positives)
+    among = c * positives  # scores of an episode; those that do not count are at the bottom of its row
+    row_start = (episode + 1) * (c * m) - np.repeat(among, positives)
+    at = place - row_start
+    below = np.arange(len(place)) - start  # positives with a lower score
+    others = (at - below).astype(np.float64)  # others with a lower score, a tie half
+    first_at = at.copy()
+    keys >>= keys.dtype.type(bits)
+    mine = keys.ravel()[place]
+    tied = np.zeros(len(place), dtype=bool)
+    for step, edge in ((-1, 0), (1, c * m - 1)):  # equal to a neighbor in its row
+        inside = np.flatnonzero(place % (c * m) != edge)
+        tied[inside] |= keys.ravel()[place[inside] + step] == mine[inside]
+    which = np.flatnonzero(tied)
+    if len(which):
+        first, last = np.empty((2, len(which)), dtype=np.int64)
+        for e in np.unique(episode[which]):
+            some = episode[which] == e
+            first[some], last[some] = (
+                e * c * m + np.searchsorted(keys[e], mine[which[some]], side) for side in ("left", "right")
+            )
+        lower, upto = np.searchsorted(place, first), np.searchsorted(place, last)
+        below[which] = lower - start[which]
+        first_at[which] = first - row_start[which]
+        others[which] = first_at[which] - below[which] + ((last - first) - (upto - lower)) / 2
+    precision = (np.repeat(positives, positives) - below) / (np.repeat(among, positives) - first_at)
+    with np.errstate(invalid="ignore"):
+        auroc = sums_by_slot(episode, others, episodes) / (positives * (c - 1.0) * positives)
+        return auroc, sums_by_slot(episode, precision, episodes) / positives
+
+
+def sums_by_slot(slot: Ints, weights: NDArray[Any], size: int) -> Floats:
+    """Sums of weights by slot. As `np.bincount`, which keeps other threads waiting for Python's lock."""
+    total = torch.zeros(size, dtype=torch.float64)
+    total.scatter_add_(0, torch.from_numpy(slot.ravel()), torch.from_numpy(weights.ravel()).double())
+    return total.numpy()
+
+
+def _sorted(
+    scores: Scores, codes: NDArray[Any], n_codes: int, *, lowest: int | None
+) -> tuple[NDArray[Any], int]:
+    """Rows of scores with their codes in the lowest bits, ascending, and how many bits those are.
+
+    What has the code `lowest` comes first, with the key 0, which no other has.
+    """
+    bits = max(1, (n_codes - 1).bit_length())
+    # Adding 0 turns -0 into +0; flat views of what follows need rows one after the other.
+    raw = np.add(scores, np.float32(0), order="C").view(np.uint32)
+    raw -= raw.min()
+    if int(raw.max()) >= (1 << (32 - bits)) - 1:
+        keys: NDArray[Any] = raw.astype(np.uint64)
+    else:
+        keys = raw
+    if lowest is not None:
+        keys += keys.dtype.type(1)
+        keys *= codes != lowest
+    keys <<= keys.dtype.type(bits)
+    keys |= codes.astype(keys.dtype)
+    keys.sort(axis=-1)
+    return keys, bits
+
+
+def _tie_groups(ranked: NDArray[Any], *, besides: int | None) -> tuple[Ints, Ints, Ints]:
+    """Flat places that share their score with others of their row; the first and last of each one's group.
+
+    Groups with the key `besides` are left out.
+    """
+    flat = ranked.ravel()
+    same = np.empty(flat.size, dtype=bool)
+    np.equal(flat[1:], flat[:-1], out=same[1:])
+    same[:: ranked.shape[-1]] = False  # the first place of a row equals nothing before it
+    if besides is not None:
+        same &= flat != besides
+    follows = np.flatnonzero(same)
+    if not len(follows):
+        return follows, follows, follows
+    new = np.empty(len(follows), dtype=bool)
+    new[0] = True
+    new[1:] = np.diff(follows) > 1
+    start = follows[new] - 1
+    end = np.append(follows[np.flatnonzero(new)[1:] - 1], follows[-1])
+    size = end - start + 1
+    first, last = np.repeat(start, size), np.repeat(end, size)
+    members = np.arange(len(first)) - np.repeat(np.cumsum(size) - size, size) + first
+    return members, first, last
+
+
+# Concordance and average precision of many score rows, from one sort per row.
+
+
+def ascending_order(scores: Tensor) -> Tensor:
+    """Indices that sort the last axis. On the CPU NumPy's vectorised sort is several times torch's."""
+    if scores.device.type != "cpu":
+        return torch.argsort(scores, dim=-1)
+    rows = scores.reshape(-1, scores.shape[-1]).numpy()
+    order = np.empty(rows.shape, dtype=np.int64)
+
+    def sort(part: slice) -> None:
+        order[part] = np.argsort(rows[part], axis=-1)
+
+    workers = min(torch.get_num_threads(), len(rows))
+    if workers <= 1 or rows.size < 20_000:
+        sort(slice(None))
+    else:
+        edges = np.linspace(0, len(rows), workers + 1).astype(int)
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(sort, [slice(a, b) for a, b in pairwise(edges)]))
+    return torch.from_numpy(order).reshape(scores.shape)
+
+
+def rank_rows(scores: Tensor, labels: Tensor, positive: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Concordance [E, r, n_classes] and average precision [E, r] of score rows [E, r, m].
+
+    Row k ranks the images whose label is `positive[k]` against the others; `labels` is [E, 1 or r, m].
+    Entries with a negative label do not count: their score must be -inf, which puts them below everything.
+    """
+    m = scores.shape[-1]
+    order = ascending_order(scores)
+    ranked_labels = labels.expand(scores.shape).gather(-1, order)
+    is_positive = ranked_labels == positive[:, None]
+    upto = is_positive.cumsum(-1)  # positives at or below each place
+    total = upto[..., -1:]
+    ranked = scores.gather(-1, order)
+    same = ranked[..., 1:] == ranked[..., :-1]
+    place = torch.arange(m, device=scores.device)
+    if bool((same & (ranked_labels[..., 1:] >= 0)).any()):
+        first, last = _tie_groups_ranking(same, place)
+        below = (upto - is_positive.long()).gather(-1, first)
+        middle = (below + upto.gather(-1, last)).double() / 2
+        at_or_above, images_at_or_above = total - below, m - first
+    else:
+        middle = upto.double()
+        at_or_above, images_at_or_above = total - upto + 1, m - place
+    precision = torch.where(is_positive, at_or_above / images_at_or_above.double(), 0.0)
+    average_precision = precision.sum(-1) / total[..., 0]  # 0/0 = NaN: no positive image
+    above = total - middle
+    slot = torch.where(ranked_labels >= 0, ranked_labels, n_classes)
+    by_class = torch.zeros(*scores.shape[:-1], n_classes + 1, dtype=torch.float64, device=scores.device)
+    by_class.scatter_add_(-1, slot, above)
+    return by_class[..., :n_classes], average_precision
+
+
+def _tie_groups_ranking(same: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    """First and last place of the group of equal scores that each place belongs to."""
+    edge = torch.zeros_like(same[..., :1])
+    starts = torch.where(torch.cat([edge, same], -1), 0, place)
+    ends = torch.where(torch.cat([same, edge], -1), len(place) - 1, place)
+    first = starts.cummax(-1).values
+    last = ends.flip(-1).cummin(-1).values.flip(-1)
+    return first, last
+
 
 _SCORES_AT_ONCE = 150_000  # that one thread ranks: few, long operations that stay in the cache
 _WORKING_BYTES_PER_SCORE = 120  # what the ranking holds at once for each entry of [E, n, c]

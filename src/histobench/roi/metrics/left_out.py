@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.statistics.delong import tied_places, twice_outranked
-from histobench.roi.metrics.tally import CALIBRATION_BINS, Floats, Ints, PerImage, Tally
+from histobench.roi.metrics.formulas import CALIBRATION_BINS, Floats, Ints, PerImage, Tally
+from histobench.statistics.delong import tied_places, twice_outranked
 
 #: Scores that are ranked at a time.
 _NUMBERS_AT_ONCE = 2**20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from histobench.roi.comparison.comparison import Comparison
 from histobench.roi.comparison.robustness import RobustnessTable, summarise
-from histobench.roi.comparison.split_comparison import SplitTable
+from histobench.roi.comparison.splits_compared import SplitTable
 from histobench.roi.comparison.stored_intervals import write_all_intervals
 from histobench.roi.comparison.tidy_rows import TIDY_FILE, write_whole_table
 from histobench.roi.data.cross_validation import scheme_of
@@ -17,10 +17,9 @@ from histobench.roi.plan.run import PlanOutcome, run_plan
 from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.work.comparing import tables_of
-from histobench.roi.work.engines.engine import Display, Engine
+from histobench.roi.work.engines.local import Display, Engine
 from histobench.roi.work.loop import claim_unit
-from histobench.roi.work.run_folder import BLOCKED
-from histobench.roi.work.unit import REPORT
+from histobench.roi.work.run_folder import BLOCKED, REPORT
 
 
 @dataclass(frozen=True)

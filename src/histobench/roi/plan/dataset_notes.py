@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from histobench.core.atomic import create_json, write_json
-from histobench.core.derived import derive
-from histobench.core.reading import files_below, read_note
+from histobench.core.files import create_json, derive, files_below, read_note, write_json
 from histobench.roi.data.source import ACCEPTED, DatasetSource
 from histobench.roi.options import Plan
 from histobench.roi.registry.install import accepted_files

@@ -10,24 +10,22 @@ from pathlib import Path
 
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import RoiDataset
 from histobench.roi.data.prompts import read_prompts
+from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.data.split import check_learnt
 from histobench.roi.encoders.own_name import check_labels, label_of
-from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
+from histobench.roi.encoders.zoo import check_distinct_weights, require_encoders
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.planner import plan_values, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
 from histobench.roi.task_catalogue import ZERO_SHOT, canonical_task
-from histobench.roi.work.conflict import DRIVER, check_free, differences
-from histobench.roi.work.engines.engine import Display, Engine
-from histobench.roi.work.engines.local import LocalEngine
+from histobench.roi.work.engines.local import Display, Engine, LocalEngine
 from histobench.roi.work.hashing import write_list
-from histobench.roi.work.run_folder import DONE, FAILED, RunFolder
-from histobench.roi.work.unit import REPORT
+from histobench.roi.work.run_folder import DONE, FAILED, REPORT, RunFolder
+from histobench.roi.work.status import DRIVER, check_free, differences
 
 
 @dataclass(frozen=True)

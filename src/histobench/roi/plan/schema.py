@@ -10,21 +10,21 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from histobench.core.clusters import read_options
 from histobench.core.errors import HistobenchError
+from histobench.core.files import HAND_WRITTEN, check_plain, read_plain_text
 from histobench.core.plain_data import read_yaml
-from histobench.core.plain_file import HAND_WRITTEN, check_plain, read_plain_text
-from histobench.core.plain_name import check_plain_name
 from histobench.core.records import (
     options_of,
     schema_of,
     unknown_key,
     values_from,
 )
-from histobench.core.slurm import read_options
+from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
 from histobench.roi.presets import get_preset
-from histobench.roi.registry.catalogue import is_name
+from histobench.roi.registry.entry import is_name
 from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import canonical_task
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.core.atomic import write_json
-from histobench.core.derived import derive
-from histobench.core.device import device_name as device_name
-from histobench.core.reading import files_below, read_note
+from histobench.core.devices import device_name as device_name
+from histobench.core.files import derive, files_below, read_note, write_json
 from histobench.roi.encoders.own_name import label_of
 
 if TYPE_CHECKING:
-    from histobench.roi.features.extraction import Extraction
+    from histobench.roi.features.shard_plan import Extraction
 
 FILE = "speeds.json"
 #: One file per measurement.

@@ -12,25 +12,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench import __version__
-from histobench.core.atomic import write_json
-from histobench.core.device import resolve_device
+from histobench.core.devices import resolve_device
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_name import check_plain_name
+from histobench.core.files import write_json
 from histobench.core.progress import Progress
+from histobench.core.text import check_plain_name
 from histobench.roi.comparison.grids import Grid
-from histobench.roi.data.dataset import RoiDataset, RoiImage
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
-from histobench.roi.robustness.attack import ATTACKS
 from histobench.roi.robustness.leaving_out import LEAST_GROUPS, METHOD, Measure
-from histobench.roi.robustness.perturbations import STRESS, THUNDER, Perturbation, Pixels
-from histobench.roi.robustness.stress import Change, Encode, Stressed, stress_measures, stressed_features
+from histobench.roi.robustness.perturbations import (
+    ATTACKS,
+    STRESS,
+    THUNDER,
+    Change,
+    Encode,
+    Perturbation,
+    Pixels,
+    Stressed,
+    stress_measures,
+    stressed_features,
+)
 from histobench.roi.task_catalogue import ROBUSTNESS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from histobench.roi.encoders.base import BasePatchEncoder
-    from histobench.roi.features.feature_set import FeatureSet
+    from histobench.roi.features.feature_file import FeatureSet
 
 CHANGES = (*STRESS, *THUNDER)
 FILE = "stress.json"
@@ -152,7 +161,7 @@ def _counted(images: Iterator[tuple[str, Pixels]], progress: Progress) -> Iterat
 
 
 def _loaded(name: str, weights: str | None, device: str) -> BasePatchEncoder:
-    from histobench.roi.encoders.registry import create_encoder
+    from histobench.roi.encoders.zoo import create_encoder
 
     return create_encoder(name, weights=weights).to(device).float().eval()
 
@@ -180,7 +189,7 @@ def _attacked(
 ) -> NDArray[np.float32]:
     """Features [attacks, n, d] of images moved against a linear probe of the training features."""
     from histobench.roi.protocols.linear_probe import fitted_linear_probe
-    from histobench.roi.robustness.attack import attacked_features
+    from histobench.roi.robustness.perturbations import attacked_features
 
     present, probe = fitted_linear_probe(train.embeddings, train.labels, device=device)
     column = {label: place for place, label in enumerate(present.tolist())}

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from histobench import __version__
-from histobench.core.atomic import write_text
 from histobench.core.errors import HistobenchError
+from histobench.core.files import write_text
 from histobench.roi.comparison.comparison import CompareSettings, Comparison, TableMaker, compare_runs
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
-from histobench.roi.comparison.pooled_splits import pooled_runs
 from histobench.roi.comparison.robustness import RobustnessTable, robustness_grid
 from histobench.roi.comparison.selection import by_task
-from histobench.roi.comparison.split_comparison import SplitTable, compare_splits
-from histobench.roi.comparison.split_files import split_grid, write_split_tables
+from histobench.roi.comparison.splits_compared import (
+    SplitTable,
+    compare_splits,
+    pooled_runs,
+    split_grid,
+    write_split_tables,
+)
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.results.reader import load_runs, split_runs
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from histobench.roi.data.split import assign_groups
+from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.outcome import Outcome
 from histobench.roi.protocols.softmax_regression import Penalty, Solution, fit_softmax
 
@@ -154,3 +158,220 @@ def _spread(columns: np.ndarray, present: np.ndarray, n_classes: int, info: dict
     probabilities = np.zeros((len(columns), n_classes))
     probabilities[:, present] = columns
     return Outcome(probabilities, probabilities.argmax(1), info)
+
+
+# A seeded part of the training set for choosing, where there is no validation set.
+
+Ints = NDArray[np.int64]
+
+
+def held_out(
+    labels: Ints, groups: Sequence[str] | None = None, *, share: float = 0.2, seed: int = 0
+) -> tuple[Ints, Ints]:
+    """Rows to train on and rows to choose by: about the same share of every class, all classes in training.
+
+    With `groups` (patients, slides; "" for an image that is a group of its own) no group is in both parts;
+    nothing is held out where every class has a single group.
+
+    >>> train, chosen = held_out(np.array([0] * 10 + [1] * 5))
+    >>> len(train), len(chosen)
+    (12, 3)
+    >>> train, chosen = held_out(np.repeat([0, 1], 6), list("aabbcc") + list("ddeeff"))
+    >>> len(chosen), len({"aabbccddeeff"[row] for row in chosen})
+    (4, 2)
+    """
+    if groups is not None:
+        return _held_out_groups(labels, groups, share=share, seed=seed)
+    rng = np.random.default_rng([seed, len(labels)])
+    train: list[Ints] = []
+    rest: list[Ints] = []
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        count = min(max(round(share * len(rows)), 1), len(rows) - 1)
+        rest.append(rows[:count])
+        train.append(rows[count:])
+    return np.sort(np.concatenate(train)), np.sort(np.concatenate(rest))
+
+
+def folds(
+    labels: Ints, groups: Sequence[str] | None = None, *, count: int = 5, seed: int = 0
+) -> list[tuple[Ints, Ints]]:
+    """Stratified, seeded folds as (training rows, held-out rows); every image is held out once.
+
+    With `groups` whole groups are held out; there are no more folds than groups.
+    """
+    if groups is not None:
+        unit_of, counts = _units(labels, groups)
+        count = min(count, len(counts))
+        fold = assign_groups(counts, [1 / count] * count, seed=seed)[unit_of]
+    else:
+        rng = np.random.default_rng([seed, len(labels), count])
+        fold = np.empty(len(labels), dtype=np.int64)
+        for label in np.unique(labels):
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            fold[rows] = (np.arange(len(rows)) + rng.integers(count)) % count
+    return [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(count) if (fold == k).any()]
+
+
+def _held_out_groups(labels: Ints, groups: Sequence[str], *, share: float, seed: int) -> tuple[Ints, Ints]:
+    unit_of, counts = _units(labels, groups)
+    chosen = assign_groups(counts, [1 - share, share], seed=seed) == 1
+    for label in range(counts.shape[1]):
+        # A class that nothing is trained on cannot be predicted, and would make every choice look alike.
+        if not counts[~chosen, label].any():
+            bearers = np.flatnonzero(counts[:, label])
+            chosen[bearers[np.argmin(counts[bearers].sum(1))]] = False
+    return np.flatnonzero(~chosen[unit_of]), np.flatnonzero(chosen[unit_of])
+
+
+def _units(labels: Ints, groups: Sequence[str]) -> tuple[Ints, NDArray[np.float64]]:
+    """The unit of each image, and the images of each unit by class [units, classes]."""
+    keys = [f"g{group}" if group else f"i{row:09d}" for row, group in enumerate(groups)]
+    unit_of = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    class_of = np.unique(labels, return_inverse=True)[1]
+    counts = np.zeros((int(unit_of.max()) + 1, int(class_of.max()) + 1))
+    np.add.at(counts, (unit_of, class_of), 1)
+    return unit_of, counts
+
+
+# The `sklearn` preset: squared penalty, its strength chosen on held-out images.
+
+#: Values of C that are tried, as in scikit-learn: the loss is a sum, C multiplies it.
+COSTS = tuple(float(f"1e{power}") for power in range(-4, 5))
+#: Distance from the minimum while C is chosen, and of the final fit; scikit-learn's own is about 1e-3.
+_CHOOSING, _FINAL = 1e-4, 1e-7
+
+
+def sklearn_probe(
+    train: Tensor,
+    train_labels: Tensor,
+    test: Tensor,
+    *,
+    n_classes: int,
+    val: Tensor | None = None,
+    val_labels: Tensor | None = None,
+    groups: Sequence[str] | None = None,
+    max_iteration: int = 1000,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Outcome:
+    """LogisticRegression(C), C of the best balanced accuracy on `val` or in 5-fold cross-validation on train.
+
+    Among equals the smallest C. The classifier is then fitted on all of `train` (not on `val`). With
+    `groups` (of the training images) the folds are whole groups. Where every class has one training image
+    nothing can be held out, and C is scikit-learn's own 1.
+    """
+    x, y = train.to(device), train_labels.to(device)
+    if val is not None and val_labels is not None:
+        chosen_on = "validation set"
+        scores = _scores(x, y, val.to(device), val_labels.to(device), n_classes, max_iteration)
+    elif len(torch.unique(y)) == len(y):
+        chosen_on = "nothing: every class has one training image"
+        scores = np.equal(COSTS, 1.0).astype(np.float64)
+    else:
+        parts = folds(train_labels.cpu().numpy(), groups, seed=seed)
+        by_fold = [
+            _scores(x[fit], y[fit], x[rest], y[rest], n_classes, max_iteration)
+            for fit, rest in (map(torch.from_numpy, part) for part in parts)
+        ]
+        by = "whole groups" if groups is not None else "images"
+        chosen_on = f"{len(by_fold)}-fold cross-validation on the training set, by {by}"
+        scores = np.mean(by_fold, axis=0)
+    best = COSTS[int(np.argmax(scores))]
+    tried = {f"{cost:g}": float(score) for cost, score in zip(COSTS, scores, strict=True)}
+    return regularised_probe(
+        x,
+        y,
+        test,
+        n_classes=n_classes,
+        penalty=_penalty(best, y),
+        max_iteration=max_iteration,
+        tolerance=_FINAL,
+        device=device,
+        info={"C": best, "C_chosen_on": chosen_on, "balanced_accuracy_by_C": tried},
+    )
+
+
+def _penalty(cost: float, labels: Tensor) -> Penalty:
+    """scikit-learn's penalty for the sum of losses times C, in terms of the mean loss.
+
+    With two classes scikit-learn fits one weight vector w; the two of a softmax are w/2 and -w/2, whose
+    squares add up to half of that of w: they count twice.
+    """
+    halves = 2.0 if len(torch.unique(labels)) == 2 else 1.0
+    return Penalty("squared", halves / (cost * len(labels)))
+
+
+def _scores(
+    x: Tensor, y: Tensor, queries: Tensor, labels: Tensor, n_classes: int, max_iteration: int
+) -> np.ndarray:
+    """Balanced accuracy on the queries for every C."""
+    present = torch.unique(y)
+    if len(present) < 2:
+        return np.zeros(len(COSTS))
+    predicted = [present[solution.logits(queries).argmax(1)] for solution in _path(x, y, max_iteration)]
+    said = torch.nn.functional.one_hot(torch.stack(predicted), n_classes).double()
+    values = evaluate_episodes(said, labels)["balanced_accuracy"]
+    return np.nan_to_num(values, nan=-1.0)
+
+
+def _path(x: Tensor, y: Tensor, max_iteration: int) -> Iterator[Solution]:
+    """The solution for every C, each found from the one before."""
+    present, local = torch.unique(y, return_inverse=True)
+    solution = None
+    for cost in COSTS:
+        solution = fit_softmax(
+            x,
+            local,
+            n_classes=len(present),
+            penalty=_penalty(cost, y),
+            max_iterations=max_iteration,
+            tolerance=_CHOOSING,
+            start=solution,
+        )
+        yield solution
+
+
+# Label efficiency: how much of the training set a linear probe needs.
+
+SHARES = (0.01, 0.05, 0.10, 0.25, 0.50, 1.0)
+SEEDS = 5
+
+
+def nested_parts(
+    labels: NDArray[np.int64], *, shares: tuple[float, ...] = SHARES, seeds: int = SEEDS, seed: int = 0
+) -> Iterator[tuple[float, list[torch.Tensor]]]:
+    """For every share the rows of each seed: stratified, at least one image per class, nested in the next.
+
+    >>> parts = dict(nested_parts(np.repeat([0, 1], 100), seeds=1))
+    >>> len(parts[0.05][0]), set(parts[0.05][0].tolist()) <= set(parts[0.25][0].tolist())
+    (10, True)
+    """
+    orders = [
+        [
+            np.random.default_rng([seed, run, label]).permutation(np.flatnonzero(labels == label))
+            for label in np.unique(labels)
+        ]
+        for run in range(seeds)
+    ]
+    for share in shares:
+        # All of the training set is the same set for every seed.
+        used = orders if share < 1 else orders[:1]
+        yield (
+            share,
+            [
+                torch.from_numpy(
+                    np.sort(np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in order]))
+                )
+                for order in used
+            ],
+        )
+
+
+def setting_of(share: float) -> str:
+    """The name of a share in file names.
+
+    >>> setting_of(0.05), setting_of(1.0)
+    ('5pct', '100pct')
+    """
+    return f"{100 * share:g}pct"

@@ -9,16 +9,287 @@ too, and is used from the beginning.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from histobench.core.threads import one_thread, spread
-from histobench.roi.protocols.centring import Centring, row_chunks
-from histobench.roi.protocols.curvature import CoupledCurvature, LeadingCurvature
-from histobench.roi.protocols.lbfgs import NEGLIGIBLE, Descent, Solve, minimise
+from histobench.core.devices import one_thread, spread
+from histobench.roi.protocols.neighbours import Centring, row_chunks
+
+# L-BFGS with a metric of the caller's choice.
+
+_HISTORY = 20
+_SUFFICIENT = 1e-4  # Armijo
+_SMALLEST_STEP = 1e-6
+_LINEAR = 1e-10  # of a gradient: what it changes by where the function is linear but for rounding
+#: A value below this is as good as zero: separable data would otherwise be fitted to the last bit.
+NEGLIGIBLE = 1e-3
+
+Evaluate = Callable[[Tensor], tuple[float, Tensor]]
+Solve = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Where a minimisation ended; `decrement` estimates how far above the minimum that is."""
+
+    point: Tensor
+    value: float
+    gradient: Tensor
+    iterations: int
+    decrement: float
+    converged: bool
+
+
+def minimise(
+    evaluate: Evaluate,
+    solve: Solve,
+    start: Tensor,
+    *,
+    max_iterations: int,
+    tolerance: float,
+    known: tuple[float, Tensor] | None = None,
+    to_scale: bool = True,
+) -> Descent:
+    """Minimise from `start` until the estimated gap is below `tolerance` times the value.
+
+    `solve` applies the inverse of an approximate Hessian to a gradient: the closer, the fewer evaluations.
+    Where that is right only up to a factor (not `to_scale`), the factor is taken from the last step.
+    `known` is the value and gradient at `start`, where the caller has them already.
+    """
+    point = start
+    value, gradient = known or evaluate(point)
+    history = _History(start)
+    for iteration in range(max_iterations + 1):
+        direction = history.direction(gradient, solve, to_scale)
+        slope = float((gradient * direction).sum())
+        converged = slope / 2 <= tolerance * max(abs(value), NEGLIGIBLE)
+        if converged or iteration == max_iterations:
+            return Descent(point, value, gradient, iteration, slope / 2, converged)
+        while True:
+            found = _search(evaluate, point, value, direction, slope)
+            if found is not None:
+                break
+            if not len(history.steps):
+                # Rounding hides any further progress.
+                return Descent(point, value, gradient, iteration, slope / 2, converged=True)
+            # What was learnt of the curvature before does not hold here.
+            history.forget(start)
+            direction = history.direction(gradient, solve, to_scale)
+            slope = float((gradient * direction).sum())
+        candidate, value, new_gradient = found
+        history.add(candidate - point, new_gradient - gradient, smallest=_LINEAR * float(gradient.norm()))
+        point, gradient = candidate, new_gradient
+    raise AssertionError("unreachable: the loop returns at its last iteration")
+
+
+def _search(
+    evaluate: Evaluate, point: Tensor, value: float, direction: Tensor, slope: float
+) -> tuple[Tensor, float, Tensor] | None:
+    """A point against the direction that is low enough, its value and gradient; None where there is none."""
+    length = 1.0
+    while length >= _SMALLEST_STEP:
+        candidate = point - length * direction
+        new_value, gradient = evaluate(candidate)
+        if new_value <= value - _SUFFICIENT * length * slope:
+            return candidate, new_value, gradient
+        length *= _shrink(value, new_value, slope * length)
+    return None
+
+
+def _shrink(value: float, new_value: float, drop: float) -> float:
+    """Factor to the minimum of the parabola through both values, kept between 0.1 and 0.5."""
+    excess = new_value - value + drop
+    return min(0.5, max(0.1, drop / (2 * excess))) if excess > 0 else 0.5
+
+
+class _History:
+    """The last steps s_i and the changes y_i of the gradient along them."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.forget(like)
+
+    def forget(self, like: Tensor) -> None:
+        """Begin anew."""
+        self.steps = like.new_empty(0, like.numel())
+        self.changes = like.new_empty(0, like.numel())
+        self.products = like.new_empty(0, 0)  # s_i . y_j where j >= i, 0 elsewhere
+
+    def add(self, step: Tensor, change: Tensor, *, smallest: float) -> None:
+        """Remember a step; forget all where the gradient changed by less than `smallest` along it.
+
+        The function is linear there, and steps that its curvature elsewhere allows would be far too short.
+        """
+        if float((step * change).sum()) <= smallest * float(step.norm()):
+            self.forget(step)
+            return
+        kept = slice(max(0, len(self.steps) + 1 - _HISTORY), None)
+        self.steps = torch.cat([self.steps[kept], step.view(1, -1)])
+        self.changes = torch.cat([self.changes[kept], change.view(1, -1)])
+        self.products = torch.nn.functional.pad(self.products[kept, kept], (0, 1, 0, 1))
+        self.products[:, -1] = self.steps @ change.flatten()
+
+    def direction(self, gradient: Tensor, solve: Solve, to_scale: bool) -> Tensor:
+        """The two-loop recursion around `solve`; each loop is the solution of a triangular system."""
+        if not len(self.steps):
+            # Without a scale downhill: at a kink, such as a norm's at zero, other directions may lead up.
+            return solve(gradient) if to_scale else gradient / gradient.norm().clamp_min(1e-30)
+        q = gradient.flatten()
+        factors = torch.linalg.solve_triangular(self.products, (self.steps @ q)[:, None], upper=True)[:, 0]
+        q = q - factors @ self.changes
+        r = solve(q.view_as(gradient)).flatten()
+        if not to_scale:
+            last = self.changes[-1]
+            r = r * (self.products[-1, -1] / (last @ solve(last.view_as(gradient)).flatten()))
+        lack = self.products.diagonal() * factors - self.changes @ r
+        more = torch.linalg.solve_triangular(self.products.T, lack[:, None], upper=False)[:, 0]
+        return (r + more @ self.steps).view_as(gradient)
+
+
+# Approximate Hessians of softmax regression, as metrics for L-BFGS.
+
+_ROWS_PER_DIMENSION = 3  # rows that enter the shared block, the ones with the most curvature
+_CONJUGATE_STEPS = 3
+_CLOSE_ENOUGH = 1e-4
+_FAR = 8  # times as long as most rows: such a row says nothing about the others
+_LEADING = 32  # directions that are told apart by the cheapest metric
+_OUTSTANDING = 2  # times the variance of the next, from which the first is more than chance
+
+
+def centred(matrix: Tensor) -> Tensor:
+    """The part whose classes sum to zero."""
+    return matrix - matrix.mean(0)
+
+
+class LeadingCurvature:
+    """The variance of the features in its leading directions, one number for all others; up to a factor."""
+
+    def __init__(self, features: Tensor, *, n_classes: int) -> None:
+        """`features` [m, d] are some shifted rows, more than a handful."""
+        rows = features.double()
+        length = rows.norm(dim=1, keepdim=True)
+        usual = length.median()
+        if float(usual) > 0:  # one row that is very far from the others would be taken for a direction of all
+            rows = torch.where(length > _FAR * usual, rows * (usual / length), rows)
+        variance, among = torch.linalg.eigh(rows @ rows.T / len(rows))  # ascending
+        count = min(_LEADING, len(rows) // 2)
+        self.beside = float(variance[-count - 1])  # the most in any other direction, as far as rows tell
+        variance = variance.clamp_min(1e-6 * float(variance[-1]) + 1e-300)
+        self.rest = variance[-count - 1]
+        if variance[-1] < _OUTSTANDING * self.rest:
+            # Noise: what looks like leading directions is chance, and more than the true variance.
+            count, self.rest = 0, rows.square().mean()
+        first = len(rows) - count
+        self.variance = variance[first:]
+        self.directions = (among[:, first:] / (len(rows) * self.variance).sqrt()).T @ rows  # [count, d]
+        self.undecided = (1 - 1 / n_classes) / n_classes  # curvature by variance, before anything is known
+
+    def solve(self, gradient: Tensor, *, ridge: float) -> Tensor:
+        """Inverse times the gradient, but for the curvature beside these; `ridge` is the penalty's."""
+        more = ridge / self.undecided
+        rest = self.rest + more
+        out = gradient.clone()
+        along = gradient[:, :-1] @ self.directions.T
+        out[:, :-1] -= (along * (1 - rest / (self.variance + more))) @ self.directions
+        out[:, -1] *= rest
+        return out
+
+    def least_gap(self, gradient: Tensor, *, ridge: float) -> float:
+        """The least distance from the minimum that a gradient beside the leading directions allows.
+
+        No curvature of the loss is more than half the variance. Where the estimate of L-BFGS is below this,
+        it was misled, for instance by a row that is very far from all others.
+        """
+        weight = gradient[:, :-1]
+        outside = weight - (weight @ self.directions.T) @ self.directions
+        return float(outside.square().sum()) / (max(self.beside, 1e-300) + 2 * ridge)
+
+
+class SharedCurvature:
+    """One block for all classes: the Gram matrix of the features, weighted by the classes' mean curvature."""
+
+    def __init__(self, features: Tensor, probabilities: Tensor, *, total: float, ridge: float) -> None:
+        """`features` [m, d] are shifted rows, `probabilities` [m, c] theirs; they stand for `total` rows."""
+        weights = probabilities * (1 - probabilities)
+        self.factor = _factor(features, weights.mean(1), total=total, ridge=ridge)
+        self.bias = (weights.sum(0, dtype=torch.float64) / total).clamp_min(1e-8)
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        """Inverse of the block times the gradient."""
+        g = centred(gradient)
+        out = torch.empty_like(g)
+        out[:, :-1] = torch.cholesky_solve(g[:, :-1].T.to(self.factor.dtype), self.factor).T
+        out[:, -1] = g[:, -1] / self.bias
+        return centred(out)
+
+
+def _factor(features: Tensor, weights: Tensor, *, total: float, ridge: float) -> Tensor:
+    d = features.shape[1]
+    heavy = torch.topk(weights, min(len(features), _ROWS_PER_DIMENSION * d)).indices
+    share = weights.sum() / weights[heavy].sum().clamp_min(1e-30)
+    rows = features[heavy] * (weights[heavy] * (share / total)).sqrt()[:, None]
+    gram = rows.T @ rows
+    jitter = ridge + 1e-7 * float(gram.diagonal().mean())
+    while True:
+        damped = gram.clone()
+        damped.diagonal().add_(jitter)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        if int(failed) == 0:
+            return factor
+        jitter *= 10
+
+
+class CoupledCurvature:
+    """The Hessian over some rows, classes coupled, inverted by a few conjugate-gradient steps."""
+
+    def __init__(
+        self, features: Tensor, probabilities: Tensor, *, total: float, ridge: float, ray: Tensor | None
+    ) -> None:
+        """`ray` is the unit direction of W along which the penalty has no curvature, if there is one."""
+        self.shared = SharedCurvature(features, probabilities, total=total, ridge=ridge)
+        self.features, self.probabilities = features, probabilities
+        self.scale, self.ridge, self.ray = 1 / total, ridge, ray
+
+    def times(self, vector: Tensor) -> Tensor:
+        """Hessian times vector."""
+        v = vector.to(self.features.dtype)
+        moved = torch.addmm(v[:, -1], self.features, v[:, :-1].T)
+        moved -= (self.probabilities * moved).sum(1, keepdim=True)
+        moved *= self.probabilities * self.scale
+        out = torch.empty_like(vector)
+        out[:, :-1] = moved.T @ self.features
+        out[:, -1] = moved.sum(0) + 1e-8 * vector[:, -1]
+        bent = vector[:, :-1]
+        if self.ray is not None:
+            bent = bent - self.ray * (self.ray * bent).sum()
+        out[:, :-1] += self.ridge * bent
+        return out
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        """Approximate inverse times the gradient."""
+        residual = centred(gradient)
+        solution = torch.zeros_like(residual)
+        preconditioned = self.shared.solve(residual)
+        search = preconditioned
+        size = start = float((residual * preconditioned).sum())
+        for _ in range(_CONJUGATE_STEPS):
+            if size <= _CLOSE_ENOUGH * start or size <= 0:
+                break
+            image = self.times(search)
+            curvature = float((search * image).sum())
+            if curvature <= 0:
+                break
+            solution += size / curvature * search
+            residual = residual - size / curvature * image
+            preconditioned = self.shared.solve(residual)
+            new_size = float((residual * preconditioned).sum())
+            search = preconditioned + new_size / size * search
+            size = new_size
+        return centred(solution)
+
 
 #: Bytes of features per block. On the CPU: read once, used for the logits and for the gradient. On a GPU: few
 #: operations, and sums of float32 that are not too long.

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import check_plain, open_plain
+from histobench.core.files import check_plain, open_plain
 from histobench.roi.registry.entry import RemoteFile, size_in_words
 from histobench.roi.registry.transfer import (
     Progress,

@@ -20,15 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import write_json, write_text
-from histobench.core.cache_folder import cache_dir
 from histobench.core.claim import exclusive
 from histobench.core.errors import HistobenchError
+from histobench.core.files import read_plain_text, write_json, write_text
+from histobench.core.folders import cache_dir
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain_text
-from histobench.roi.registry.catalogue import find
 from histobench.roi.registry.download import Fetched, check_file, fetch_all, take_from_mirror
-from histobench.roi.registry.entry import PublicDataset
+from histobench.roi.registry.entry import PublicDataset, find
 from histobench.roi.registry.peer_splits import drawn
 from histobench.roi.registry.rows import Row, read_rows
 from histobench.roi.registry.transfer import Progress

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain_text
 from histobench.roi.registry.entry import RemoteFile
 
 if TYPE_CHECKING:

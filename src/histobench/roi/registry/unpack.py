@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import check_plain, open_plain
+from histobench.core.files import check_plain, open_plain
 from histobench.core.redaction import environment_without_keys
 
 #: Images do not compress: an archive that unpacks to more than this many times its size is a bomb.

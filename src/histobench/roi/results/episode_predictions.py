@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
-from histobench.core.plain_file import check_plain
+from histobench.core.files import atomic_path, check_plain
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import files_below, read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain_text
-from histobench.core.reading import files_below
 from histobench.roi.results.changed_data import changes_told
-from histobench.roi.results.layout import COMPLETE, SPLITS
-from histobench.roi.results.run_identity import RunIdentity
-from histobench.roi.results.stored_predictions import is_number
-from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.results.layout import COMPLETE, SPLITS, RunIdentity
+from histobench.roi.results.stored_run import StoredRun, is_number
 
 
 def load_runs(results_dir: str | Path) -> list[StoredRun]:

@@ -11,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench import __version__
-from histobench.core.atomic import atomic_path, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.files import atomic_path, check_plain, files_below, read_plain_text, write_json
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import check_plain, read_plain_text
-from histobench.core.plain_name import check_plain_name
-from histobench.core.reading import files_below
-from histobench.roi.results.layout import ROBUSTNESS
-from histobench.roi.results.run_identity import RunIdentity
+from histobench.core.text import check_plain_name
+from histobench.roi.results.layout import ROBUSTNESS, RunIdentity
 from histobench.roi.robustness.leaving_out import METHOD
 from histobench.roi.task_catalogue import ROBUSTNESS as TASK
 

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench import __version__
-from histobench.core.atomic import write_json, write_text
-from histobench.roi.metrics.score import Score
+from histobench.core.files import write_json, write_text
+from histobench.roi.metrics.classification import Score
 from histobench.roi.predictions import Predictions
-from histobench.roi.results.layout import TaskFiles
-from histobench.roi.results.run_identity import RunIdentity
+from histobench.roi.results.layout import RunIdentity, TaskFiles
 
 #: Key of `additional_info` under which the rows and the checksum of the detailed CSV stand.
 PREDICTIONS = "predictions_file"

@@ -18,12 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.statistics.jackknife import LeaveOneOut, t_quantile
-from histobench.core.statistics.logit_t import FISHER, LOGIT, effective_size, jackknife_bounds
 from histobench.roi.robustness.clustering import Clustered, ClusteringScore
 from histobench.roi.robustness.confounding import Schedule, Tested
 from histobench.roi.robustness.neighbours import Floats, Ints
 from histobench.roi.robustness.probes import SiteProbe
+from histobench.statistics.jackknife import (
+    FISHER,
+    LOGIT,
+    LeaveOneOut,
+    effective_size,
+    jackknife_bounds,
+    t_quantile,
+)
 
 #: At most so many groups, or blocks of groups, are left out one after another.
 MOST_UNITS = 200

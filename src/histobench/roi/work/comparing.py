@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from histobench.core.reading import files_below
+from histobench.core.files import files_below
 from histobench.roi.comparison.comparison import CompareSettings, DatasetTable, TableMaker, dataset_table
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.table_files import read_table, write_table
 from histobench.roi.results.layout import COMPLETE, SPLITS
 from histobench.roi.results.reader import read_run
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.work.run_folder import DONE, RunFolder
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.run_folder import DONE, RunFolder, Unit
 
 SETTINGS = CompareSettings()
 

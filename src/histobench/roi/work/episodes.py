@@ -13,11 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from histobench.roi.data.dataset import RoiDataset
+from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.presets import get_preset
-from histobench.roi.protocols.episode_sampler import possible_settings
-from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import Unit
+from histobench.roi.protocols.few_shot import possible_settings
+from histobench.roi.work.run_folder import RunFolder, Unit
 
 #: Seconds of estimated work beyond which an evaluation is cut, and of every part unless it is one setting.
 LARGE_SECONDS = 300.0

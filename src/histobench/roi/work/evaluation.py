@@ -13,14 +13,12 @@ from histobench.roi.evaluation.few_shot import play
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import context_of, evaluate, is_finished
-from histobench.roi.features.feature_file import load
-from histobench.roi.features.feature_set import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet, load
 from histobench.roi.options import Options
 from histobench.roi.results.layout import stored_in
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.work.episodes import played_in
-from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import Unit, kind_of
+from histobench.roi.work.run_folder import RunFolder, Unit, kind_of
 
 
 def evaluate_units(

@@ -8,18 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from histobench.core.cache_folder import cache_dir
-from histobench.core.device import device_name, resolve_device
+from histobench.core.devices import device_name, resolve_device
 from histobench.core.errors import DiskFullError, HistobenchError
+from histobench.core.folders import cache_dir
 from histobench.core.progress import Progress
-from histobench.roi.data.dataset import SPLITS, RoiDataset
-from histobench.roi.data.problem import listing
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, listing
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.extract import extract, plan_extraction
-from histobench.roi.features.extraction import Extraction, problems_of, write_features
-from histobench.roi.features.extraction_plan import ExtractionPlan, PlannedEncoder
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.features.inference.device_runner import PRECISION
 from histobench.roi.features.inference.loop import Unit as Shard
@@ -27,11 +24,16 @@ from histobench.roi.features.inference.share_stage import ShareStage
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.local_copies import LocalCopies
 from histobench.roi.features.settings import EncoderRecipe
+from histobench.roi.features.shard_plan import (
+    Extraction,
+    ExtractionPlan,
+    PlannedEncoder,
+    problems_of,
+    write_features,
+)
 from histobench.roi.options import Settings
-from histobench.roi.work.hashing import hashes_of
-from histobench.roi.work.image_list import read_images, read_keys, write_images, write_keys
-from histobench.roi.work.run_folder import RunFolder, write_lines
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.hashing import hashes_of, read_images, read_keys, write_images, write_keys
+from histobench.roi.work.run_folder import RunFolder, Unit, write_lines
 
 #: Shards of one unit: some seconds of work, which is what a lost machine costs.
 SHARDS_PER_UNIT = {"cuda": 8}

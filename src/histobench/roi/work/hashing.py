@@ -7,8 +7,9 @@ list is named by its content, and so are the hashes that come of it: a later run
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -17,20 +18,18 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.atomic import atomic_path
 from histobench.core.errors import HistobenchError
-from histobench.core.local_folder import local_dir
+from histobench.core.files import atomic_path, files_below, open_plain, patiently, read_bytes, unreadable
+from histobench.core.folders import local_dir
 from histobench.core.progress import Progress
-from histobench.core.reading import files_below, read_bytes, unreadable
-from histobench.roi.data.dataset import RoiDataset
-from histobench.roi.data.image_ref import container_named
+from histobench.roi.data.image_ref import ImageRef, container_named
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.features.cache.content_hashes import hash_images
 from histobench.roi.features.cache.hashed_images import ENDING, HashedImages
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.pool import ThreadPool
 from histobench.roi.options import Settings
-from histobench.roi.work.run_folder import DONE, RunFolder
-from histobench.roi.work.unit import Unit
+from histobench.roi.work.run_folder import DONE, RunFolder, Unit
 
 #: A dataset with fewer images is hashed where it is prepared.
 LARGE = 200_000
@@ -180,3 +179,73 @@ def _list_file(place: Path, images: str) -> Path:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
+
+
+# The images that a dataset lacks, in one file that workers read pieces of; and the hashes of all of them.
+
+_UNREADABLE = bytes(32)
+
+
+def write_images(
+    path: Path, shards: Iterable[tuple[bytes, ...]], refs: Mapping[bytes, ImageRef]
+) -> list[int]:
+    """Write one line per image; gives the byte at which every shard begins, and the end of the file."""
+    begins, place = [0], 0
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        for keys in shards:
+            for key in keys:
+                place += handle.write(json.dumps([key.hex(), *refs[key]]).encode() + b"\n")
+            begins.append(place)
+    return begins
+
+
+def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]]:
+    """The images between two such places."""
+
+    def read() -> bytes:
+        with open_plain(path) as handle:
+            handle.seek(begin)
+            return handle.read(end - begin)
+
+    try:
+        lines = patiently(read).splitlines()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    parsed = map(json.loads, lines)
+    return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in parsed]
+
+
+def write_keys(path: Path, dataset: RoiDataset, keys: Mapping[Path, bytes]) -> str:
+    """Write the content hash of every image in the order of the dataset; gives a digest of that order."""
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        for split in SPLITS:
+            for image in dataset.splits.get(split, ()):
+                handle.write(keys.get(image.path, _UNREADABLE))
+    return order_of(dataset)
+
+
+def read_keys(path: Path, dataset: RoiDataset, order: str) -> dict[Path, bytes]:
+    """The content hash of every readable image; a dataset that is no longer the planned one is refused."""
+    if order_of(dataset) != order:
+        raise HistobenchError(
+            f"{dataset.name} has changed since this run was planned (images, labels or groups); run again"
+        )
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    images = [image for split in SPLITS for image in dataset.splits.get(split, ())]
+    if len(data) != 32 * len(images):
+        raise HistobenchError(f"{path} is cut short; begin a new run")
+    found = {image.path: data[32 * row : 32 * row + 32] for row, image in enumerate(images)}
+    return {place: key for place, key in found.items() if key != _UNREADABLE}
+
+
+def order_of(dataset: RoiDataset) -> str:
+    """A digest of all that a dataset says about its images, in their order."""
+    digest = hashlib.sha256(json.dumps([dataset.name, list(dataset.classes)]).encode())
+    for split in SPLITS:
+        for image in dataset.splits.get(split, ()):
+            said = [split, str(image.path), image.label, image.name, image.group, list(image.sites)]
+            digest.update(json.dumps(said).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import DiskFullError, HistobenchError
-from histobench.core.reading import patiently
-from histobench.roi.work.run_folder import BLOCKED, DONE, RunFolder
-from histobench.roi.work.unit import HELPING, Unit, kind_of, same_batch
+from histobench.core.files import patiently
+from histobench.roi.work.run_folder import BLOCKED, DONE, HELPING, RunFolder, Unit, kind_of, same_batch
 
 if TYPE_CHECKING:
     from histobench.core.progress import Progress

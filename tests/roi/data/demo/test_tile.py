@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.demo.brush import Brush, ramp
-from histobench.roi.data.demo.fields import PERIOD, fields
+from histobench.roi.data.demo.drawing import PERIOD, Brush, fields, ramp
 from histobench.roi.data.demo.tile import CLASSES, NEIGHBOURS, PAINTERS, patient_of, render_tile, slide_of
 
 
@@ -169,7 +168,7 @@ def test_ramp_rises_and_falls() -> None:
 
 
 def test_softening_is_the_plain_five_point_mean() -> None:
-    from histobench.roi.data.demo.slide import _soften
+    from histobench.roi.data.demo.drawing import _soften
 
     values = np.random.default_rng(0).random((7, 9)).astype(np.float32)
     padded = np.pad(values, 1, mode="edge")

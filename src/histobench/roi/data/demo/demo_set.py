@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
 
-from histobench.core.atomic import write_json, write_text
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import read_plain_text, write_json, write_text
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain_text
 from histobench.roi.data.demo.tile import CLASSES, patient_of, slide_of, tile_jpeg
 
 #: Raised whenever the same arguments would give other pixels.

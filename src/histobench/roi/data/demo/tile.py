@@ -9,12 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.roi.data.demo.brush import Brush, ramp
-from histobench.roi.data.demo.cellular import paint_background, paint_debris, paint_lymphocytes
-from histobench.roi.data.demo.connective import paint_fat, paint_mucus, paint_muscle, paint_stroma
-from histobench.roi.data.demo.epithelium import paint_normal, paint_tumour
-from histobench.roi.data.demo.fields import fields
-from histobench.roi.data.demo.slide import Slide, Tissue, make_slide
+from histobench.roi.data.demo.drawing import Brush, Slide, Tissue, fields, make_slide, ramp
+from histobench.roi.data.demo.tissues import (
+    paint_background,
+    paint_debris,
+    paint_fat,
+    paint_lymphocytes,
+    paint_mucus,
+    paint_muscle,
+    paint_normal,
+    paint_stroma,
+    paint_tumour,
+)
 
 #: Class names in the order of their ids.
 CLASSES = ("NORM", "STR", "TUM", "MUS", "MUC", "LYM", "DEB", "BACK", "ADI")

@@ -11,10 +11,9 @@ from torch import Tensor
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import sha256_of
-from histobench.roi.encoders.tiny_vl.network import EMBED_DIM, TinyVL
-from histobench.roi.encoders.tiny_vl.pieces import encode_texts
+from histobench.roi.encoders.tiny_vl.network import EMBED_DIM, TinyVL, encode_texts
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.encoders.zero_shot import PromptEncoder, Prompts
+from histobench.roi.encoders.zoo_encoder import PromptEncoder, Prompts
 
 
 class TinyVLEncoder(BasePatchEncoder):

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from histobench.core.collector import collector_paused
+from histobench.core.devices import collector_paused
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.dataset import RoiDataset, RoiImage
 from histobench.roi.data.image_ref import ImageRef, Stamp, locate
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.loading.job import Failure, Hashed
 from histobench.roi.features.loading.loader import Hashing, Pool

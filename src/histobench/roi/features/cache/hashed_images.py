@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.atomic import atomic_path
-from histobench.core.reading import read_bytes
+from histobench.core.files import atomic_path, read_bytes
 from histobench.roi.data.image_ref import Stamp
 from histobench.roi.features.loading.job import Hashed
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from histobench.core.atomic import write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.files import read_plain_text, write_json
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import read_plain_text
 from histobench.roi.features.cache.rows import is_intact, read_keys, shard_files
 
 

@@ -19,11 +19,18 @@ import numpy as np
 import PIL
 from numpy.typing import NDArray
 
-from histobench.core.atomic import atomic_path, create_json, write_json
 from histobench.core.errors import HistobenchError
+from histobench.core.files import (
+    atomic_path,
+    create_json,
+    open_plain,
+    patiently,
+    read_bytes,
+    read_note,
+    unreadable,
+    write_json,
+)
 from histobench.core.plain_data import parse_json
-from histobench.core.plain_file import open_plain
-from histobench.core.reading import patiently, read_bytes, read_note, unreadable
 from histobench.roi.features.fingerprint import fingerprint
 
 #: A file that is being written is younger than this.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from histobench.core.device import resolve_device
+from histobench.core.devices import resolve_device
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.own_encoder import check_same

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.loading.job import DecodeJob, Failure, Hashed, HashJob, Outcome, Ring, Transform
-from histobench.roi.features.loading.pool import ProcessPool, ThreadPool
-from histobench.roi.features.loading.shared_memory import Layout
+from histobench.roi.features.loading.pool import Layout, ProcessPool, ThreadPool
 
 #: Batches in memory: two that the device works on and two that are being filled.
 SLOTS = 4

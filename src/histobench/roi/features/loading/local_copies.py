@@ -21,9 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from histobench.core.claim import exclusive
-from histobench.core.local_folder import is_shared, make_private, user_number
-from histobench.core.plain_file import open_plain
-from histobench.core.reading import patiently
+from histobench.core.files import open_plain, patiently
+from histobench.core.folders import is_shared, make_private, user_number
 from histobench.roi.data.image_ref import ImageRef, digest
 
 #: The folder that a job of Slurm has for itself, the one for what is this machine's own, the system's.

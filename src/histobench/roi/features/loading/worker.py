@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from histobench.roi.data.plain_jpeg import agreeing_codec
 from histobench.roi.features.loading.job import perform
-from histobench.roi.features.loading.shared_memory import arrays_of
+from histobench.roi.features.loading.pool import arrays_of
 
 #: Of Linux since 5.14; the `mmap` module has no name for it.
 _MADV_POPULATE_READ = 22

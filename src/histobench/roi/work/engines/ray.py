@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from histobench.core.clusters import connect
 from histobench.core.errors import HistobenchError
-from histobench.core.ray_cluster import connect
-from histobench.roi.work.agenda import AT_ONCE, Agenda
-from histobench.roi.work.engines.engine import Display
-from histobench.roi.work.loop import claim_unit
-from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import COMPUTING, KINDS, Unit, same_batch
+from histobench.roi.work.engines.local import Display
+from histobench.roi.work.loop import AT_ONCE, Agenda, claim_unit
+from histobench.roi.work.run_folder import COMPUTING, KINDS, RunFolder, Unit, same_batch
 
 #: A unit whose worker died so often is taken for the cause.
 ATTEMPTS = 4

@@ -11,13 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from histobench.core import slurm
-from histobench.core.atomic import write_json
+from histobench.core import clusters
 from histobench.core.errors import HistobenchError
-from histobench.core.reading import read_note
-from histobench.roi.work.engines.engine import Display
-from histobench.roi.work.run_folder import RunFolder
-from histobench.roi.work.unit import REPORT
+from histobench.core.files import read_note, write_json
+from histobench.roi.work.engines.local import Display
+from histobench.roi.work.run_folder import REPORT, RunFolder
 
 #: Tasks of an array have at least this much estimated work: shorter jobs waste a scheduler.
 TASK_SECONDS = 15 * 60
@@ -34,18 +32,18 @@ class SlurmEngine:
 
     def __init__(self, options: Mapping[str, str], cpu_options: Mapping[str, str]) -> None:
         self._options = dict(options)
-        self._tasks = slurm.read_task_number(self._options.pop(slurm.TASKS, None))
-        self._cpu_tasks = slurm.read_task_number(cpu_options.get(slurm.TASKS)) or self._tasks
+        self._tasks = clusters.read_task_number(self._options.pop(clusters.TASKS, None))
+        self._cpu_tasks = clusters.read_task_number(cpu_options.get(clusters.TASKS)) or self._tasks
         devices = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
         shared = {key: value for key, value in self._options.items() if key not in devices}
         self._cpu_options = {
-            key: value for key, value in {**shared, **cpu_options}.items() if key != slurm.TASKS
+            key: value for key, value in {**shared, **cpu_options}.items() if key != clusters.TASKS
         }
 
     def check(self) -> None:
         """Whether there is a Slurm here, and it answers; options are tried by a test submission."""
         for options in (self._options, self._cpu_options):
-            slurm.check_options(options)
+            clusters.check_options(options)
 
     def run(self, folder: RunFolder, display: Display) -> bool:
         """Submit the jobs; they go on without this process."""
@@ -63,7 +61,7 @@ class SlurmEngine:
                 "prepare",
                 ("hash", "prepare") if hashing else ("prepare",),
                 self._options,
-                min(len(planning), slurm.MOST_TASKS),
+                min(len(planning), clusters.MOST_TASKS),
             ),
             ("shards", ("shards",), self._options, self._tasks or computing),
             (
@@ -78,11 +76,11 @@ class SlurmEngine:
             steps.insert(0, ("hash", ("hash",), self._cpu_options, self._cpu_tasks or _tasks(sum(hashing))))
         jobs: dict[str, str] = {}
         known = {name: str(job) for name, job in (read_note(folder.path / JOBS) or {}).items()}
-        earlier = {name: job for name, job in known.items() if slurm.queued_tasks(job)}
+        earlier = {name: job for name, job in known.items() if clusters.queued_tasks(job)}
         before = ""
         for name, kinds, options, tasks in steps:
             try:
-                before = slurm.submit_array(
+                before = clusters.submit_array(
                     name,
                     ["work", str(folder.path.absolute()), "--kinds", ",".join(kinds)],
                     tasks=tasks,
@@ -92,7 +90,7 @@ class SlurmEngine:
                     after=before,
                 )
             except HistobenchError as error:  # a limit on jobs of one user, or on tasks of an array
-                told = slurm.take_back(list(jobs.values()))
+                told = clusters.take_back(list(jobs.values()))
                 raise HistobenchError(f"{error} (the job {name} with {tasks} tasks){told}") from error
             jobs[name] = before
             every = {name: f"{earlier[name]},{job}" if name in earlier else job for name, job in jobs.items()}
@@ -104,7 +102,7 @@ class SlurmEngine:
 def queued(folder: RunFolder) -> dict[str, int]:
     """Jobs of a run that are queued or running, by step; empty where Slurm does not answer."""
     jobs = read_note(folder.path / JOBS) or {}
-    found = {name: slurm.queued_tasks(str(job)) for name, job in jobs.items()}
+    found = {name: clusters.queued_tasks(str(job)) for name, job in jobs.items()}
     return {name: tasks for name, tasks in found.items() if tasks}
 
 
@@ -114,4 +112,4 @@ def _tasks(seconds: float) -> int:
     >>> _tasks(0), _tasks(3600), _tasks(1e9)
     (1, 4, 1000)
     """
-    return min(slurm.MOST_TASKS, max(1, math.floor(seconds / TASK_SECONDS)))
+    return min(clusters.MOST_TASKS, max(1, math.floor(seconds / TASK_SECONDS)))

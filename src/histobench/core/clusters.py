@@ -1,0 +1,280 @@
+"""A Ray cluster: the one that is named, the one this machine is part of, or a new one on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from histobench.core.errors import HistobenchError
+from histobench.core.files import read_plain_text, write_text
+
+#: Seconds within which a cluster has to answer at all.
+KNOCK = 10.0
+
+
+def connect(address: str | None = None) -> None:
+    """Connect this process; one line where that is not possible. Workers import what this process imports."""
+    address = address or os.environ.get("RAY_ADDRESS")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise HistobenchError(f"`engine` ray needs Ray ({error}): pip install 'histobench[ray]'") from error
+    if ray.is_initialized():
+        return
+    address = _that_answers(address)
+    environment = {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+    for name in ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL", "HF_HOME", "HF_HUB_OFFLINE"):
+        if name in os.environ:
+            environment[name] = os.environ[name]
+    try:
+        ray.init(
+            address=address,
+            runtime_env={"env_vars": environment},
+            log_to_driver=False,
+            include_dashboard=False if address in (None, "local") else None,
+            logging_level="error",
+        )
+    except (
+        ConnectionError,
+        ValueError,
+        RuntimeError,
+        OSError,
+        TimeoutError,
+        ray.exceptions.RayError,
+    ) as error:
+        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        where = address or "this machine"
+        if _asks_for_token(error):
+            raise HistobenchError(
+                f"the Ray cluster at {where} asks for a token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+                "where ~/.ray/auth_token is not the cluster's"
+            ) from error
+        raise HistobenchError(f"no Ray cluster at {where}: {told}; `ray start --head` starts one") from error
+
+
+def _asks_for_token(error: BaseException | None) -> bool:
+    """Whether Ray was turned away: where an address is named it does not send a token by itself."""
+    # Newer versions have a class for it, the others only words.
+    named = type(error).__name__ == "AuthenticationError" or "AuthToken" in str(error)
+    return error is not None and (named or _asks_for_token(error.__cause__))
+
+
+def _that_answers(address: str | None) -> str | None:
+    """The address to connect to. Ray itself waits for minutes before it says that nobody is there."""
+    if address not in (None, "auto"):
+        if (error := _no_answer(str(address))) is not None:
+            raise HistobenchError(
+                f"no Ray cluster at {address}: {error}; `ray start --head` starts one, --ray-address names it"
+            ) from error
+        return address
+    remembered = _remembered()
+    if (error := _no_answer(remembered)) is None:
+        return address
+    if address is None:
+        return "local"  # of a cluster that has died Ray still knows the address: a new one is begun
+    raise HistobenchError(
+        f"no Ray cluster at {address}: {remembered}, which Ray remembers, does not answer ({error}); "
+        "`ray start --head` starts one, --ray-address names it"
+    ) from error
+
+
+def _no_answer(address: str) -> OSError | OverflowError | None:
+    """Why nobody answers at `host:port`; None where somebody does, or where it is no such address."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return None
+    host = host.removeprefix("[").removesuffix("]")  # of an IPv6 address
+    try:
+        with socket.create_connection((host, int(port)), timeout=KNOCK):
+            return None
+    except (OSError, OverflowError) as error:
+        return error
+
+
+def _remembered() -> str:
+    """The cluster that `ray start` has begun on this machine; empty where there is none."""
+    # Where Ray itself looks; batch systems often give a job a TMPDIR of its own.
+    place = os.environ.get("RAY_TMPDIR")
+    if place is None:
+        place = os.environ.get("TMPDIR", "/tmp") if sys.platform == "linux" else "/tmp"
+    file = Path(place) / "ray" / "ray_current_cluster"
+    try:
+        return read_plain_text(file).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+# Jobs of Slurm: options as users write them, arrays of tasks that are queued again, and what is queued.
+
+#: Most tasks of an array.
+MOST_TASKS = 1000
+#: Seconds before the time limit at which a task is told to come to an end and is queued again.
+NOTICE = 120
+#: How often a task that was killed is queued again.
+RESTARTS = 3
+#: Our own option: how many tasks an array has, instead of an estimate.
+TASKS = "tasks"
+#: What is set by the engine itself.
+_OWN = {
+    "array",
+    "dependency",
+    "job-name",
+    "output",
+    "error",
+    "open-mode",
+    "requeue",
+    "signal",
+    "parsable",
+    "wrap",
+}
+
+
+def read_options(text: str | None, flag: str) -> dict[str, str]:
+    """`partition=gpu,gres=gpu:1` as options of sbatch.
+
+    >>> read_options("partition=gpu,gres=gpu:1", "--slurm")
+    {'partition': 'gpu', 'gres': 'gpu:1'}
+    """
+    options: dict[str, str] = {}
+    for item in filter(None, (text or "").split(",")):
+        key, equals, value = item.strip().lstrip("-").partition("=")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", key) or not equals or not value or "\n" in value:
+            raise HistobenchError(f"{flag}: expected key=value such as partition=gpu, found {item!r}")
+        if key in _OWN:
+            raise HistobenchError(f"{flag}: {key} is set by histobench itself")
+        options[key] = value
+    return options
+
+
+def read_task_number(text: str | None) -> int:
+    """The value of our own option `tasks`; 0 where it is not given."""
+    if text is None:
+        return 0
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_TASKS:
+        raise HistobenchError(f"`slurm`: tasks must be a number from 1 to {MOST_TASKS}, found {text!r}")
+    return int(text)
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    """Whether there is a Slurm here that would take a job with these options."""
+    _sbatch(["--test-only", *_flags(options), "--wrap", "true"])
+
+
+def submit_array(
+    name: str,
+    command: Sequence[str],
+    *,
+    tasks: int,
+    options: Mapping[str, str],
+    script: Path,
+    logs: Path,
+    after: str = "",
+) -> str:
+    """Queue an array whose tasks all run `histobench` with these arguments; gives the number of the job.
+
+    `after` is a job whose end is waited for. A task is told of its time limit, and one that was killed is
+    queued again. In `command` a shell variable such as `$SLURM_ARRAY_TASK_ID` is filled in by the task.
+    """
+    write_text(script, _script(command))
+    flags = [
+        "--parsable",
+        f"--job-name=histobench-{name}",
+        f"--array=0-{tasks - 1}",
+        f"--output={logs.absolute()}/{name}-%a.log",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=B:USR1@{NOTICE}",
+        *([f"--dependency=afterany:{after}"] if after else []),
+        *_flags(options),
+    ]
+    return _sbatch([*flags, str(script.absolute())]).partition(";")[0]
+
+
+def queued_tasks(job: str, *, strict: bool = False) -> int:
+    """Tasks of a job that wait or run; 0 where Slurm does not know it, or is not here, or does not answer.
+
+    Several jobs are separated by commas. If `strict`, no answer is an error: the job may well be there.
+    """
+    command = ["squeue", "--noheader", "--array", "--jobs", job, "--format=%T"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except FileNotFoundError:
+        return 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        if strict:
+            raise HistobenchError(f"Slurm does not say whether job {job} is over: {error}") from error
+        return 0
+    if done.returncode == 0:
+        return len(done.stdout.split())
+    if strict and "invalid job id" not in done.stderr.lower():
+        raise HistobenchError(
+            f"Slurm does not say whether job {job} is over: {' '.join(done.stderr.split())}"
+        )
+    return 0
+
+
+def take_back(jobs: Sequence[str]) -> str:
+    """Cancel jobs that nothing would follow; what is to be said about them."""
+    if not jobs:
+        return ""
+    try:
+        done = subprocess.run(["scancel", *jobs], capture_output=True, text=True, timeout=120)
+        gone = done.returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        gone = False
+    return (
+        "; what was queued before it is cancelled"
+        if gone
+        else f"; cancel the others: scancel {' '.join(jobs)}"
+    )
+
+
+def _flags(options: Mapping[str, str]) -> list[str]:
+    return [f"--{key}={value}" for key, value in options.items()]
+
+
+def _script(command: Sequence[str]) -> str:
+    """A job that runs the command in the environment of the submission."""
+    words = [sys.executable, "-m", "histobench.cli.main", *command]
+    line = " ".join(word if word.startswith("$SLURM_") else shlex.quote(word) for word in words)
+    kept = {name: os.environ[name] for name in ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL") if name in os.environ}
+    kept["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    lines = [
+        "#!/bin/bash",
+        *(f"export {name}={shlex.quote(value)}" for name, value in kept.items()),
+        f"cd {shlex.quote(os.getcwd())}",
+        # bash passes no signal on to a child in the foreground.
+        f"{line} &",
+        "child=$!",
+        'requeue() { scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"; exit 0; }',
+        "trap 'kill -TERM $child 2>/dev/null; wait $child; requeue' USR1",
+        "trap 'kill -TERM $child 2>/dev/null; wait $child; exit 143' TERM",
+        "wait $child; code=$?",
+        # Killed, out of memory, a machine in trouble: another attempt, though not for ever.
+        f'[ $code -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {RESTARTS} ] && requeue',
+        "exit $code",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sbatch(arguments: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(["sbatch", *arguments], capture_output=True, text=True, timeout=120)
+    except FileNotFoundError:
+        raise HistobenchError(
+            "`engine` slurm needs sbatch, which is not here: run it on a login node"
+        ) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HistobenchError(f"Slurm does not answer: {error}") from error
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise HistobenchError(f"Slurm refused the job: {said}")
+    return done.stdout.strip()

@@ -1,0 +1,148 @@
+"""Which device a computation runs on."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import TypeVar
+
+from histobench.core.errors import HistobenchError
+
+log = logging.getLogger(__name__)
+
+
+def resolve_device(asked: str | None = None) -> str:
+    """The device to use: the one asked for, else the first GPU, else the CPU.
+
+    A GPU that was asked for and is not there is a warning, not an error: the same command then works on a
+    laptop, and the numbers do not depend on the device.
+    """
+    import torch
+
+    if not asked:
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(asked)
+    except RuntimeError as error:
+        raise HistobenchError(f"unknown device {asked!r}: use cpu, cuda, cuda:0, ... or mps") from error
+    if kind.type == "cuda" and not torch.cuda.is_available():
+        log.warning("%s was asked for, but PyTorch sees no GPU here: running on the CPU", asked)
+        return "cpu"
+    if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
+        raise HistobenchError(f"there is no {asked}: this machine has {torch.cuda.device_count()} GPU(s)")
+    if kind.type == "mps" and not torch.backends.mps.is_available():
+        log.warning("%s was asked for, but is not available here: running on the CPU", asked)
+        return "cpu"
+    return str(kind)
+
+
+def device_name(device: str) -> str:
+    """A device in words: the name of the GPU, or the number of CPU threads that PyTorch uses."""
+    import platform
+
+    import torch
+
+    kind = torch.device(device)
+    if kind.type == "cuda":
+        return str(torch.cuda.get_device_name(kind))
+    if kind.type == "cpu":
+        threads = torch.get_num_threads()
+        return f"CPU ({platform.machine()}, {threads} thread{'' if threads == 1 else 's'})"
+    return kind.type.upper()
+
+
+# Work cut into parts, each done by one thread from its beginning to its end.
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Operations of this thread stay on it meanwhile; gives the number that `spread` may use instead."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def spread(
+    work: Callable[[T], R], parts: Sequence[T], *, device: str = "cpu", threads: int | None = None
+) -> list[R]:
+    """Results of `work` on every part, in their order, by that many threads: as many as torch may use.
+
+    Operations inside of `work` run on the thread that calls them. An operation that is itself spread over
+    threads ends with all of them waiting for the slowest, and they wait by spinning: with many operations
+    and cores that others use too, most of the time goes there. A part that takes long delays nobody here.
+    On a GPU the parts follow each other.
+    """
+    with closing(stream(work, parts, device=device, threads=threads)) as results:
+        return list(results)
+
+
+def stream(
+    work: Callable[[T], R],
+    parts: Iterable[T],
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+) -> Generator[R, None, None]:
+    """As `spread`, one result after the other; parts are taken as they are needed, two for every thread.
+
+    Close the iterator where it may not be read to its end.
+    """
+    import torch
+
+    own = torch.get_num_threads()
+    threads = threads or own
+    if isinstance(parts, Sequence):
+        threads = min(threads, len(parts))
+    if threads <= 1 or torch.device(device).type != "cpu":
+        yield from map(work, parts)
+        return
+    inference = torch.is_inference_mode_enabled()
+
+    def alone(part: T) -> R:
+        with torch.inference_mode(inference):
+            return work(part)
+
+    left = iter(parts)
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        waiting: deque[Future[R]] = deque(pool.submit(alone, part) for part in islice(left, 2 * threads))
+        while waiting:
+            done = waiting.popleft().result()
+            waiting.extend(pool.submit(alone, part) for part in islice(left, 1))
+            yield done
+    finally:
+        pool.shutdown(cancel_futures=True)
+        # A worker's number is its own, but it is also what threads that start later begin with.
+        torch.set_num_threads(own)
+
+
+# Python's collector of cyclic garbage, out of the way of work that makes none.
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Make very many objects that all stay, without looking for garbage among them again and again.
+
+    That took a fifth of the time of reading units; in a process with a compiled network millions of other
+    objects are looked through, too.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

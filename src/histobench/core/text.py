@@ -1,0 +1,113 @@
+"""Names that become files and folders: one part of a path, on any system."""
+
+from __future__ import annotations
+
+import ast
+import re
+import threading
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+
+#: A file system takes 255 bytes; the rest is for what is put around the name.
+_LONGEST = 150
+
+
+def check_plain_name(name: str, *, what: str) -> str:
+    """The name, if a folder can be called so and lies where it was put; `what` begins the error.
+
+    >>> check_plain_name("CRC-100K", what="dataset")
+    'CRC-100K'
+    """
+    why = None
+    if not name.strip():
+        why = "is empty"
+    elif any(sign in name for sign in "/\\"):
+        why = "holds a path separator"
+    elif any(ord(sign) < 32 or ord(sign) == 127 for sign in name):
+        why = "holds a control character"
+    elif name.strip(".") == "" or name != name.rstrip(". "):
+        why = "ends in a dot or a space, or is nothing else"
+    elif len(name.encode("utf-8", "surrogatepass")) > _LONGEST:
+        why = f"is longer than {_LONGEST} bytes"
+    if why is not None:
+        shown = name if len(name) <= 60 else f"{name[:60]}..."
+        raise HistobenchError(f"{what} {shown!r} cannot be the name of a folder: it {why}; give another name")
+    return name
+
+
+# The order in which people count: 2 ways come before 10.
+
+
+def natural_order(text: object) -> list[str | int]:
+    """A key to sort by.
+
+    >>> sorted(["10way", "2way", "", "all"], key=natural_order)
+    ['', '2way', '10way', 'all']
+    """
+    # Words and numbers take turns in what the expression gives, so that like is compared with like.
+    parts = re.split(r"(\d+)", str(text))
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)]
+
+
+# Names and texts of others in files that programs interpret: spreadsheets and Markdown.
+
+_SPACES = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+#: Signs that mean something in Markdown wherever they stand, or where they begin a tag, link or emphasis.
+_MARKDOWN = re.compile(r"[\\`*|]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])|(?<!\w)_|_(?!\w)|~(?=~)")
+
+
+def spreadsheet_cell(value: object) -> object:
+    """The value as a cell that no spreadsheet takes for a formula; numbers stay numbers.
+
+    >>> spreadsheet_cell("=1+1"), spreadsheet_cell(-0.5), spreadsheet_cell("uni_v1")
+    ("'=1+1", -0.5, 'uni_v1')
+    """
+    if isinstance(value, str) and value.lstrip(" \ufeff")[:1] in ("=", "+", "-", "@", "\t", "\r", "\n"):
+        return f"'{value}"
+    return value
+
+
+def markdown_text(text: str) -> str:
+    r"""The text as itself in Markdown, on one line: no tag, link, image, emphasis or table cell comes of it.
+
+    >>> markdown_text("uni_v1"), markdown_text("[a](http://x) | <b>")
+    ('uni_v1', '[a\\](http://x) \\| \\<b>')
+    """
+    return _MARKDOWN.sub(lambda sign: f"\\{sign[0]}", _SPACES.sub(" ", text))
+
+
+# Text from elsewhere (models, servers, files, names of encoders) as a terminal may show it.
+
+#: What moves the cursor, colours, opens links, rings, or turns the direction of writing; not the line end and
+#: the tabulator.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]"
+)
+
+
+def shown(text: object) -> str:
+    r"""The text with every control character written out.
+
+    >>> shown("\x1b]8;;http://elsewhere\x07click\x1b]8;;\x07")
+    '\\x1b]8;;http://elsewhere\\x07click\\x1b]8;;\\x07'
+    """
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], str(text))
+
+
+# Syntax trees of Python text, one thread at a time.
+
+_LOCK = threading.Lock()
+
+
+def parse_python(text: str | bytes, mode: str = "exec") -> Any:
+    """As `ast.parse`.
+
+    CPython 3.11 counts the depth of a tree for all threads together: two that build one at the same time may
+    both end with SystemError ("AST constructor recursion depth mismatch").
+
+    >>> ast.unparse(parse_python("1+1", mode="eval"))
+    '1 + 1'
+    """
+    with _LOCK:
+        return ast.parse(text, mode=mode)

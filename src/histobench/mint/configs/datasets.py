@@ -1,0 +1,308 @@
+"""A dataset of tasks: which class reads it, which tools belong to it, where its file lies."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.mint.configs import datasets
+from histobench.mint.sandbox.withheld import TASKS
+
+if TYPE_CHECKING:
+    from histobench.mint.tasks.base import Task
+    from histobench.mint.tools.base import Tool
+
+
+# Tools and tasks from other packages, found by their entry points.
+
+TOOLS = "histobench.tools"
+
+
+@functools.cache
+def plugin_tools() -> dict[str, type[Tool]]:
+    """Tool's name -> class, from the entry points `histobench.tools`."""
+    from histobench.mint.tools.base import Tool
+
+    found: dict[str, type[Tool]] = {}
+    for entry, loaded in _loaded(TOOLS):
+        if not (isinstance(loaded, type) and issubclass(loaded, Tool)):
+            raise HistobenchError(f"entry point {entry!r} of {TOOLS} is no Tool class: {loaded!r}")
+        if loaded.name in found:
+            other = found[loaded.name].__module__
+            raise HistobenchError(f"two tools are called {loaded.name!r}: in {other} and {loaded.__module__}")
+        found[loaded.name] = loaded
+    return found
+
+
+@functools.cache
+def plugin_tasks() -> dict[str, type[Task]]:
+    """Dataset's name -> task class, from the entry points `histobench.tasks`."""
+    from histobench.mint.tasks.base import Task
+
+    found: dict[str, type[Task]] = {}
+    for entry, loaded in _loaded(TASKS):
+        if not (isinstance(loaded, type) and issubclass(loaded, Task)):
+            raise HistobenchError(f"entry point {entry!r} of {TASKS} is no Task class: {loaded!r}")
+        found[entry] = loaded
+    return found
+
+
+def get_plugin_tool(name: str) -> type[Tool]:
+    """The tool class called `name`."""
+    tools = plugin_tools()
+    if name not in tools:
+        raise HistobenchError(f"unknown tool {name!r}; {did_you_mean(name, tools)}")
+    return tools[name]
+
+
+def _loaded(group: str) -> list[tuple[str, Any]]:
+    loaded = []
+    for entry in entry_points(group=group):
+        try:
+            loaded.append((entry.name, entry.load()))
+        except Exception as error:  # someone else's package: say whose, and go no further
+            reason = f"{type(error).__name__}: {error}"
+            raise HistobenchError(
+                f"the plug-in {entry.name!r} ({entry.value}) cannot be loaded: {reason}"
+            ) from error
+    return loaded
+
+
+#: What published configuration files call this package.
+PUBLISHED_PACKAGE = "mint."
+DATA_FILE = "test_prompts.json"
+
+
+#: Classes that `register` was given: tasks by their names, tools by module and name.
+_registered: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A name, the class of its tasks and their type (family).
+
+    `tool_imports` are (module, class) of its tools where a configuration file names them; else the type's.
+    """
+
+    name: str
+    task_class: type[Task]
+    type: str
+    tool_imports: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def is_games(self) -> bool:
+        """Whether its tasks are games in a folder of their own, and not lines of a file."""
+        return self.type == "decision_making"
+
+    def path(self, data_dir: str | Path) -> Path:
+        """Where the tasks are read from: beside the others, or where the class says."""
+        folder = Path(data_dir) / self.name
+        own = self.task_class.data_path
+        if own is not None and not folder.exists():
+            return Path(own)
+        return folder if self.is_games else folder / DATA_FILE
+
+    def load(self, data_dir: str | Path) -> list[Task]:
+        """All its tasks."""
+        return list(self.task_class.load_tasks(str(self.path(data_dir)))[0])
+
+    def tools(self) -> list[Tool]:
+        """Fresh tools for one episode."""
+        imports: Iterable[tuple[str, str]] = datasets.TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
+        if self.tool_imports is not None:
+            imports = self.tool_imports
+        classes = [import_class(module, name) for module, name in imports]
+        classes += [get_plugin_tool(name) for name in self.task_class.tool_names]
+        return [_made(tool_class) for tool_class in classes]
+
+
+def known_datasets() -> list[str]:
+    """The names of all datasets: the table's first, then those of plug-ins."""
+    table = list(datasets.TASK_INFO_MAP)
+    return table + [name for name in plugin_tasks() if name not in table]
+
+
+def get_dataset(name: str) -> Dataset:
+    """The dataset called `name`."""
+    info = datasets.TASK_INFO_MAP.get(name)
+    if info is not None:
+        return Dataset(name, task_class(info["class"]), info["type"])
+    if name in plugin_tasks():
+        found = plugin_tasks()[name]
+        return Dataset(name, found, found.task_type or name)
+    raise HistobenchError(f"unknown dataset {name!r}; {did_you_mean(name, known_datasets())}")
+
+
+def select_datasets(names: Iterable[str] | None = None) -> list[Dataset]:
+    """The named datasets, or all of them; a type (`reasoning`) stands for its datasets."""
+    known = [get_dataset(name) for name in known_datasets()]
+    if names is None:
+        return known
+    types = {dataset.type for dataset in known}
+    chosen: dict[str, Dataset] = {}
+    for name in names:
+        for dataset in [d for d in known if d.type == name] if name in types else [get_dataset(name)]:
+            chosen[dataset.name] = dataset
+    return list(chosen.values())
+
+
+def register(
+    dataset: str, task: type[Task], *, type: str = "", tools: Iterable[type[Tool]] | None = None
+) -> None:
+    """Make a dataset of your own known to this process, by the class of its tasks.
+
+    Parameters
+    ----------
+    dataset : its name; its tasks are in `data/processed/<name>/test_prompts.json` unless the class says where
+    task : a subclass of `Task`
+    type : its family in results, which selects its tools (default: the class's `task_type`, or the name)
+    tools : subclasses of `Tool` for the sessions of that family; None keeps what the family has
+
+    Examples
+    --------
+    >>> from histobench.mint.tasks.base import Task
+    >>> class ShoutTask(Task):
+    ...     task_name = "reasoning"
+    >>> register("shout", ShoutTask)
+    >>> get_dataset("shout").task_class.__name__
+    'ShoutTask'
+    """
+    family = type or task.task_type or dataset
+    _registered[task.__name__] = task
+    datasets.TASK_INFO_MAP[dataset] = {"class": task.__name__, "type": family}
+    if tools is not None:
+        given = list(tools)
+        _registered.update({f"{tool.__module__}:{tool.__name__}": tool for tool in given})
+        datasets.TASK_TYPE_TO_TOOL_IMPORT[family] = [(tool.__module__, tool.__name__) for tool in given]
+
+
+def task_class(name: str) -> Any:
+    """A task class by the name that the table gives it: "module:Class", or the name of a class alone.
+
+    A name alone is one in `histobench.mint.tasks` (any module of that folder), of a class that was
+    registered, of a plug-in's class, or of any subclass of `Task` that has been imported.
+    """
+    module, _, attribute = name.rpartition(":")
+    if module:
+        return import_class(module, attribute)
+    if attribute in _registered:
+        return _registered[attribute]
+    try:
+        return import_class("histobench.mint.tasks", attribute)
+    except HistobenchError as error:
+        others = {**_imported_tasks(), **{found.__name__: found for found in plugin_tasks().values()}}
+        if attribute in others:
+            return others[attribute]
+        raise HistobenchError(
+            f"no task class {attribute!r}: put its module in the folder of histobench.mint.tasks, register "
+            f"it with histobench.mint.register, or write it as 'module:{attribute}' ({error})"
+        ) from error
+
+
+def _imported_tasks() -> dict[str, Any]:
+    """Every subclass of `Task` in this process by its name; a name that two have is nobody's."""
+    from histobench.mint.tasks.base import Task
+
+    found: dict[str, list[Any]] = {}
+    waiting: list[Any] = [Task]
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            found.setdefault(kind.__name__, []).append(kind)
+            waiting.append(kind)
+    return {name: kinds[0] for name, kinds in found.items() if len(set(kinds)) == 1}
+
+
+def import_class(module: str, name: str) -> Any:
+    """A class of a module; published files say `mint.` where this package says `histobench.mint.`."""
+    if (known := _registered.get(f"{module}:{name}")) is not None:
+        return known  # of a script or a notebook, which cannot be imported
+    if module.startswith(PUBLISHED_PACKAGE):
+        module = f"histobench.{module}"
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise HistobenchError(f"no class {name} in the module {module}: {error}") from error
+    except Exception as error:  # someone else's module: whatever it raises, say whose it is
+        raise HistobenchError(f"cannot import {module}: {type(error).__name__}: {error}") from error
+
+
+def _made(tool_class: Any) -> Tool:
+    try:
+        tool: Tool = tool_class()
+    except Exception as error:
+        what = f"{tool_class.__module__}.{tool_class.__qualname__}"
+        raise HistobenchError(
+            f"the tool {what} cannot be made without arguments: {type(error).__name__}: {error}"
+        ) from error
+    return tool
+
+
+# The tables to edit (or to extend from a package of your own) when a tool, a dataset or a setting is
+# added.
+
+DATASET_DIR = "data/processed"
+DATA_OUTPUTS_DIR = "data/outputs"
+
+#: dataset -> its task class (a name in histobench.mint.tasks, or "module:Class") and its type.
+TASK_INFO_MAP: dict[str, dict[str, str]] = {
+    "gsm8k": {"class": "ReasoningTask", "type": "reasoning"},
+    "math": {"class": "ReasoningTask", "type": "reasoning"},
+    "hotpotqa": {"class": "ReasoningTask", "type": "reasoning"},
+    "mmlu": {"class": "MultipleChoiceTask", "type": "reasoning"},
+    "theoremqa": {"class": "TheoremqaTask", "type": "reasoning"},
+    "humaneval": {"class": "HumanEvalTask", "type": "code_generation"},
+    "mbpp": {"class": "MBPPTask", "type": "code_generation"},
+    "alfworld": {"class": "AlfWorldTask", "type": "decision_making"},
+}
+
+#: task type -> tools placed in the Python session, as (module, class). The ALFWorld environment adds its own.
+TASK_TYPE_TO_TOOL_IMPORT: dict[str, list[tuple[str, str]]] = {
+    "reasoning": [("histobench.mint.tools.wikipedia_search", "WikipediaQueryRun")],
+    "code_generation": [],
+    "decision_making": [],
+}
+
+#: Budgets: k actions, of which at most p proposals.
+ENV_CONFIGS: list[dict[str, Any]] = [
+    {"max_steps": k, "use_tools": True, "max_propose_solution": p, "count_down": True}
+    for k, p in ((5, 2), (4, 2), (3, 2), (2, 2), (1, 1))
+]
+
+#: With an expert only the full budget is run.
+FEEDBACK_ENV_CONFIGS: list[dict[str, Any]] = [ENV_CONFIGS[0]]
+
+FEEDBACK_TYPES: list[dict[str, str]] = [
+    {"pseudo_human_feedback": "no_GT", "feedback_form": "textual"},
+    {"pseudo_human_feedback": "no_GT", "feedback_form": "binary"},
+    {"pseudo_human_feedback": "GT", "feedback_form": "textual"},
+    {"pseudo_human_feedback": "GT", "feedback_form": "binary"},
+]
+
+NO_FEEDBACK_PROVIDER: dict[str, Any] = {"agent_class": "None", "model_name": "None"}
+NO_FEEDBACK_TYPE: dict[str, str] = {"pseudo_human_feedback": "None", "feedback_form": "None"}
+
+#: Experts; each is run with every feedback type. The published headline uses this one.
+FEEDBACK_PROVIDER_LIST: list[dict[str, Any]] = [
+    {"agent_class": "OpenAIFeedbackAgent", "model_name": "gpt-4-0613"},
+]
+
+FEEDBACK_AGENT_DEFAULTS: dict[str, Any] = {"chat_mode": True, "max_tokens": 1024, "temperature": 0.0}
+
+#: Models under test.
+EVALUATED_MODEL_LIST: list[dict[str, Any]] = [
+    {
+        "agent_class": "OpenAILMAgent",
+        "config": {
+            "model_name": "gpt-3.5-turbo-0613",
+            "chat_mode": True,
+            "max_tokens": 512,
+            "temperature": 0.0,
+        },
+    },
+]

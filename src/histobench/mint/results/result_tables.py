@@ -1,0 +1,288 @@
+"""The text dialect beside native calls: what a format costs, told apart from what a model can do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, mean_tokens
+from histobench.mint.results.uncertainty import (
+    Trend,
+    gain,
+    pass_hat,
+    pass_hat_interval,
+    rate_by_budget,
+    rate_interval,
+    slope_interval,
+    success_rate,
+    trend,
+    tries_per_task,
+)
+from histobench.statistics.intervals import Interval
+from histobench.statistics.resampling import PairedDifference
+
+NATIVE = "+native"
+
+
+@dataclass(frozen=True)
+class DialectSide:
+    """One dialect on the tasks that were played in both. Rates are shares."""
+
+    success: float
+    invalid_rate: float  # of the actions
+    tokens: float | None  # of an episode
+
+
+@dataclass(frozen=True)
+class DialectRow:
+    """A model under one setting: native minus text, paired by task."""
+
+    model: str
+    feedback: str
+    k: int
+    tasks: int
+    text: DialectSide
+    native: DialectSide
+    difference: PairedDifference | None
+
+
+def dialect_rows(outcomes: Iterable[EpisodeOutcome]) -> list[DialectRow]:
+    """A row for each model and setting that was played in both dialects, over the tasks of both."""
+    sides: dict[tuple[str, str, int], tuple[list[EpisodeOutcome], list[EpisodeOutcome]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for outcome in outcomes:
+        model, native = outcome.model.removesuffix(NATIVE), outcome.model.endswith(NATIVE)
+        feedback = f"{outcome.feedback_model} {outcome.feedback_type}"
+        sides[model, feedback, outcome.k][native].append(outcome)
+    return [
+        row for key, (text, native) in sorted(sides.items()) if (row := _row(key, text, native)) is not None
+    ]
+
+
+def _row(
+    key: tuple[str, str, int], text: Sequence[EpisodeOutcome], native: Sequence[EpisodeOutcome]
+) -> DialectRow | None:
+    shared = {outcome.key for outcome in text} & {outcome.key for outcome in native}
+    if not shared:
+        return None
+    both = [[outcome for outcome in side if outcome.key in shared] for side in (text, native)]
+    return DialectRow(*key, len(shared), _side(both[0]), _side(both[1]), gain(both[1], both[0]))
+
+
+def _side(outcomes: Sequence[EpisodeOutcome]) -> DialectSide:
+    actions = sum(outcome.proposals + outcome.tool_calls + outcome.invalid for outcome in outcomes)
+    return DialectSide(
+        success=sum(outcome.success for outcome in outcomes) / len(outcomes),
+        invalid_rate=sum(outcome.invalid for outcome in outcomes) / actions if actions else 0.0,
+        tokens=mean_tokens(outcomes),
+    )
+
+
+# What each expert's feedback is worth to each model.
+
+
+@dataclass(frozen=True)
+class FeedbackRow:
+    """Success with an expert, and the paired gain over the same tasks without one (`None` if never run).
+
+    `leaks` is the share of the episodes in which the expert gave the answer away, of those where that can be
+    judged.
+    """
+
+    model: str
+    expert: str
+    kind: str
+    k: int
+    episodes: int
+    rate: float
+    gain: PairedDifference | None
+    leaks: float | None
+
+
+def feedback_rows(outcomes: Iterable[EpisodeOutcome]) -> list[FeedbackRow]:
+    """A row for each model, expert, kind of feedback and budget."""
+    plain: dict[tuple[str, int], list[EpisodeOutcome]] = defaultdict(list)
+    helped: dict[tuple[str, str, str, int], list[EpisodeOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.feedback_model == NO_FEEDBACK:
+            plain[outcome.model, outcome.k].append(outcome)
+        else:
+            key = (outcome.model, outcome.feedback_model, outcome.feedback_type, outcome.k)
+            helped[key].append(outcome)
+    return [
+        FeedbackRow(
+            model,
+            expert,
+            kind,
+            k,
+            len(played),
+            success_rate(played) or 0.0,
+            gain(played, plain[model, k]),
+            _leaks(played),
+        )
+        for (model, expert, kind, k), played in sorted(helped.items())
+    ]
+
+
+def _leaks(outcomes: list[EpisodeOutcome]) -> float | None:
+    judged = [outcome.leaked for outcome in outcomes if outcome.leaked is not None]
+    return sum(judged) / len(judged) if judged else None
+
+
+# Success of every model on every family or dataset, with intervals and what the agents did.
+
+ALL = "all"
+GROUPINGS = ("all", "family", "dataset")
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """One model without feedback on some tasks; the interval and the means are of the largest budget."""
+
+    model: str
+    group: str
+    rates: dict[int, float]
+    k: int
+    episodes: int
+    interval: Interval
+    slope: Interval | None  # points per turn; only with several budgets
+    actions: float
+    invalid_rate: float  # of the actions
+    tokens: float | None  # of an episode
+    tries: int
+    pass_hat: float | None  # all tries of a task succeed; only with repeated runs
+    pass_hat_interval: Interval | None = None  # over tasks
+
+
+def group_rows(outcomes: Iterable[EpisodeOutcome], by: str = "all") -> list[GroupRow]:
+    """A row for each model and group, models in order of their names."""
+    groups: dict[tuple[str, str], list[EpisodeOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.feedback_model == NO_FEEDBACK:
+            groups[outcome.model, _group(outcome, by)].append(outcome)
+    return [_row_groups(model, group, groups[model, group]) for model, group in sorted(groups)]
+
+
+def _group(outcome: EpisodeOutcome, by: str) -> str:
+    if by == "dataset":
+        return outcome.task
+    return outcome.family if by == "family" else ALL
+
+
+def _row_groups(model: str, group: str, outcomes: Sequence[EpisodeOutcome]) -> GroupRow:
+    k = max(outcome.k for outcome in outcomes)
+    full = [outcome for outcome in outcomes if outcome.k == k]
+    actions = sum(outcome.proposals + outcome.tool_calls + outcome.invalid for outcome in full)
+    tries = tries_per_task(full)
+    return GroupRow(
+        model=model,
+        group=group,
+        rates=rate_by_budget(outcomes),
+        k=k,
+        episodes=len(full),
+        interval=rate_interval(full),
+        slope=slope_interval(outcomes),
+        actions=actions / len(full),
+        invalid_rate=sum(outcome.invalid for outcome in full) / actions if actions else 0.0,
+        tokens=mean_tokens(full),
+        tries=tries,
+        pass_hat=pass_hat(full, tries) if tries > 1 else None,
+        pass_hat_interval=pass_hat_interval(full, tries) if tries > 1 else None,
+    )
+
+
+# The published table: success for each budget, improvement rate, gain from feedback.
+
+#: The feedback that the published headline uses.
+FEEDBACK_MODEL = "gpt-4-0613"
+FEEDBACK_TYPE = "no_GT-textual"
+TREND_BUDGETS = (1, 2, 3, 4, 5)
+FULL_BUDGET = 5
+AVERAGE = "avg_micro"
+_DISPLAY = {"agentlm-70b-llama-2": "AgentLM-70b", "lemur-70b-chat-v1": "Lemur-70b-chat-v1"}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One model's line of the table. Rates are percentages with two decimals."""
+
+    model: str
+    rates: dict[int, float]
+    trend: Trend | None
+    by_family: dict[str, float]
+    with_feedback: dict[str, float]
+    episodes: int
+
+    @property
+    def feedback_gain(self) -> float | None:
+        """Success at k = 5 with the expert minus success without."""
+        full = self.rates.get(FULL_BUDGET)
+        if full is None or AVERAGE not in self.with_feedback:
+            return None
+        return self.with_feedback[AVERAGE] - full
+
+    def as_published(self) -> dict[str, Any]:
+        """In the shape and with the rounding of the public leaderboard."""
+        gain = self.feedback_gain
+        published: dict[str, Any] = {
+            "SR": {str(k): rate for k, rate in self.rates.items() if k in TREND_BUDGETS},
+            "SR5_feedback": None if gain is None else float(f"{self.with_feedback[AVERAGE]:.1f}"),
+            "delta_feedback": None if gain is None else float(f"{gain:.1f}"),
+            "published_name": display_name(self.model),
+            "r2": self.trend.r2 if self.trend else None,
+            "slope": self.trend.slope if self.trend else None,
+        }
+        if gain is not None:
+            published["SR5_by_family"] = self.by_family
+            published["SR5_by_family_feedback"] = self.with_feedback
+        return published
+
+
+def leaderboard(
+    outcomes: Iterable[EpisodeOutcome],
+    *,
+    feedback_model: str = FEEDBACK_MODEL,
+    feedback_type: str = FEEDBACK_TYPE,
+) -> list[Standing]:
+    """A line for every model, in order of their names."""
+    plain: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    helped: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.feedback_model == NO_FEEDBACK:
+            plain[outcome.model].append(outcome)
+        elif (outcome.feedback_model, outcome.feedback_type) == (feedback_model, feedback_type):
+            helped[outcome.model].append(outcome)
+    return [_standing(model, plain[model], helped[model]) for model in sorted({*plain, *helped})]
+
+
+def display_name(model: str) -> str:
+    """The name that the public table shows.
+
+    >>> display_name("Llama-2-70b-chat-hf")
+    'Llama-2-70b-chat'
+    """
+    return _DISPLAY.get(model, model.removesuffix("-hf"))
+
+
+def family_rates(outcomes: Iterable[EpisodeOutcome]) -> dict[str, float]:
+    """Success for each family, and over all episodes."""
+    groups: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        groups[AVERAGE].append(outcome)
+        groups[outcome.family].append(outcome)
+    return {name: rate for name in sorted(groups) if (rate := success_rate(groups[name])) is not None}
+
+
+def _standing(model: str, plain: list[EpisodeOutcome], helped: list[EpisodeOutcome]) -> Standing:
+    rates = rate_by_budget(plain)
+    return Standing(
+        model=model,
+        rates=rates,
+        trend=trend({k: rate for k, rate in rates.items() if k in TREND_BUDGETS}),
+        by_family=family_rates(outcome for outcome in plain if outcome.k == FULL_BUDGET),
+        with_feedback=family_rates(outcome for outcome in helped if outcome.k == FULL_BUDGET),
+        episodes=len(plain) + len(helped),
+    )

@@ -1,0 +1,295 @@
+"""Runs of language-model agents: finished episodes, grouped by agent, expert and budget."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.envs.action import classify
+from histobench.mint.messages.parts import FEEDBACK_HEADING, Message, Reasoning
+from histobench.mint.replay.recording import SUFFIX, Recording, read_recordings
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
+from histobench.mint.results.result_tables import leaderboard
+from histobench.mint.results.stored_episode import FILE, EachOnce, StoredEpisode, read_episodes
+from histobench.mint.results.uncertainty import gain, rate_interval
+from histobench.report.image_source import TalkPictures
+from histobench.report.payload import rounded, write_payload
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the agent wrote and what came back."""
+
+    text: str
+    kind: str
+    observation: str | None = None
+    feedback: str = ""
+    pictures: tuple[Path, ...] = ()  # what the observation shows
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One conversation and how it ended."""
+
+    outcome: EpisodeOutcome
+    prompt: str
+    turns: tuple[Turn, ...]
+    reference: str = ""
+    error: str = ""
+    tokens: int | None = None
+    pictures: tuple[Path, ...] = ()  # what the task shows
+
+
+@dataclass
+class AgentRun:
+    """All episodes of an agent with one expert (or none) and one budget."""
+
+    agent: str
+    feedback_model: str
+    feedback_type: str
+    k: int
+    episodes: list[Episode] = field(default_factory=list)
+
+    @property
+    def feedback(self) -> str:
+        """The expert in words; empty without one."""
+        if self.feedback_model == NO_FEEDBACK:
+            return ""
+        return f"{self.feedback_model} ({self.feedback_type})"
+
+    @property
+    def name(self) -> str:
+        """What the run is called on the pages."""
+        return f"{self.agent}{f' + {self.feedback}' if self.feedback else ''}, k = {self.k}"
+
+
+def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tuple[list[AgentRun], list[str]]:
+    """Every run below a folder (`results.jsonl`, or recordings `*.k5.jsonl.gz`), and what cannot be read.
+
+    Files in the folders `elsewhere` have pages of their own.
+    """
+    runs: dict[tuple[str, str, str, int], AgentRun] = {}
+    problems: list[str] = []
+    files = [*sorted(results_dir.rglob(FILE)), *sorted(results_dir.rglob(f"*.k*{SUFFIX}"))]
+    once = EachOnce()
+    for path in files:
+        if any(path.is_relative_to(folder) for folder in elsewhere):
+            continue
+        try:
+            for episode in _episodes(path, once):
+                o = episode.outcome
+                key = (o.model, o.feedback_model, o.feedback_type, o.k)
+                runs.setdefault(key, AgentRun(*key)).episodes.append(episode)
+        except HistobenchError as error:
+            problems.append(str(error).replace(f"{results_dir.as_posix()}/", ""))
+    order = sorted(runs, key=lambda key: (key[0].lower(), key[1] != NO_FEEDBACK, key[1], key[2], key[3]))
+    return [runs[key] for key in order], problems
+
+
+def _episodes(path: Path, once: EachOnce) -> Iterator[Episode]:
+    if path.name == FILE:
+        yield from map(conversation, once.of(path, read_episodes(path)))
+    else:
+        yield from map(_from_recording, read_recordings(path))
+
+
+def _from_recording(recording: Recording) -> Episode:
+    turns = tuple(
+        Turn(turn.assistant, turn.kind, turn.observation, turn.feedback) for turn in recording.turns
+    )
+    return Episode(recording.outcome, "", turns, error=recording.error or "")
+
+
+def conversation(episode: StoredEpisode) -> Episode:
+    """A stored episode turn by turn."""
+    state, task = episode.state, episode.task
+    history = state["history"]
+    prompt = str(history[0]["content"]) if history and history[0]["role"] == "user" else ""
+    answers = [answer for _, answer in episode.exchanges]
+    shown = [tuple(files) for files in episode.pictures]
+    turns = [
+        _turn(message, answer, pictures)
+        for message, answer, pictures in zip(episode.written, answers, shown[1:], strict=True)
+    ]
+    usage: Any = state.get("token_counter") or {}
+    return Episode(
+        episode.outcome,
+        prompt,
+        tuple(turns),
+        reference=str(task.get("reference", "")),
+        error=str(state.get("error") or ""),
+        tokens=usage.get("total_tokens") if isinstance(usage, dict) else None,
+        pictures=shown[0],
+    )
+
+
+def _turn(message: Message, answer: str | None, pictures: tuple[Path, ...]) -> Turn:
+    """The turn with the next user message taken apart; what the model thought stands before what it wrote."""
+    kind = classify(message.content).kind
+    thoughts = [part.text for part in message.parts if isinstance(part, Reasoning)]
+    text = "\n".join(
+        [*(f"[reasoning]\n{thought or '(not shown)'}\n" for thought in thoughts), message.content]
+    )
+    if answer is None:
+        return Turn(text, kind)
+    observation, _, feedback = answer.partition(FEEDBACK_HEADING)
+    observation = observation.removeprefix("Observation:\n").rstrip("\n")
+    return Turn(text, kind, observation, feedback.rstrip("\n"), pictures)
+
+
+# The data of the agent pages: success by budget, turn and family, gain from feedback, conversations.
+
+#: Conversations of one data file, and characters of one message.
+_PER_FILE, _LONGEST = 25, 20_000
+
+
+def write_agents(site: Path, runs: Sequence[AgentRun]) -> None:
+    """Write `agents`, and for every run its list of episodes and their conversations."""
+    outcomes = [episode.outcome for run in runs for episode in run.episodes]
+    trends = {standing.model: standing.trend for standing in leaderboard(outcomes)}
+    write_payload(
+        site,
+        "agents",
+        {
+            "runs": [_run(run) for run in runs],
+            "gains": _gains(runs),
+            "trends": {
+                model: {"slope": line.slope, "r2": line.r2}
+                for model, line in trends.items()
+                if line is not None
+            },
+        },
+    )
+    pictures = TalkPictures(site)
+    for number, run in enumerate(runs):
+        write_payload(site, f"agent/{number}", {"episodes": [_row(episode) for episode in run.episodes]})
+        for start in range(0, len(run.episodes), _PER_FILE):
+            talks = [talk_payload(episode, pictures) for episode in run.episodes[start : start + _PER_FILE]]
+            write_payload(site, f"talk/{number}-{start // _PER_FILE}", talks)
+
+
+def _run(run: AgentRun) -> dict[str, Any]:
+    families: dict[str, list[Episode]] = defaultdict(list)
+    datasets: dict[str, list[Episode]] = defaultdict(list)
+    for episode in run.episodes:
+        families[episode.outcome.family].append(episode)
+        datasets[episode.outcome.task].append(episode)
+    actions = sum(_actions(episode) for episode in run.episodes)
+    return {
+        "name": run.name,
+        "agent": run.agent,
+        "feedback": run.feedback,
+        "k": run.k,
+        "all": _rate(run.episodes),
+        "families": {name: _rate(members) for name, members in sorted(families.items())},
+        "datasets": {name: _rate(members) for name, members in sorted(datasets.items())},
+        "solvedBy": _solved_by(run),
+        "ends": dict(Counter(episode.outcome.terminate_reason or "unknown" for episode in run.episodes)),
+        "turns": rounded(float(np.mean([len(episode.turns) for episode in run.episodes]))),
+        "invalid": rounded(sum(e.outcome.invalid for e in run.episodes) / actions) if actions else None,
+        "tokens": _tokens(run),
+    }
+
+
+def _actions(episode: Episode) -> int:
+    return episode.outcome.proposals + episode.outcome.tool_calls + episode.outcome.invalid
+
+
+def _tokens(run: AgentRun) -> float | None:
+    known = [episode.tokens for episode in run.episodes if episode.tokens]
+    return rounded(float(np.mean(known))) if known else None
+
+
+def _rate(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Success with its interval, as `histobench mint table` gives it."""
+    outcomes = [episode.outcome for episode in episodes]
+    interval = rate_interval(outcomes)
+    return {
+        "n": len(outcomes),
+        "value": rounded(_share(outcomes)),
+        "low": rounded(interval.low),
+        "high": rounded(interval.high),
+    }
+
+
+def _share(outcomes: Sequence[EpisodeOutcome]) -> float:
+    return float(np.mean([outcome.success for outcome in outcomes]))
+
+
+def _solved_by(run: AgentRun) -> list[float | None]:
+    """The share of episodes that had succeeded after 1, 2, ... k turns."""
+    taken = np.array([len(e.turns) if e.outcome.success else np.inf for e in run.episodes])
+    return [rounded(float((taken <= turn).mean())) for turn in range(1, run.k + 1)]
+
+
+def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
+    """Success with an expert minus success without, on the tasks that both runs have."""
+    plain = {(run.agent, run.k): run for run in runs if run.feedback_model == NO_FEEDBACK}
+    gains = []
+    for run in runs:
+        base = plain.get((run.agent, run.k))
+        if run.feedback_model == NO_FEEDBACK or base is None:
+            continue
+        helped, alone = ([episode.outcome for episode in one.episodes] for one in (run, base))
+        found = gain(helped, alone)
+        if found is None:
+            continue
+        shared = by_task(helped).keys() & by_task(alone).keys()
+        gains.append(
+            {
+                "agent": run.agent,
+                "feedback": run.feedback,
+                "k": run.k,
+                "n": len(shared),
+                "without": rounded(_share([one for one in alone if one.key in shared])),
+                "with": rounded(_share([one for one in helped if one.key in shared])),
+                "difference": rounded(found.difference),
+                "low": rounded(found.interval.low),
+                "high": rounded(found.interval.high),
+                "p": rounded(found.p_value, 4),
+            }
+        )
+    return gains
+
+
+def _row(episode: Episode) -> list[Any]:
+    """Dataset, id, success, turns, how it ended."""
+    o = episode.outcome
+    return [o.task, o.task_id, int(o.success), len(episode.turns), o.terminate_reason or ""]
+
+
+def talk_payload(episode: Episode, pictures: TalkPictures) -> dict[str, Any]:
+    """A conversation; of each picture its address, or an empty text where it was not kept."""
+    shown = [[pictures.address(path) for path in turn.pictures] for turn in episode.turns]
+    content: dict[str, Any] = {
+        "prompt": _cut(episode.prompt),
+        "reference": _cut(episode.reference),
+        "error": _cut(episode.error),
+        "turns": [
+            [
+                _cut(turn.text),
+                turn.kind,
+                None if turn.observation is None else _cut(turn.observation),
+                _cut(turn.feedback),
+            ]
+            for turn in episode.turns
+        ],
+    }
+    if episode.pictures or any(shown):
+        content["pictures"] = [[pictures.address(path) for path in episode.pictures], *shown]
+    return content
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}\n[... {len(text) - _LONGEST:,} more characters are in the results file]"

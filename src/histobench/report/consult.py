@@ -1,0 +1,318 @@
+"""The data of the Consult page: agents against their tool in every arm, trust, curves and failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from histobench.consult.arms import ARMS
+from histobench.consult.consultation import RECORD
+from histobench.consult.findings import Contrast, Estimate, Findings, Line, RelianceBin, SequenceFindings
+from histobench.consult.measures import NO_LABEL, Played, Plays, plays_of, read_played, risk_coverage
+from histobench.consult.study import RUNS, STUDY, Case, Study, open_study
+from histobench.consult.tool_text import read_neighbours, read_percentile
+from histobench.core.errors import HistobenchError
+from histobench.report.agents import conversation, talk_payload
+from histobench.report.image_source import TalkPictures
+from histobench.report.inventory import without_folder
+from histobench.report.payload import rounded, write_payload
+from histobench.report.thumbnails import Cache, thumbnail
+from histobench.statistics.intervals import Interval
+
+# Failure cards: a region that an agent got wrong, what the tool said of it, and how they talked.
+
+#: Cards of one kind, agent and arm; those of which the agent was surest.
+MOST_CARDS = 12
+SHOWN_NEIGHBOURS = 5
+SIDE = 256
+#: Kinds of failures, worst first.
+KINDS = ("followed", "left", "own", "deferred", "unanswered")
+
+
+class CardPictures:
+    """Small pictures of cases and neighbours, each written once; none where the images are not at hand."""
+
+    def __init__(self, site: Path, study: Study, folder: str, cache: Cache) -> None:
+        self._site, self._folder, self._cache = site, folder, cache
+        self._known: dict[str, str] = {}
+        try:
+            self._paths = study.pictures()
+        except HistobenchError:  # a study may be shared without its pictures
+            self._paths = {}
+
+    def address(self, image: str) -> str:
+        """The address of a picture by its content hash; empty where it cannot be read."""
+        if image not in self._known:
+            self._known[image] = self._write(image)
+        return self._known[image]
+
+    def _write(self, image: str) -> str:
+        path = self._paths.get(image)
+        content = None if path is None else thumbnail(path, self._cache, side=SIDE)
+        if content is None:
+            return ""
+        place = f"thumbs/{self._folder}/{len(self._known)}.webp"
+        (self._site / place).parent.mkdir(parents=True, exist_ok=True)
+        (self._site / place).write_bytes(content)
+        return place
+
+
+def failure_kinds(plays: Plays) -> list[str]:
+    """For each case the kind of failure in the first repeat; empty where the final answer is right."""
+    final, tool, reference = plays.final[0], plays.tool, plays.reference
+    kinds = np.full(len(final), "own", dtype=object)
+    kinds[(final == tool) & (tool != NO_LABEL)] = "followed"
+    kinds[(tool == reference) & (final != tool)] = "left"
+    kinds[final == NO_LABEL] = "unanswered"
+    kinds[plays.deferred[0]] = "deferred"
+    kinds[final == reference] = ""
+    return [str(kind) for kind in kinds]
+
+
+def failure_cards(
+    played: PlayedStudy, agent: str, arm: str, pictures: CardPictures, talk: TalkPictures
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The cards of an agent in an arm, and how many failures of each kind there are."""
+    plays = played.findings.plays[agent, arm]
+    kinds = failure_kinds(plays)
+    confidence = np.nan_to_num(plays.confidence[0], nan=-1.0)
+    rows = sorted(
+        (row for row, kind in enumerate(kinds) if kind),
+        key=lambda row: (KINDS.index(kinds[row]), -confidence[row], row),
+    )
+    seen: dict[str, int] = {}
+    cards = []
+    for row in rows:
+        seen[kinds[row]] = seen.get(kinds[row], 0) + 1
+        if seen[kinds[row]] <= MOST_CARDS:
+            case = played.study.cases[plays.rows[row]]
+            cards.append(_card(played, plays, row, case, kinds[row], pictures, talk))
+    return cards, seen
+
+
+def _card(
+    played: PlayedStudy,
+    plays: Plays,
+    row: int,
+    case: Case,
+    kind: str,
+    pictures: CardPictures,
+    talk: TalkPictures,
+) -> dict[str, Any]:
+    names = played.study.facts.classes
+
+    def label(code: int) -> str | None:
+        return None if code == NO_LABEL else names[code]
+
+    repeats = played.episodes[plays.agent, plays.arm]
+    episode = next(iter(repeats.values()))[plays.episodes[row]]
+    arm = str(episode.task["metadata"][RECORD].get("role", plays.arm))
+    view = case.arms.get(arm)
+    content: dict[str, Any] = {
+        "kind": kind,
+        "id": case.id[:12],
+        "group": case.group,
+        "picture": pictures.address(case.id),
+        "reference": case.reference,
+        "first": label(plays.first[0, row]),
+        "final": label(plays.final[0, row]),
+        "confidence": rounded(float(plays.confidence[0, row])),
+        "tool": None,
+        "talk": talk_payload(conversation(episode), talk),
+    }
+    if view is not None:
+        recorded = {"image": case.id, "encoder": view.encoder, "arm": arm}
+        cassette = played.study.cassette
+        told = cassette.answer(
+            "neighbours", {"k": min(SHOWN_NEIGHBOURS, played.study.facts.most_neighbours)}, **recorded
+        )
+        content["tool"] = {
+            "label": view.label,
+            "confidence": rounded(view.confidence),
+            "manipulated": view.manipulated,
+            "says": cassette.answer("predict", {"n": min(3, len(names))}, **recorded),
+            "neighbours": [[near.label, pictures.address(near.image)] for near in read_neighbours(told)],
+            "percentile": read_percentile(told),
+        }
+    return content
+
+
+#: Points of a curve that are kept: more than a screen shows.
+_MOST_POINTS = 200
+
+
+@dataclass(frozen=True)
+class PlayedStudy:
+    """A study with episodes; `name` tells it from the others of a folder."""
+
+    name: str
+    study: Study
+    episodes: Played
+    findings: Findings
+
+
+def find_studies(results_dir: Path) -> tuple[list[PlayedStudy], list[str]]:
+    """Every study below a folder that agents have played, and what cannot be read."""
+    found: list[PlayedStudy] = []
+    problems: list[str] = []
+    for path in sorted(results_dir.rglob(STUDY)):
+        if not (path.parent / RUNS).is_dir():
+            continue
+        try:
+            study = open_study(path.parent)
+            episodes = read_played(study.folder / RUNS)
+            findings = Findings(study, plays_of(study, episodes))
+        except HistobenchError as error:
+            problems.append(without_folder(str(error), results_dir))
+            continue
+        place = path.parent.relative_to(results_dir).as_posix()
+        name = study.facts.dataset if place == "." else f"{study.facts.dataset} ({place})"
+        found.append(PlayedStudy(name, study, episodes, findings))
+    if len({played.study.facts.dataset for played in found}) == len(found):
+        found = [
+            PlayedStudy(played.study.facts.dataset, played.study, played.episodes, played.findings)
+            for played in found
+        ]
+    return found, problems
+
+
+def write_studies(site: Path, studies: Sequence[PlayedStudy], cache: Cache) -> None:
+    """Write `consult/NUMBER` for each study, and the failures of each agent in each arm."""
+    talk = TalkPictures(site)
+    for number, played in enumerate(studies):
+        pictures = CardPictures(site, played.study, f"consult-{number}", cache)
+        content = study_payload(played)
+        for place, line in enumerate(content["lines"]):
+            key = (line["agent"], line["arm"])
+            cards, kinds = failure_cards(played, *key, pictures, talk)
+            line["failures"] = kinds
+            if cards:
+                write_payload(site, f"failures/{number}-{place}", cards)
+        write_payload(site, f"consult/{number}", content)
+
+
+def study_payload(played: PlayedStudy) -> dict[str, Any]:
+    """Everything of one study but the failures."""
+    findings, facts = played.findings, played.study.facts
+    return {
+        "name": played.name,
+        "dataset": facts.dataset,
+        "classes": list(facts.classes),
+        "trueClasses": None if facts.true_classes is None else list(facts.true_classes),
+        "cases": len(played.study.cases),
+        "groups": len({case.group for case in played.study.cases if case.group}) or None,
+        "cautions": list(facts.cautions),
+        "encoders": [
+            {
+                "role": encoder.role,
+                "name": encoder.name,
+                "probe": rounded(encoder.probe_accuracy),
+                "knn": rounded(encoder.knn_accuracy),
+            }
+            for encoder in facts.encoders
+        ],
+        "arms": [{"name": arm, "words": ARMS.get(arm, "")} for arm in facts.arms],
+        "agents": findings.agents,
+        "lines": [_line(findings, line) for line in findings.lines()],
+        "sequences": {
+            agent: _sequences(found) for agent in findings.agents if (found := findings.sequences(agent))
+        },
+        "blinding": [
+            {
+                "first": check.first,
+                "second": check.second,
+                "auc": [rounded(check.auc), rounded(check.low), rounded(check.high)],
+            }
+            for check in facts.blinding
+        ],
+        "contrasts": [
+            _contrast(contrast) for agent in findings.agents for contrast in findings.contrasts(agent)
+        ],
+        "reader": [
+            {"agent": verdict.agent, "arm": verdict.arm, "beats": verdict.beats, "text": verdict.sentence}
+            for verdict in findings.against_reader()
+        ],
+        "usefulness": {agent: findings.usefulness(agent) for agent in findings.agents},
+        "doseSlope": {agent: findings.dose_slope(agent) for agent in findings.agents},
+    }
+
+
+def _line(findings: Findings, line: Line) -> dict[str, Any]:
+    plays = findings.plays[line.agent, line.arm]
+    curve = risk_coverage(plays, findings.weights)
+    return {
+        "agent": line.agent,
+        "arm": line.arm,
+        "cases": line.cases,
+        "repeats": line.repeats,
+        "effective": rounded(line.effective),
+        "effectiveWrong": rounded(line.effective_wrong),
+        "values": {name: _estimate(estimate) for name, estimate in line.estimates.items()},
+        "plain": {name: None if value is None else rounded(value) for name, value in line.plain.items()},
+        "reliance": {
+            kind: [_bin(each) for each in bins]
+            for kind, bins in findings.reliance(line.agent, line.arm).items()
+        },
+        "risk": None if curve is None else _thinned(list(zip(*map(list, curve), strict=True))),
+    }
+
+
+def _sequences(found: SequenceFindings) -> dict[str, Any]:
+    """Parts by their names, each with the change, without it, and the difference."""
+    return {
+        "length": found.length,
+        "change": found.change,
+        "until": list(found.cases_until),
+        "median": found.median,
+        "falseAlarms": rounded(found.false_alarms),
+        "parts": [
+            {
+                "part": each.part,
+                "measure": each.measure,
+                "changed": _estimate(each.changed),
+                "same": None if each.same is None else _estimate(each.same),
+                "difference": None if each.difference is None else _estimate(each.difference),
+            }
+            for each in found.parts
+        ],
+    }
+
+
+def _contrast(contrast: Contrast) -> dict[str, Any]:
+    return {
+        "agent": contrast.agent,
+        "name": contrast.name,
+        "words": contrast.words,
+        "registered": contrast.registered,
+        "inAdvance": contrast.in_advance,
+        "groups": contrast.groups,
+        "effective": rounded(contrast.effective),
+        "value": _with_bounds(contrast.value, contrast.interval),
+        "p": rounded(contrast.p_value),
+        "adjusted": rounded(contrast.adjusted),
+        "reason": contrast.reason,
+    }
+
+
+def _bin(each: RelianceBin) -> list[float | None]:
+    """Confidence, number of cases, acceptance with its interval."""
+    return [rounded(each.confidence), each.cases, *_estimate(each.accepted)]
+
+
+def _estimate(estimate: Estimate) -> list[float | None]:
+    return _with_bounds(estimate.value, estimate.interval)
+
+
+def _with_bounds(value: float | None, interval: Interval | None) -> list[float | None]:
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return [rounded(value), rounded(low), rounded(high)]
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[list[float | None]]:
+    step = max(1, -(-len(points) // _MOST_POINTS))
+    kept = points[::step] if (len(points) - 1) % step == 0 else [*points[::step], points[-1]]
+    return [[rounded(x), rounded(y)] for x, y in kept]

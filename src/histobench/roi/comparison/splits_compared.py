@@ -1,0 +1,407 @@
+"""Encoders over many splits of one dataset: means, their spread, ranks, and differences that hold."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.core.files import write_json, write_text
+from histobench.roi.comparison.comparison_files import grid_markdown
+from histobench.roi.comparison.episode_table import reports_episodes
+from histobench.roi.comparison.grids import Grid, shown, shown_p
+from histobench.roi.comparison.metric_function import check_metric
+from histobench.roi.comparison.metric_intervals import range_of
+from histobench.roi.comparison.selection import by_dataset
+from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
+from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
+from histobench.roi.metrics.classification import evaluate
+from histobench.roi.predictions import Predictions
+from histobench.roi.results.stored_run import StoredRun
+from histobench.statistics.intervals import Interval
+from histobench.statistics.many_models import ranks
+from histobench.statistics.tests import MeanOverSplits, corrected_resampled_t, holm
+
+Floats = NDArray[np.float64]
+Key = tuple[int, int]  # repeat and fold
+TEST = "corrected-t"  # Nadeau and Bengio's corrected resampled t
+#: What the corrected t test needs to hold its level, as far as known; a table says what it lacks.
+FEWEST_SPLITS = 10
+LARGEST_TEST_TO_TRAIN = 0.5
+FEWEST_GROUPS = 12
+
+
+@dataclass(frozen=True)
+class SplitEntry:
+    """One encoder over the splits; ranks are those within each split, 1 for the best."""
+
+    name: str
+    mean: MeanOverSplits
+    spread: float  # standard deviation over splits
+    least: float
+    greatest: float
+    mean_rank: float
+    rank_low: int  # where the middle 95 % of its ranks lie
+    rank_high: int
+    first: float  # share of splits in which it is the best, or one of equals
+
+
+@dataclass(frozen=True)
+class SplitPair:
+    """Two encoders on the same splits: first - second."""
+
+    first: str
+    second: str
+    difference: MeanOverSplits
+    p_value: float  # of the chosen test
+    p_adjusted: float  # Holm over all pairs
+    holds: bool
+    wins: float  # share of splits in which the first is better
+
+
+@dataclass(frozen=True)
+class SplitTable:
+    """All encoders of one dataset, best first."""
+
+    dataset: str
+    task: str
+    setting: str
+    metric: str
+    scheme: str
+    n_splits: int
+    test_to_train: float
+    test: str
+    alpha: float
+    entries: tuple[SplitEntry, ...]
+    pairs: tuple[SplitPair, ...]
+    notes: tuple[str, ...] = ()
+
+
+def compare_splits(
+    runs: Sequence[StoredRun],
+    *,
+    metric: str = "balanced_accuracy",
+    alpha: float = 0.05,
+) -> list[SplitTable]:
+    """A table for every dataset and scheme among the runs of one task and setting (see `split_runs`)."""
+    check_metric(metric)
+    if not 0 < alpha < 1:
+        raise HistobenchError(f"`alpha` must lie between 0 and 1, not {alpha:g}")
+    tables = []
+    for dataset, members in by_dataset(runs).items():
+        schemes = dict.fromkeys(str(run.info["split"]["scheme"]) for run in members)
+        for scheme in schemes:
+            chosen = [run for run in members if run.info["split"]["scheme"] == scheme]
+            tables.append(_table(dataset, scheme, chosen, metric, alpha))
+    return tables
+
+
+def _table(dataset: str, scheme: str, runs: Sequence[StoredRun], metric: str, alpha: float) -> SplitTable:
+    named = _by_encoder(runs)
+    keys = _shared(dataset, named)
+    values = np.array(
+        [[_number(named[name][key].metrics.get(metric)) for key in keys] for name in named], dtype=np.float64
+    )  # [m, J]
+    defined: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=0))
+    notes = _notes(named, keys, defined, scheme)
+    keys, values = [key for key, kept in zip(keys, defined, strict=True) if kept], values[:, defined]
+    if values.shape[1] < 2:
+        raise HistobenchError(f"{dataset}: {metric} is defined on fewer than two shared splits of {scheme}")
+    sizes = [next(iter(named.values()))[key].info["split"] for key in keys]
+    ratio = float(np.mean([size["num_test"] / size["num_train"] for size in sizes]))
+    lower = metric in LOWER_IS_BETTER
+    names = list(named)
+    place = ranks(values.T, higher_is_better=not lower).T  # [m, J]
+    means = values.mean(axis=1)
+    order = sorted(range(len(names)), key=lambda k: (means[k] if lower else -means[k], names[k]))
+    ends = range_of(metric, max(len(run.classes) for run in runs))
+    entries = tuple(_entry(names[k], values[k], place[k], place, ratio, alpha, ends) for k in order)
+    pairs = _pairs([(names[k], values[k]) for k in order], ratio, alpha, lower, ends[1] - ends[0])
+    notes += _doubts(len(keys), ratio, runs, pairs)
+    return SplitTable(
+        dataset, runs[0].task, runs[0].setting, metric, scheme, len(keys), ratio, TEST, alpha, entries, pairs,
+        tuple(notes),
+    )  # fmt: skip
+
+
+def _by_encoder(runs: Sequence[StoredRun]) -> dict[str, dict[Key, StoredRun]]:
+    presets = len({run.identity.preset for run in runs}) > 1
+    seeds = len({run.identity.seed for run in runs}) > 1
+    named: dict[str, dict[Key, StoredRun]] = {}
+    for run in runs:
+        what = [run.identity.preset] * presets + [f"seed {run.identity.seed}"] * seeds
+        name = run.identity.encoder + (f" [{', '.join(what)}]" if what else "")
+        split = run.info["split"]
+        named.setdefault(name, {})[int(split["repeat"]), int(split["fold"])] = run
+    return named
+
+
+def _shared(dataset: str, named: Mapping[str, Mapping[Key, StoredRun]]) -> list[Key]:
+    """The splits that every encoder was run on; refused where one of them has other test images."""
+    first, *others = named
+    keys = sorted(set.intersection(*(set(splits) for splits in named.values())))
+    for name in others:
+        for key in keys:
+            mine, theirs = (named[who][key].info["split"].get("images") for who in (first, name))
+            if mine != theirs:
+                raise HistobenchError(
+                    f"cannot compare {first} with {name} over splits of {dataset}: repeat {key[0]}, fold "
+                    f"{key[1]} has other test images; evaluate both with the same data, groups and seed"
+                )
+    return keys
+
+
+def _notes(
+    named: Mapping[str, Mapping[Key, StoredRun]], keys: Sequence[Key], defined: NDArray[np.bool_], scheme: str
+) -> list[str]:
+    notes = []
+    planned = max(int(run.info["split"]["of"]) for splits in named.values() for run in splits.values())
+    if len(keys) < planned:
+        notes.append(f"{len(keys)} of {planned} splits of {scheme} were run for every encoder")
+    if not defined.all():
+        missing = int((~defined).sum())
+        notes.append(f"the metric is undefined on {missing} splits (a class is missing there), left out")
+    return notes
+
+
+def _doubts(n_splits: int, ratio: float, runs: Sequence[StoredRun], pairs: Sequence[SplitPair]) -> list[str]:
+    """Which assumptions of the corrected t test do not hold here."""
+    notes = []
+    if n_splits < FEWEST_SPLITS:
+        notes.append(
+            f"caution: {n_splits} splits show their own spread only roughly; use at least {FEWEST_SPLITS}"
+        )
+    if ratio > LARGEST_TEST_TO_TRAIN:
+        notes.append(
+            f"caution: test sets are {ratio:.1f} times the size of training sets: the correction for "
+            "overlapping training sets assumes larger training sets; use more folds"
+        )
+    groups = {group for run in runs for group in run.predictions.groups or () if group}
+    if groups and len(groups) < FEWEST_GROUPS:
+        notes.append(
+            f"caution: all splits divide the same {len(groups)} groups: p-values may be too small; "
+            f"{FEWEST_GROUPS} groups or more are needed, or leave-one-group-out"
+        )
+    if any(math.isnan(pair.p_value) or math.isnan(pair.difference.low) for pair in pairs):
+        notes.append("no interval where a difference is the same on every split: nothing shows its spread")
+    return notes
+
+
+def _within(mean: MeanOverSplits, low: float, high: float) -> MeanOverSplits:
+    """The same with bounds inside the range of the metric."""
+    return replace(mean, low=max(mean.low, low), high=min(mean.high, high)) if mean.low == mean.low else mean
+
+
+def _entry(
+    name: str,
+    values: Floats,
+    place: Floats,
+    everyone: Floats,
+    ratio: float,
+    alpha: float,
+    ends: tuple[float, float],
+) -> SplitEntry:
+    low, high = np.quantile(place, [alpha / 2, 1 - alpha / 2])
+    return SplitEntry(
+        name=name,
+        mean=_within(corrected_resampled_t(values, test_to_train=ratio, level=1 - alpha), *ends),
+        spread=float(values.std(ddof=1)),
+        least=float(values.min()),
+        greatest=float(values.max()),
+        mean_rank=float(place.mean()),
+        rank_low=math.floor(low),
+        rank_high=math.ceil(high),
+        first=float((place == everyone.min(axis=0)).mean()),
+    )
+
+
+def _pairs(
+    ordered: list[tuple[str, Floats]], ratio: float, alpha: float, lower: bool, span: float
+) -> tuple[SplitPair, ...]:
+    found = []
+    for (first, a), (second, b) in combinations(ordered, 2):
+        difference = a - b
+        mean = corrected_resampled_t(difference, test_to_train=ratio, level=1 - alpha)
+        better = difference < 0 if lower else difference > 0
+        found.append((first, second, _within(mean, -span, span), mean.p_value, float(better.mean())))
+    adjusted = holm([p_value for *_, p_value, _ in found])
+    return tuple(
+        SplitPair(first, second, mean, p_value, float(corrected), bool(corrected <= alpha), wins)
+        for (first, second, mean, p_value, wins), corrected in zip(found, adjusted, strict=True)
+    )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+# Comparisons over splits as text, CSV, Markdown and JSON.
+
+_TEST = "corrected resampled t test (Nadeau and Bengio)"
+
+
+def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
+    """Encoders best first: mean over splits, their spread, ranks, and the difference to the best."""
+    level = f"{100 * (1 - table.alpha):g}%"
+    best = table.entries[0].name
+    against = {pair.second: pair for pair in table.pairs if pair.first == best}
+    rows = []
+    for entry in table.entries:
+        pair = against.get(entry.name)
+        tail = ("best", "") if pair is None else (
+            _value(pair.difference, digits),
+            shown_p(pair.p_adjusted) + (" *" if pair.holds else ""),
+        )  # fmt: skip
+        rows.append(
+            (
+                entry.name,
+                _value(entry.mean, digits),
+                f"{entry.least:.{digits}f} to {entry.greatest:.{digits}f}",
+                f"{entry.mean_rank:.1f} ({entry.rank_low} to {entry.rank_high})",
+                f"{100 * entry.first:.0f}%",
+                *tail,
+            )
+        )
+    setting = f" {table.setting}" if table.setting else ""
+    p = (f"p: {_TEST}, Holm-corrected over {len(table.pairs)} pairs",) if table.pairs else ()
+    how = (
+        f"{table.n_splits} splits; intervals: corrected resampled t, test sets of {table.test_to_train:.2f} "
+        "times the training images; ranks: mean, and where the middle 95 % lie"
+    )
+    return Grid(
+        title=f"{table.dataset}: {table.task}{setting}, {table.metric}, over splits {table.scheme}",
+        header=(
+            "encoder",
+            f"mean [{level}]",
+            "splits from",
+            "rank",
+            "first",
+            f"best leads by [{level}]",
+            "p (Holm)",
+        ),
+        rows=tuple(rows),
+        notes=(how, *p, *table.notes),
+    )
+
+
+def write_split_tables(tables: Sequence[SplitTable], folder: Path) -> list[Path]:
+    """Write `splits_<task>[_<setting>]_<metric>.{csv,md,json}`."""
+    first = tables[0]
+    stem = "_".join(part for part in ("splits", first.task, first.setting, first.metric) if part)
+    paths = [folder / f"{stem}{suffix}" for suffix in (".csv", ".md", ".json")]
+    write_text(paths[0], _csv(tables))
+    write_text(paths[1], "\n\n".join(grid_markdown(split_grid(table)) for table in tables) + "\n")
+    write_json(paths[2], [as_plain(table) for table in tables])
+    return paths
+
+
+def as_plain(table: SplitTable) -> dict[str, Any]:
+    """The table as plain JSON values; missing numbers are null."""
+    plain = _plain(asdict(table))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _csv(tables: Sequence[SplitTable]) -> str:
+    header = ["dataset", "scheme", "encoder", "mean", "ci_lower", "ci_upper", "std", "min", "max"]
+    header += ["mean_rank", "rank_low", "rank_high", "first"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for table in tables:
+        for entry in table.entries:
+            mean = entry.mean
+            row = [table.dataset, table.scheme, entry.name, mean.mean, mean.low, mean.high, entry.spread]
+            row += [
+                entry.least,
+                entry.greatest,
+                entry.mean_rank,
+                entry.rank_low,
+                entry.rank_high,
+                entry.first,
+            ]
+            writer.writerow(["" if value != value else value for value in row])
+    return text.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if value != value else value
+
+
+def _value(mean: MeanOverSplits, digits: int) -> str:
+    known = mean.low == mean.low
+    return shown(mean.mean, Interval(mean.low, mean.high) if known else Interval(None, None), digits=digits)
+
+
+# Leave-one-group-out: every image is predicted once, by a classifier that never saw its group.
+
+
+def pooled_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """One run per dataset, encoder, preset and seed: the predictions of its splits put together.
+
+    A single group is too small, and often of one class, to be a test set of its own; together they are
+    compared like any other test set, over groups.
+    """
+    parts: dict[tuple[str, str, str, int], list[StoredRun]] = {}
+    for run in runs:
+        identity = run.identity
+        parts.setdefault((identity.dataset, identity.encoder, identity.preset, identity.seed), []).append(run)
+    return [
+        _pooled(sorted(members, key=lambda run: int(run.info["split"]["fold"]))) for members in parts.values()
+    ]
+
+
+def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
+    first, expected = runs[0], int(runs[0].info["split"]["of"])
+    if any(map(reports_episodes, runs)):
+        raise HistobenchError(
+            f"{first.task} reports means over episodes, which single groups cannot be pooled into; "
+            "use `folds` for it"
+        )
+    if len(runs) < expected:
+        raise HistobenchError(
+            f"{first.identity.encoder}: {len(runs)} of {expected} groups were evaluated; run it to its end"
+        )
+    every = [run.predictions for run in runs]
+    width = max(part.probabilities.shape[1] for part in every)
+    predictions = Predictions(
+        probabilities=np.concatenate([_padded(part, width) for part in every]),
+        labels=np.concatenate([part.labels for part in every]),
+        predicted=np.concatenate([part.predicted for part in every]),
+        classes=first.classes,
+        img_names=tuple(name for part in every for name in part.img_names),
+        groups=tuple(group for part in every for group in part.groups or ("",) * len(part)),
+    )
+    scores = evaluate(
+        predictions.probabilities,
+        predictions.labels,
+        classes=predictions.classes,
+        predicted=predictions.predicted,
+    )
+    pooled = replace(
+        first,
+        path=first.path.parents[2] / "pooled" / first.path.name,
+        identity=replace(first.identity, dataset=f"{first.identity.dataset} ({LEAVE_ONE_GROUP_OUT})"),
+        metrics=scores.values,
+        info={key: value for key, value in first.info.items() if key != "split"},
+    )
+    pooled.__dict__["predictions"] = predictions
+    return pooled
+
+
+def _padded(part: Predictions, width: int) -> np.ndarray:
+    missing = width - part.probabilities.shape[1]
+    return np.pad(part.probabilities, ((0, 0), (0, missing)))

@@ -1,0 +1,196 @@
+"""Feature files from cached rows: what is written needs no network, only what was noted about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.image_ref import ImageRef
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.transform import TransformSpec
+from histobench.roi.features.assemble import assemble, file_name, model_name, size_of
+from histobench.roi.features.cache.listing import record_set
+from histobench.roi.features.cache.rows import RowCache
+from histobench.roi.features.fingerprint import feature_set_fingerprint, versions
+from histobench.roi.features.inference.device_runner import Track
+from histobench.roi.features.inference.loop import Unit
+from histobench.roi.features.settings import EncoderRecipe
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """One feature file and how it came about; `computed` images were not in the cache."""
+
+    encoder: str
+    #: The name by which the encoder was asked for, which may be an alias.
+    asked: str
+    split: str
+    path: Path
+    images: int
+    computed: int
+    fingerprint: str
+    #: (image, reason) of what was left out.
+    skipped: tuple[tuple[str, str], ...] = ()
+    #: Of the whole run: seconds from start to end, and seconds the device spent in this encoder.
+    wall_seconds: float = 0.0
+    forward_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class EncoderFacts:
+    """What a feature file says about its encoder."""
+
+    asked: str
+    name: str
+    #: As it stands in file names.
+    model: str
+    dim: int
+    size: int | str
+    origin: str
+
+    @classmethod
+    def of(cls, encoder: BasePatchEncoder, asked: str) -> EncoderFacts:
+        """The facts of an encoder that was asked for by the name `asked`."""
+        size = size_of(encoder)
+        return cls(
+            asked, encoder.name, model_name(encoder), int(encoder.embed_dim), size, str(encoder.origin or "")
+        )
+
+
+def problems_of(
+    dataset: RoiDataset,
+    keys: Mapping[Path, bytes],
+    unreadable: Mapping[Path, str],
+    bad: Mapping[bytes, str],
+) -> dict[RoiImage, str]:
+    """Every image that cannot be used, with the line that says so."""
+    problems: dict[RoiImage, str] = {}
+    for image in (image for split in SPLITS for image in dataset.splits.get(split, ())):
+        key = keys.get(image.path)
+        why = unreadable.get(image.path) if key is None else bad.get(key)
+        if why is not None:
+            place = "" if image.origin == str(image.path) else f"{image.origin}: "
+            problems[image] = f"{place}{image.path}: {why}"
+    return problems
+
+
+def write_features(
+    facts: EncoderFacts,
+    cache: RowCache,
+    dataset: RoiDataset,
+    split: str,
+    keys: Mapping[Path, bytes],
+    problems: Mapping[RoiImage, str],
+    *,
+    save_dir: Path,
+    generation: str,
+    precision: str,
+    exactness: Any,
+) -> Extraction:
+    """Write the feature file of one split; `keys` are the images' content hashes, `problems` are left out."""
+    images = [image for image in dataset.splits[split] if image not in problems]
+    if not images:
+        raise HistobenchError(f"{dataset.name}: none of the {split} images can be read")
+    rows = [keys[image.path] for image in images]
+    skipped = tuple((image.name, problems[image]) for image in dataset.splits[split] if image in problems)
+    name = feature_set_fingerprint(cache.fingerprint + generation, rows)
+    path = save_dir / file_name(dataset.name, facts.model, facts.size, split)
+    metadata = {
+        "dataset": dataset.name,
+        "split": split,
+        "classes": list(dataset.classes),
+        "encoder": facts.name,
+        "size": facts.size,
+        "dim": facts.dim,
+        "precision": precision,
+        "fingerprint": name,
+        "encoder_fingerprint": cache.fingerprint,
+        "identity": cache.description["identity"],
+        "transform": cache.description["transform"],
+        "exactness": exactness,
+        "skipped": [{"image": image, "reason": why} for image, why in skipped],
+        "versions": versions(),
+    }
+    if facts.origin:
+        metadata["origin"] = facts.origin
+    assemble(cache, images, rows, dim=facts.dim, metadata=metadata, path=path)
+    record_set(cache.root, name, metadata, path, len(images))
+    return Extraction(
+        encoder=facts.name,
+        asked=facts.asked,
+        split=split,
+        path=path,
+        images=len(images),
+        computed=0,
+        fingerprint=name,
+        skipped=skipped,
+    )
+
+
+# An extraction that is planned and not yet computed: plain values that any process can work with.
+
+
+@dataclass(frozen=True)
+class PlannedEncoder:
+    """One encoder with every decision about it: what its rows are called, and how they are computed."""
+
+    recipe: EncoderRecipe
+    facts: EncoderFacts
+    #: What the features depend on besides the image; it names the cache.
+    description: dict[str, Any]
+    #: Precision, batch and compilation as decided.
+    record: dict[str, Any]
+    #: The cache keeps the record under this name.
+    job: str
+    #: Encoders with the same pixels share the decoding.
+    pixels: str
+    parameters: int
+    #: Images that were in the cache.
+    known: int
+
+    @classmethod
+    def of(cls, recipe: EncoderRecipe, track: Track, *, known: int) -> PlannedEncoder:
+        """The plain values of a track whose decisions are made."""
+        transform = track.encoder.eval_transforms
+        pixels = recipe.name
+        if isinstance(transform, TransformSpec):
+            pixels = f"{transform.resize} {transform.crop} {transform.interpolation} {transform.squash}"
+        return cls(
+            recipe,
+            EncoderFacts.of(track.encoder, recipe.name),
+            track.cache.description,
+            dict(track.record),
+            track.job,
+            pixels,
+            sum(parameter.numel() for parameter in track.encoder.parameters()),
+            known,
+        )
+
+    def as_note(self) -> dict[str, Any]:
+        """Plain values to be written down."""
+        return asdict(self)
+
+    @classmethod
+    def from_note(cls, note: Mapping[str, Any]) -> PlannedEncoder:
+        """What `as_note` gave."""
+        plain = dict(note)
+        return cls(EncoderRecipe(**plain.pop("recipe")), EncoderFacts(**plain.pop("facts")), **plain)
+
+
+@dataclass(frozen=True)
+class ExtractionPlan:
+    """What is missing, by shards; `keys` are the content hashes of all readable images."""
+
+    encoders: tuple[PlannedEncoder, ...]
+    #: Encoder -> why it cannot be used.
+    failures: Mapping[str, str]
+    units: tuple[Unit, ...]
+    refs: Mapping[bytes, ImageRef]
+    keys: Mapping[Path, bytes]
+    unreadable: Mapping[Path, str]
+    device: str
+    threads: int

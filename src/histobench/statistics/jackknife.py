@@ -1,0 +1,478 @@
+"""The jackknife: what leaving out one unit (a patient, a slide, an image) at a time tells about a metric.
+
+    leave_one_out(evaluate, design)          metrics as functions of counts [b, n], as for the bootstrap
+    leave_one_out_of_totals(metric, parts)   metrics of sums over units (confusion matrices, sums of losses)
+    LeaveOneOut(names, values, left_out, stratum_of, freedom)         where the values are known already
+
+A `LeaveOneOut` holds m columns (metrics of one model, or one metric of m models on the same units): `values`
+[m] on everything and `left_out` [u, m] with unit u left out. From it follow
+
+    .covariance() [m, m], .variance() [m]     sum over strata of (G - 1) / G times the squared deviations of
+                                              the left-out values from their mean within the stratum
+    .influences() [u, m]                      deviations scaled so that influences.T @ influences is the
+                                              covariance; influence of a linear combination of columns is the
+                                              same combination of influences
+    .freedom                                  degrees of freedom of the variances
+    .mapped(function)                         the same on another scale (logit, log, Fisher's z)
+    t_quantile(freedom, level), t_p_value(t, freedom)          Student's t; normal for infinite freedom
+    differences(found, level=...)             every pair of columns: difference, error, interval and p-value
+    pair_errors(found)                        the differences and standard errors [m, m] that these use
+
+Interval and p-value of a difference come from one quantity: the interval at `level` excludes 0 exactly when
+the p-value is below 1 - level. Leaving out a unit without which a column is undefined (the only patient of
+a class) gives NaN for that column's variance: no statement rather than a wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from histobench.statistics.intervals import most_unseen, wilson_bounds
+from histobench.statistics.resampling import Evaluate, SamplingDesign, jackknife_of_all, jackknife_strata
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: Deviations below this share of the values are rounding errors, not spread.
+ROUNDING = 1e-12
+#: With fewer effective degrees of freedom a spread says nothing: no interval and no p-value.
+FEWEST_DEGREES = 2.0
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """m columns on all units [m], and with each unit left out [u, m]."""
+
+    names: tuple[str, ...]
+    values: Floats  # [m]
+    left_out: Floats  # [u, m]
+    stratum_of: Ints  # [u], strata as codes from 0 on
+    freedom: float
+
+    @cached_property
+    def _influences(self) -> Floats:
+        sizes = np.bincount(self.stratum_of)
+        scaled = np.zeros_like(self.left_out)
+        for stratum, size in enumerate(sizes):
+            if size < 2:
+                continue  # a stratum of one unit shows no spread, as in a stratified bootstrap
+            members = self.stratum_of == stratum
+            rows = self.left_out[members]
+            apart = rows.mean(axis=0) - rows
+            rounding = np.abs(apart) <= ROUNDING * np.abs(rows).max(axis=0)
+            scaled[members] = ((size - 1) / size) ** 0.5 * np.where(rounding, 0.0, apart)
+        return scaled
+
+    def influences(self) -> Floats:
+        """Scaled deviations [u, m] whose squares add up to the variances."""
+        return self._influences
+
+    @cached_property
+    def _covariance(self) -> Floats:
+        covariance: Floats = self._influences.T @ self._influences
+        covariance.flags.writeable = False
+        return covariance
+
+    def covariance(self) -> Floats:
+        """The jackknife covariance of the columns [m, m]; NaN where a left-out value is undefined."""
+        return self._covariance
+
+    def variance(self) -> Floats:
+        """The jackknife variance of each column [m]."""
+        return np.einsum("um,um->m", self._influences, self._influences)
+
+    def mapped(self, function: Callable[[Floats], Floats]) -> LeaveOneOut:
+        """The same on another scale: `function` is applied to every value."""
+        return replace(self, values=function(self.values), left_out=function(self.left_out))
+
+    def columns(self, names: Sequence[str]) -> LeaveOneOut:
+        """Only these columns, in this order."""
+        places = [self.names.index(name) for name in names]
+        return replace(
+            self, names=tuple(names), values=self.values[places], left_out=self.left_out[:, places]
+        )
+
+
+@dataclass(frozen=True)
+class PairedDifferences:
+    """Every pair of columns in the order of `itertools.combinations`: first - second."""
+
+    first: NDArray[np.intp]  # [pairs], places among the columns
+    second: NDArray[np.intp]
+    difference: Floats
+    standard_error: Floats
+    low: Floats
+    high: Floats
+    p_value: Floats  # two-sided; NaN where the variance is undefined
+
+
+def leave_one_out(evaluate: Evaluate, design: SamplingDesign, *, max_blocks: int = 1000) -> LeaveOneOut:
+    """Every metric of `evaluate` with each unit left out; more than `max_blocks` units go in equal blocks.
+
+    >>> from histobench.statistics.resampling import sampling_design
+    >>> x = np.array([1.0, 2.0, 6.0])
+    >>> found = leave_one_out(lambda w: {"mean": w @ x / w.sum(axis=1)}, sampling_design(3))
+    >>> round(float(found.variance()[0]), 6) == round(float(x.var(ddof=1) / 3), 6)
+    True
+    """
+    observed = evaluate(np.ones((1, design.n_samples), dtype=np.int32))
+    left_out = jackknife_of_all(evaluate, design, max_blocks=max_blocks)
+    return LeaveOneOut(
+        names=tuple(observed),
+        values=np.array([float(values[0]) for values in observed.values()]),
+        left_out=np.stack([left_out[name] for name in observed], axis=1),
+        stratum_of=jackknife_strata(design, max_blocks=max_blocks),
+        freedom=design.degrees_of_freedom,
+    )
+
+
+def leave_one_out_of_totals(
+    metric: Callable[[Floats], Floats],
+    parts: ArrayLike,
+    *,
+    names: Sequence[str],
+    stratum_of: ArrayLike | None = None,
+    freedom: float | None = None,
+) -> LeaveOneOut:
+    """Columns that follow from sums over units: `parts` [u, ...] of each unit, `metric` [b, ...] -> [b, m].
+
+    >>> right_of_all = [[3, 4], [1, 4], [2, 4]]
+    >>> found = leave_one_out_of_totals(lambda s: s[:, :1] / s[:, 1:], right_of_all, names=["rate"])
+    >>> found.values, found.left_out[:, 0]
+    (array([0.5]), array([0.375, 0.625, 0.5  ]))
+    """
+    each = np.asarray(parts, dtype=np.float64)
+    total = each.sum(axis=0, keepdims=True)
+    strata = np.zeros(len(each), dtype=np.int64) if stratum_of is None else np.asarray(stratum_of)
+    return LeaveOneOut(
+        names=tuple(names),
+        values=np.asarray(metric(total), dtype=np.float64)[0],
+        left_out=np.asarray(metric(total - each), dtype=np.float64),
+        stratum_of=strata,
+        freedom=len(each) - 1.0 if freedom is None else freedom,
+    )
+
+
+def t_quantile(freedom: float, level: float = 0.95) -> float:
+    """How many standard errors a two-sided interval reaches to either side."""
+    share = (1 + level) / 2
+    return float(special.ndtri(share) if np.isinf(freedom) else special.stdtrit(freedom, share))
+
+
+def t_p_value(t: ArrayLike, freedom: float) -> Floats:
+    """The two-sided p-value of each t statistic."""
+    tail = -np.abs(np.asarray(t, dtype=np.float64))
+    return np.asarray(2 * (special.ndtr(tail) if np.isinf(freedom) else special.stdtr(freedom, tail)))
+
+
+def pair_errors(
+    found: LeaveOneOut, *, level: float = 0.95, floor: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Differences row - column [m, m], and the standard error of each lower bound [m, m].
+
+    The standard error of the upper bound of row - column is that of the lower bound of column - row. `floor`
+    [m, m] is the least standard error of each, NaN where there shall be none. Units without spread do not
+    prove a difference either:
+
+    * Columns that never differ may differ on as large a share of unseen units as `most_unseen` allows.
+    * A difference that every unit shows alike has the p-value of the sign test, 2 / 2^units.
+    """
+    difference = found.values[:, None] - found.values[None, :]
+    covariance = found.covariance()
+    spread = np.diag(covariance)
+    together = spread[:, None] + spread[None, :]
+    variance = np.maximum(together - 2 * covariance, 0.0)
+    size = found.values**2
+    rounding = np.maximum(ROUNDING * together, ROUNDING**2 * (size[:, None] + size[None, :]))
+    still = variance <= rounding
+    same = np.abs(difference) <= ROUNDING * (1 + np.abs(found.values))
+    difference = np.where(same, 0.0, difference)
+    freedom = max(found.freedom, 1e-9)
+    by_sign = max(-float(special.stdtrit(freedom, max(0.5**freedom, 1e-15) / 2)), 1e-9)
+    unseen = most_unseen(max(len(found.left_out), 1), level=level) / t_quantile(freedom, level)
+    error = np.where(still, np.abs(difference) / by_sign, np.sqrt(variance))
+    unknown = still & same if floor is None else still & same & ~(floor > 0)
+    error = np.where(unknown, unseen, error)
+    if floor is not None:
+        error = np.maximum(error, floor)
+    np.fill_diagonal(error, 0.0)
+    return difference, error
+
+
+def differences(
+    found: LeaveOneOut, *, level: float = 0.95, floor: Floats | None = None, span: float = np.inf
+) -> PairedDifferences:
+    """Every pair of columns by the untransformed jackknife-t; `pair_errors` says what holds without spread.
+
+    `floor` [m, m] is the least standard error of each pair; bounds lie within -span and span.
+    """
+    first, second = np.triu_indices(len(found.values), 1)
+    difference, error = pair_errors(found, level=level, floor=floor)
+    difference, down, up = difference[first, second], error[first, second], error[second, first]
+    if not found.freedom >= FEWEST_DEGREES:
+        nothing = np.full_like(difference, np.nan)
+        return PairedDifferences(first, second, difference, nothing, nothing, nothing, nothing)
+    reach = t_quantile(found.freedom, level)
+    towards = np.where(difference > 0, down, up)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_value = np.where(difference == 0, 1.0, t_p_value(difference / towards, found.freedom))
+    p_value = np.where(np.isfinite(towards), p_value, np.nan)
+    low = np.maximum(difference - reach * down, -span)
+    high = np.minimum(difference + reach * up, span)
+    return PairedDifferences(first, second, difference, towards, low, high, p_value)
+
+
+# Two sources of chance that cross: every episode (or training run) is tested on every test unit.
+
+
+def crossed(units: LeaveOneOut, episodes: ArrayLike, *, interaction: ArrayLike = 0.0) -> LeaveOneOut:
+    """Units and episodes [E, m] together; `units` holds means over episodes with each unit left out.
+
+    `interaction` [m] is the variance that both shares contain, see `interaction_variance`.
+
+    An episode in which a column is undefined is no part of that column's mean. The degrees of freedom are
+    Satterthwaite's, over all columns together (over the differences of all pairs where there are several).
+
+    >>> units = LeaveOneOut(("a",), np.array([0.5]), np.array([[0.4], [0.6]]), np.array([0, 0]), 1.0)
+    >>> found = crossed(units, [[0.4], [0.5], [0.6]])
+    >>> np.isclose(found.variance()[0], np.var([0.4, 0.5, 0.6], ddof=1) / 3 + 0.01).item()
+    True
+    """
+    each = np.asarray(episodes, dtype=np.float64)
+    apart = LeaveOneOut(
+        units.names,
+        units.values,
+        means_without_each(each),
+        np.zeros(len(each), dtype=np.int64),
+        len(each) - 1.0,
+    )
+    own = apart.variance()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = np.where(own > 0, np.sqrt(np.clip(1 - np.asarray(interaction) / own, 0.0, 1.0)), 1.0)
+    middle = apart.left_out.mean(axis=0)
+    apart = replace(apart, left_out=middle + kept * (apart.left_out - middle))
+    next_stratum = int(units.stratum_of.max(initial=-1)) + 1
+    return LeaveOneOut(
+        units.names,
+        units.values,
+        np.concatenate([units.left_out, apart.left_out]),
+        np.concatenate([units.stratum_of, np.full(len(each), next_stratum)]),
+        _freedom([units, apart]),
+    )
+
+
+def interaction_variance(values: Floats, stratum_of: NDArray[np.int64]) -> float:
+    """The variance of a mean over episodes by what single units do in single episodes.
+
+    `values` [E, u] are one column's values in each episode with each unit left out.
+    """
+    n_episodes = len(values)
+    if n_episodes < 2 or not np.isfinite(values).all():
+        return 0.0
+    total = 0.0
+    for stratum, size in enumerate(np.bincount(stratum_of)):
+        rows = values[:, stratum_of == stratum]
+        apart = rows - rows.mean(axis=1, keepdims=True)
+        alone = apart - apart.mean(axis=0)
+        total += float((alone**2).sum()) * (size - 1) / max(size, 1)
+    return total / (n_episodes * (n_episodes - 1))
+
+
+def means_without_each(rows: Floats) -> Floats:
+    """The mean of each column [E, m] without row 0, 1, ..., [E, m]; undefined entries are left out."""
+    if len(rows) < 2:
+        return np.repeat(np.nanmean(rows, axis=0, keepdims=True), len(rows), axis=0)
+    defined = np.isfinite(rows)
+    filled = np.where(defined, rows, 0.0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((filled.sum(axis=0) - filled) / (defined.sum(axis=0) - defined))
+
+
+def satterthwaite(variances: ArrayLike, freedoms: ArrayLike) -> float:
+    """Degrees of freedom of a sum of independent variances, each known with its own.
+
+    >>> satterthwaite([1.0, 1.0], [4.0, 4.0])
+    8.0
+    >>> satterthwaite([1.0, 0.0], [4.0, 0.0])
+    4.0
+    """
+    parts, own = np.asarray(variances, dtype=np.float64), np.asarray(freedoms, dtype=np.float64)
+    some = parts > 0
+    if not some.any():
+        return float(own.max(initial=0.0))
+    if (own[some] <= 0).any():
+        return 0.0
+    return float(parts[some].sum() ** 2 / (parts[some] ** 2 / own[some]).sum())
+
+
+def _freedom(sources: list[LeaveOneOut]) -> float:
+    return satterthwaite([_total(source) for source in sources], [source.freedom for source in sources])
+
+
+def _total(source: LeaveOneOut) -> float:
+    """The variance of the columns, or of the differences of their pairs, added up."""
+    covariance = source.covariance()
+    known = np.isfinite(np.diag(covariance))
+    covariance = covariance[np.ix_(known, known)]
+    if len(covariance) < 2:
+        return float(covariance.sum())
+    # Of all pairs: the sum of (v_i + v_j - 2 c_ij) over i < j.
+    return float(len(covariance) * np.trace(covariance) - covariance.sum())
+
+
+# Default intervals: the jackknife on a scale on which the metric is closer to normal, with Student's t.
+
+#: t is not taken with fewer degrees of freedom than this: its quantiles would outrun what the units can show.
+LEAST_FREEDOM = 3.0
+#: The correlation of images within a group that is assumed where nothing varies and none can be measured.
+ASSUMED_CORRELATION = 0.5
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A scale without bounds, and the way back. `clip` keeps values half a sample away from the ends."""
+
+    name: str
+    forward: Callable[[Floats, float], Floats]  # (values, clip) -> on the scale
+    backward: Callable[[Floats], Floats]
+
+
+def _logit(values: Floats, clip: float) -> Floats:
+    return np.asarray(special.logit(np.clip(values, clip, 1 - clip)))
+
+
+def _fisher(values: Floats, clip: float) -> Floats:
+    return np.arctanh(np.clip(values, 2 * clip - 1, 1 - 2 * clip))
+
+
+def _log(values: Floats, clip: float) -> Floats:
+    return np.log(np.maximum(values, 1e-300))
+
+
+LOGIT = Scale("logit", _logit, special.expit)
+#: Of values between 0 and 2 (Brier scores of more than two classes).
+HALVED_LOGIT = Scale(
+    "halved logit", lambda values, clip: _logit(values / 2, clip), lambda x: 2 * special.expit(x)
+)
+FISHER = Scale("fisher", _fisher, np.tanh)
+LOG = Scale("log", _log, np.exp)
+
+
+def jackknife_bounds(
+    found: LeaveOneOut,
+    scale: Scale,
+    size: float,
+    *,
+    effective: float | None = None,
+    level: float = 0.95,
+    adapt: bool = True,
+    long_tailed: bool = False,
+    biased: bool = False,
+    few_carry: bool = False,
+) -> tuple[Floats, Floats]:
+    """Bounds of every column of `found`; NaN where a left-out value is undefined.
+
+    `size` is the number of samples behind a value: values are kept half a sample away from the ends of their
+    range. `effective` is how many independent samples they are worth; it gives a width to a column without
+    spread. `adapt` reads degrees of freedom and skewness from the influences; without it t has the freedom of
+    the design. `long_tailed` is for losses, of which a few units carry most: one degree of freedom less, and
+    half as much again for the skewness. `biased` is for metrics that small test sets flatter (average
+    precision): the interval also reaches as far as the jackknife's estimate of the bias, never less.
+    `few_carry` is for areas: where fewer than three units carry the spread, the interval also reaches as far
+    as it would without any.
+
+    >>> parts = np.array([[9, 10], [7, 10], [10, 10], [8, 10], [6, 10]], dtype=float)
+    >>> from histobench.statistics.jackknife import leave_one_out_of_totals
+    >>> found = leave_one_out_of_totals(lambda s: s[:, :1] / s[:, 1:], parts, names=["rate"])
+    >>> low, high = jackknife_bounds(found, LOGIT, 50)
+    >>> round(float(low[0]), 2), round(float(high[0]), 2)
+    (0.52, 0.93)
+    """
+    clip = 0.5 / max(size, 1.0)
+    scaled = LeaveOneOut(
+        found.names,
+        scale.forward(found.values, clip),
+        scale.forward(found.left_out, clip),
+        found.stratum_of,
+        found.freedom,
+    )
+    influences = scaled.influences()
+    squares = np.einsum("um,um->m", influences, influences)
+    error = np.sqrt(squares)
+    if adapt:
+        down, up = student_reach(influences, squares, found.freedom, level, long_tailed=long_tailed)
+    else:
+        down = up = np.full(len(error), t_quantile(found.freedom, level))
+    below, above = down * error, up * error
+    if biased:
+        bias = (len(influences) - 1) * (scaled.left_out.mean(axis=0) - scaled.values)
+        below, above = below + np.maximum(bias, 0.0), above + np.maximum(-bias, 0.0)
+    low, high = scale.backward(scaled.values - below), scale.backward(scaled.values + above)
+    still = squares <= 1e-18 * np.maximum(1.0, scaled.values**2)
+    if few_carry:
+        carried = effective_influences(influences) < LEAST_FREEDOM
+        edge_low, edge_high = _without_spread(found.values, effective or size, scale, level)
+        low, high = (
+            np.where(carried, np.fmin(low, edge_low), low),
+            np.where(carried, np.fmax(high, edge_high), high),
+        )
+    if still.any():
+        edge_low, edge_high = _without_spread(found.values, effective or size, scale, level)
+        low, high = np.where(still, edge_low, low), np.where(still, edge_high, high)
+    # The value itself may lie beyond the clip; it is never outside of its own interval.
+    return np.minimum(low, found.values), np.maximum(high, found.values)
+
+
+def effective_size(n: float, group_sizes: NDArray[np.int64] | None) -> float:
+    """How many independent samples n samples in groups are worth at `ASSUMED_CORRELATION`."""
+    if group_sizes is None:
+        return n
+    typical = float((group_sizes**2).sum() / group_sizes.sum())
+    return n / (1 + ASSUMED_CORRELATION * (typical - 1))
+
+
+def effective_influences(influences: Floats) -> Floats:
+    """How many units of equal influence each column's [u, m] spread is worth; 0 without spread.
+
+    >>> effective_influences(np.array([[1.0, 1.0], [-1.0, 0.0], [1.0, 0.0]])).round(6).tolist()
+    [3.0, 1.0]
+    """
+    squares = (influences**2).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.nan_to_num(squares**2 / (influences**4).sum(axis=0)))
+
+
+def student_reach(
+    influences: Floats, squares: Floats, freedom: float, level: float, *, long_tailed: bool = False
+) -> tuple[Floats, Floats]:
+    """How many standard errors each interval reaches down and up."""
+    n = len(influences)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fourth = (influences**4).sum(axis=0) / squares**2
+        skewness = np.nan_to_num((influences**3).sum(axis=0) / squares**1.5)
+        allowed = 2 / np.maximum(fourth - 1 / n, 1e-9)
+    fewer = 1.0 if long_tailed else 0.0
+    base = t_quantile(max(freedom - fewer, min(LEAST_FREEDOM, n - 1.0) - fewer, 1.0), level)
+    allowed = np.clip(np.nan_to_num(allowed, nan=LEAST_FREEDOM), LEAST_FREEDOM, max(n - 1.0, LEAST_FREEDOM))
+    both = np.maximum(base, special.stdtrit(allowed, (1 + level) / 2))
+    plain = t_quantile(n - 1.0, level)
+    weight = 1.5 if long_tailed else 1.0
+    long = np.maximum(both, base + weight * np.abs(skewness) * (1 + 2 * plain**2) / 6)
+    return np.where(skewness < 0, long, both), np.where(skewness > 0, long, both)
+
+
+def _without_spread(values: Floats, size: float, scale: Scale, level: float) -> tuple[Floats, Floats]:
+    if scale.name == "log":
+        return np.full_like(values, np.nan), np.full_like(values, np.nan)
+    if scale.name == "fisher":
+        low, high = wilson_bounds((values + 1) / 2 * size, size, level=level)
+        return 2 * low - 1, 2 * high - 1
+    if scale.name == "halved logit":
+        low, high = wilson_bounds(values / 2 * size, size, level=level)
+        return 2 * low, 2 * high
+    return wilson_bounds(values * size, size, level=level)

@@ -1,0 +1,458 @@
+"""All pairs of models at once: intervals of which all hold together, and the ranks that follow from them.
+
+Every pair has its jackknife t statistic. The critical value is that of the largest of them all (max-t), so
+the chance that *any* of the intervals misses its true difference is at most 1 - level; in particular a
+model may be looked up because it came first. A rank interval counts who is significantly better and
+significantly worse (Al Mohamad et al. 2022; Mogstad, Romano, Shaikh and Wilhelm 2024), and all of them hold
+together as well.
+
+    pairs = simultaneous_pairs(found)          found: LeaveOneOut of one metric of m models on the same units
+    pairs.low, pairs.high [m, m]               row minus column
+    rank_intervals(pairs.better)               [m, 2]
+
+How the largest t is distributed: under a known covariance by drawing from the normal distribution of the
+values, which says how many *independent* comparisons the pairs are worth. With few units each pair's own
+standard error is uncertain, pairs help each other less and correlations are known badly; so the covariance
+is drawn towards that of equally correlated models, and the number of comparisons towards that of all pairs
+(all of it below three units for each model). Student's quantile for that number of comparisons (Šidák) is
+the critical value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
+
+from histobench.core.records import ArrayOf
+from histobench.statistics.intervals import Interval
+from histobench.statistics.jackknife import FEWEST_DEGREES, LeaveOneOut, pair_errors, t_p_value, t_quantile
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+StoredFloats = Annotated[Floats, ArrayOf(float)]
+#: Draws for the number of comparisons: a family-wise error of 0.05 is met within 0.003.
+DRAWS = 4000
+
+
+@dataclass(frozen=True)
+class SimultaneousPairs:
+    """Every model against every other, [m, m]: row minus column, NaN where there is no number.
+
+    `error` [i, j] is the standard error of the lower bound of i - j, and so of the upper bound of j - i.
+    """
+
+    names: tuple[str, ...]
+    difference: StoredFloats
+    error: StoredFloats
+    critical: float  # standard errors to either side
+    comparisons: float  # how many independent comparisons the pairs are worth
+    p_adjusted: StoredFloats  # below 1 - level exactly where the interval excludes 0
+    lower_is_better: bool
+    level: float = 0.95
+    span: float = np.inf  # differences lie within -span and span
+    freedom: float = np.nan  # degrees of freedom of the standard errors
+
+    @property
+    def low(self) -> Floats:
+        """Lower ends of the simultaneous intervals."""
+        return np.maximum(self.difference - self.critical * self.error, -self.span)
+
+    @property
+    def high(self) -> Floats:
+        """Upper ends of the simultaneous intervals."""
+        return np.minimum(self.difference + self.critical * self.error.T, self.span)
+
+    def alone(self) -> tuple[Floats, Floats, Floats]:
+        """Lower ends, upper ends and p-values of each pair as if it were the only one."""
+        if not np.isfinite(self.critical):
+            return self.error, self.error, self.error
+        reach = t_quantile(self.freedom, self.level)
+        return (
+            np.maximum(self.difference - reach * self.error, -self.span),
+            np.minimum(self.difference + reach * self.error.T, self.span),
+            t_p_value(_t(self.difference, self.error), self.freedom),
+        )
+
+    @property
+    def better(self) -> NDArray[np.bool_]:
+        """Where the row is better than the column beyond chance."""
+        return self.high < 0 if self.lower_is_better else self.low > 0
+
+
+def simultaneous_pairs(
+    found: LeaveOneOut,
+    *,
+    level: float = 0.95,
+    lower_is_better: bool = False,
+    floor: Floats | None = None,
+    span: float = np.inf,
+) -> SimultaneousPairs:
+    """Intervals of all pairwise differences that hold together with probability `level`.
+
+    `floor` and `span` as for `jackknife.differences`.
+    """
+    m, freedom = len(found.values), found.freedom
+    difference, error = pair_errors(found, level=level, floor=floor)
+    if not freedom >= FEWEST_DEGREES or m < 2:
+        nothing = np.full((m, m), np.nan)
+        return SimultaneousPairs(
+            found.names, difference, nothing, np.nan, m * (m - 1) / 2, nothing, lower_is_better, level, span
+        )
+    comparisons = independent_comparisons(found.covariance(), freedom, level=level)
+    alpha = 1 - level ** (1 / comparisons)
+    p_value = t_p_value(_t(difference, error), freedom)
+    p_adjusted = -np.expm1(comparisons * np.log1p(-np.minimum(p_value, 1 - 1e-16)))
+    np.fill_diagonal(p_adjusted, 1.0)
+    return SimultaneousPairs(
+        names=found.names,
+        difference=difference,
+        error=error,
+        critical=t_quantile(freedom, 1 - alpha),
+        comparisons=comparisons,
+        p_adjusted=p_adjusted,
+        lower_is_better=lower_is_better,
+        level=level,
+        span=span,
+        freedom=freedom,
+    )
+
+
+def _t(difference: Floats, error: Floats) -> Floats:
+    """Differences in standard errors of the bound on the side of 0; NaN without one."""
+    towards = np.where(difference > 0, error, error.T)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(difference == 0, 0.0, difference / towards)
+    return np.asarray(np.where(np.isnan(towards), np.nan, t))
+
+
+def independent_comparisons(covariance: Floats, freedom: float, *, level: float = 0.95) -> float:
+    """How many independent comparisons all pairs of m models are worth, between 1 and m (m - 1) / 2.
+
+    >>> round(independent_comparisons(np.eye(2), 50.0), 1)
+    1.0
+    """
+    m = len(covariance)
+    pairs = m * (m - 1) / 2
+    if m < 3 or not np.isfinite(covariance).all():
+        return pairs
+    weight = m / (m + freedom)
+    all_of_it = min(1.0, 4 * weight)
+    if all_of_it == 1:
+        return pairs
+    blended, residual = towards_equal_correlation(covariance, weight)
+    if residual <= 0:
+        return pairs
+    spread = np.diag(blended)
+    error = np.sqrt(np.maximum(spread[:, None] + spread[None, :] - 2 * blended, 0.0))
+    # Twins have no difference that could be the largest.
+    measured = np.diag(covariance)
+    apart = measured[:, None] + measured[None, :] - 2 * covariance > 1e-9 * residual
+    inverse = np.divide(1.0, error, out=np.zeros_like(error), where=apart & (error > 0))
+    drawn = normal_draws(blended, DRAWS, seed=0).astype(np.float32)
+    inverse32 = inverse.astype(np.float32)
+    largest = np.zeros(DRAWS, dtype=np.float32)
+    for k in range(m - 1):
+        distance = np.abs(drawn[k + 1 :] - drawn[k])
+        distance *= inverse32[k, k + 1 :, None]
+        np.maximum(largest, distance.max(axis=0), out=largest)
+    tail = 2 * float(special.ndtr(-float(np.quantile(largest, level))))
+    worth = min(max(np.log(level) / np.log1p(-tail), 1.0), pairs)
+    return float(worth + all_of_it * (pairs - worth))
+
+
+def towards_equal_correlation(covariance: Floats, weight: float) -> tuple[Floats, float]:
+    """(1 - weight) of the covariance, the rest equally correlated models; and these models' own variance."""
+    m = len(covariance)
+    own = (np.trace(covariance) - covariance.sum() / m) / (m - 1)
+    shared = max(float(np.trace(covariance)) / m - own, 0.0)
+    equal = shared + own * np.eye(m)
+    return (1 - weight) * covariance + weight * equal, float(own)
+
+
+def normal_draws(covariance: Floats, n: int, *, seed: int) -> Floats:
+    """Draws [m, n] from the normal distribution with mean 0; the covariance may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    drawn: Floats = root @ _standard_normal(len(covariance), n, seed)
+    return drawn
+
+
+@lru_cache(maxsize=8)
+def _standard_normal(m: int, n: int, seed: int) -> Floats:
+    """The same draws serve every table of m models."""
+    drawn: Floats = np.random.default_rng(seed).standard_normal((m, n))
+    drawn.flags.writeable = False
+    return drawn
+
+
+def rank_intervals(better: NDArray[np.bool_]) -> Ints:
+    """[m, 2]: from 1 + how many are better to m - how many are worse, by `better` [m, m] (row than column).
+
+    >>> rank_intervals(np.array([[False, True, True], [False, False, False], [False, False, False]])).tolist()
+    [[1, 1], [2, 3], [2, 3]]
+    """
+    from_ = 1 + better.sum(axis=0)
+    to = len(better) - better.sum(axis=1)
+    return np.stack([from_, to], axis=1).astype(np.int64)
+
+
+# The winner: which models may be the best, and what the winner is worth after having been picked.
+
+#: Repetitions of the contest.
+REPETITIONS = 4000
+#: How many standard errors of the difference the others are taken closer to the winner than they were
+#: measured: for the value (less leaves it too high among equals, more takes off too much from a true
+#: winner), and for the lower end of its interval.
+AS_A_RULE, AT_WORST = 1.0, 2.0
+
+
+@dataclass(frozen=True)
+class BestSet:
+    """Which models may be the best; `p_adjusted` [m] is that of the difference from the leader (max-t)."""
+
+    names: tuple[str, ...]
+    members: Annotated[NDArray[np.bool_], ArrayOf(bool)]
+    p_adjusted: Annotated[Floats, ArrayOf(float)]
+
+    def listed(self) -> tuple[str, ...]:
+        """The names of the members."""
+        return tuple(name for name, inside in zip(self.names, self.members, strict=True) if inside)
+
+
+@dataclass(frozen=True)
+class WinnerValue:
+    """The model with the best measured value, and what it is worth."""
+
+    name: str
+    measured: float
+    value: float  # corrected for having been picked
+    interval: Interval
+
+
+def best_set(pairs: SimultaneousPairs) -> BestSet:
+    """The leader, and every model whose simultaneous interval against the leader includes 0.
+
+    Without a statement about spread every model may be the best.
+    """
+    m = len(pairs.names)
+    if m < 2 or not np.isfinite(pairs.critical):
+        return BestSet(pairs.names, np.ones(m, dtype=bool), np.full(m, np.nan))
+    # The leader is nowhere behind; of equals the first.
+    behind = pairs.difference > 0 if pairs.lower_is_better else pairs.difference < 0
+    leader = int(behind.sum(axis=1).argmin())
+    return BestSet(pairs.names, ~pairs.better[leader], pairs.p_adjusted[leader])
+
+
+def winner_value(
+    found: LeaveOneOut,
+    *,
+    level: float = 0.95,
+    lower_is_better: bool = False,
+    seed: int = 0,
+    picked: str | None = None,
+    ordinary: tuple[float, float] | None = None,
+) -> WinnerValue:
+    """The winner's value and interval, on the scale of `found` (a logarithm of the odds suits shares).
+
+    `picked` is the winner, where values next to the end of a scale do not tell it. `ordinary` is the interval
+    that it has without having been picked. The one returned reaches at least as far, and on the side of the
+    others as much further as having been picked asks for.
+    """
+    sign = -1.0 if lower_is_better else 1.0
+    values = sign * found.values
+    winner = int(np.nanargmax(values)) if picked is None else found.names.index(picked)
+    name, measured = found.names[winner], float(found.values[winner])
+    covariance = found.covariance()
+    own = float(covariance[winner, winner]) ** 0.5
+    if not found.freedom >= FEWEST_DEGREES or not np.isfinite(covariance).all():
+        reason = "the units do not show how far the values vary"
+        nothing = Interval(None, None, level, "corrected winner", reason=reason)
+        return WinnerValue(name, measured, measured, nothing)
+    m = len(values)
+    blended, _ = towards_equal_correlation(covariance, m / (m + found.freedom)) if m > 1 else (covariance, 0)
+    noise = normal_draws(blended, REPETITIONS, seed=seed)
+    spread, highest = np.sqrt(np.diag(blended)), noise.max(axis=1)
+    _, error = pair_errors(found)
+    # Who wins by luck often also shows too little spread; those close to it know better.
+    close = values[winner] - values <= AT_WORST * error[winner]
+    own = max(own, float(np.diag(covariance)[close].mean()) ** 0.5)
+    if own == 0:
+        low, high = (None, None) if ordinary is None else ordinary
+        why = "the units show no spread" if ordinary is None else None
+        return WinnerValue(name, measured, measured, Interval(low, high, level, "corrected winner", 0, why))
+    spread = np.where(spread > 0, spread, own)
+
+    def excess(closer: float) -> Floats:
+        """What winners of the repeated contest have too much, in standard errors."""
+        true = np.minimum(values[winner], values + closer * error[winner])
+        # Whoever stays below the winner's worst in every repetition wins none of them.
+        able = np.flatnonzero(true + highest >= true[winner] + noise[winner].min())
+        drawn = true[able, None] + noise[able]
+        wins = drawn.argmax(axis=0)
+        won = able[wins]
+        return np.asarray((drawn[wins, np.arange(REPETITIONS)] - true[won]) / spread[won])
+
+    tails = np.random.default_rng([seed, 1]).chisquare(found.freedom, REPETITIONS)
+    inflated = excess(AT_WORST) * np.sqrt(found.freedom / tails)
+    reach = t_quantile(found.freedom, level)
+    half = reach * own
+    # How much further than an ordinary interval of the same level.
+    further = max(float(np.quantile(inflated, (1 + level) / 2)) / reach, 1.0)
+    if ordinary is None:
+        down = up = half
+    else:
+        down, up = np.abs(np.array(ordinary)[:: 1 if sign > 0 else -1] - measured).tolist()
+    lower = values[winner] - further * max(down, half)
+    ends = sorted((sign * lower, sign * (values[winner] + max(up, half))))
+    return WinnerValue(
+        name=name,
+        measured=measured,
+        value=float(sign * (values[winner] - max(float(excess(AS_A_RULE).mean()), 0.0) * own)),
+        interval=Interval(ends[0], ends[1], level, "corrected winner"),
+    )
+
+
+# Many models on many datasets: mean ranks, Friedman's test, Nemenyi's critical difference, wins and ties.
+
+
+@dataclass(frozen=True)
+class Friedman:
+    """Are the mean ranks more different than chance makes them?"""
+
+    statistic: float  # chi-squared, corrected for ties
+    p_value: float
+    f_statistic: float  # Iman and Davenport's, less conservative with few datasets
+    f_p_value: float
+
+
+@dataclass(frozen=True)
+class WinTieLoss:
+    """On how many datasets row is shown to be better than column, neither is shown, or worse."""
+
+    wins: NDArray[np.int64]  # [m, m]
+    ties: NDArray[np.int64]
+    losses: NDArray[np.int64]
+
+
+def ranks(scores: ArrayLike, *, higher_is_better: bool = True) -> Floats:
+    """Ranks within each dataset (row), 1 for the best, equal scores share their mean rank.
+
+    >>> ranks([[0.9, 0.8, 0.9]]).tolist()
+    [[1.5, 3.0, 1.5]]
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    return np.asarray(stats.rankdata(-values if higher_is_better else values, axis=1), dtype=np.float64)
+
+
+def mean_ranks(scores: ArrayLike, *, higher_is_better: bool = True) -> Floats:
+    """Each model's mean rank over the datasets; `scores` are [datasets, models]."""
+    return ranks(scores, higher_is_better=higher_is_better).mean(axis=0)
+
+
+def friedman(scores: ArrayLike) -> Friedman:
+    """Friedman's test with correction for ties, and Iman and Davenport's F version."""
+    ranked = ranks(scores)
+    n_datasets, n_models = ranked.shape
+    if n_datasets < 2 or n_models < 2:
+        raise ValueError("Friedman's test needs at least two datasets and two models")
+    spread = float(((ranked - (n_models + 1) / 2) ** 2).sum())
+    if spread == 0:  # every dataset is one big tie
+        return Friedman(0.0, 1.0, 0.0, 1.0)
+    deviation = ranked.sum(axis=0) - n_datasets * (n_models + 1) / 2
+    statistic = float((n_models - 1) * (deviation**2).sum() / spread)
+    p_value = float(stats.chi2.sf(statistic, n_models - 1))
+    rest = n_datasets * (n_models - 1) - statistic
+    if rest <= 1e-9:  # all datasets agree on the order: F has no value, the chance of that is counted
+        return Friedman(statistic, p_value, float("inf"), _chance_of_agreement(n_models, n_datasets))
+    f_statistic = (n_datasets - 1) * statistic / rest
+    f_p_value = float(stats.f.sf(f_statistic, n_models - 1, (n_models - 1) * (n_datasets - 1)))
+    return Friedman(statistic, p_value, f_statistic, f_p_value)
+
+
+def nemenyi_critical_difference(n_models: int, n_datasets: int, *, alpha: float = 0.05) -> float:
+    """Mean ranks at least this far apart differ (Demšar 2006); studentized range with infinite freedom.
+
+    >>> round(nemenyi_critical_difference(4, 14, alpha=0.05), 2)
+    1.25
+    """
+    return _critical_range(n_models, alpha) * _rank_error(n_models, n_datasets)
+
+
+def nemenyi_p_values(average_ranks: ArrayLike, n_datasets: int) -> Floats:
+    """p-values of all pairs of models, [m, m], corrected for the number of models."""
+    average = np.asarray(average_ranks, dtype=np.float64)
+    distance = np.abs(average[:, None] - average[None, :]) / _rank_error(len(average), n_datasets)
+    p_values = stats.studentized_range.sf(distance * np.sqrt(2), len(average), np.inf)
+    return np.clip(np.asarray(p_values, dtype=np.float64), 0.0, 1.0)
+
+
+def cliques(average_ranks: ArrayLike, critical_difference: float) -> list[tuple[int, ...]]:
+    """The largest groups of models, best first, within which no two differ.
+
+    >>> cliques([1.0, 1.8, 3.0], 1.5)
+    [(0, 1), (1, 2)]
+    """
+    average = np.asarray(average_ranks, dtype=np.float64)
+    order = np.argsort(average, kind="stable")
+    found: list[tuple[int, ...]] = []
+    last_end = 0
+    for start in range(len(order)):
+        end = start
+        while end < len(order) and average[order[end]] - average[order[start]] < critical_difference:
+            end += 1
+        if end - start > 1 and end > last_end:
+            found.append(tuple(int(index) for index in order[start:end]))
+        last_end = max(last_end, end)
+    return found
+
+
+def win_tie_loss(better: ArrayLike) -> WinTieLoss:
+    """Counts over datasets from `better` [datasets, m, m]: 1 where the row is shown to be better than the
+    column, -1 where it is shown to be worse, 0 where neither is; NaN where they were not compared.
+
+    >>> win_tie_loss([[[np.nan, 1], [-1, np.nan]], [[np.nan, 0], [0, np.nan]]]).wins.tolist()
+    [[0, 1], [0, 0]]
+    """
+    shown = np.asarray(better, dtype=np.float64)
+    return WinTieLoss(*((shown == outcome).sum(axis=0) for outcome in (1, 0, -1)))
+
+
+def complete_block(present: ArrayLike) -> tuple[list[int], list[int]]:
+    """Datasets (rows) and models (columns) of a table with gaps that make a table without gaps.
+
+    The row or column with the largest share of gaps is taken out until none is left, of equals a dataset
+    before a model, the last one first. So a dataset that hardly anybody was run on does not cost the models,
+    and a model that was hardly run does not cost the datasets.
+
+    >>> complete_block([[True, True, True], [True, True, True], [True, False, False]])
+    ([0, 1], [0, 1, 2])
+    """
+    there = np.asarray(present, dtype=bool)
+    rows, columns = list(range(there.shape[0])), list(range(there.shape[1]))
+    while rows and columns and not (block := there[np.ix_(rows, columns)]).all():
+        gaps_of_row, gaps_of_column = (~block).mean(axis=1), (~block).mean(axis=0)
+        if gaps_of_row.max() >= gaps_of_column.max():
+            rows.pop(int(np.flatnonzero(gaps_of_row == gaps_of_row.max())[-1]))
+        else:
+            columns.pop(int(np.flatnonzero(gaps_of_column == gaps_of_column.max())[-1]))
+    return (rows, columns) if rows and columns else ([], [])
+
+
+def _chance_of_agreement(n_models: int, n_datasets: int) -> float:
+    """That all datasets have the order of the first: 1 / (m!)^(n - 1)."""
+    return math.exp(-(n_datasets - 1) * math.lgamma(n_models + 1))
+
+
+@lru_cache(maxsize=256)
+def _critical_range(n_models: int, alpha: float) -> float:
+    return float(stats.studentized_range.ppf(1 - alpha, n_models, np.inf)) / 2**0.5
+
+
+def _rank_error(n_models: int, n_datasets: int) -> float:
+    return float(np.sqrt(n_models * (n_models + 1) / (6 * n_datasets)))

@@ -1,0 +1,401 @@
+"""How many test images (or patients) it takes to see a difference between two models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from histobench.statistics.jackknife import t_quantile
+from histobench.statistics.resampling import Metric, SamplingDesign, replicates
+
+# A plan from a pilot that knows its own noise only roughly: a range of sizes, and what a size assures.
+
+#: The middle share of what the true variance may be, for the range of sizes.
+RANGE = 0.8
+#: Equally likely values of the true variance that the assurance is averaged over.
+_VALUES = 64
+_LARGEST = 10**9
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What a pilot study says about the noise of a difference."""
+
+    standard_error: float  # of the difference on the pilot
+    units: int
+    freedom: float  # degrees of freedom of that standard error
+
+    def spreads(self, shares: ArrayLike) -> Floats:
+        """What the pilot's standard error may truly be: these quantiles of it."""
+        quantiles = special.chdtri(self.freedom, np.asarray(shares, dtype=np.float64))
+        return np.asarray(self.standard_error * np.sqrt(self.freedom / quantiles))
+
+    def freedom_at(self, units: float) -> float:
+        """The degrees of freedom that a study of that many units like these has."""
+        return max((self.freedom + 1) * units / self.units - 1, 0.5)
+
+
+@dataclass(frozen=True)
+class PlannedUnits:
+    """How many units show a difference with the wanted power."""
+
+    at_pilot: int  # if the pilot's noise were exactly the true one
+    assured: int  # averaged over what the true noise may be
+    low: int  # the range over the middle 80% of what the true noise may be
+    high: int
+    assurance_at_pilot: float  # the average power that `at_pilot` really has
+
+
+def t_power(pilot: Pilot, spread: ArrayLike, units: float, delta: float, *, alpha: float = 0.05) -> Floats:
+    """The power of Student's t on `units` units, where the pilot's standard error truly is `spread`.
+
+    >>> pilot = Pilot(standard_error=0.02, units=100, freedom=99)
+    >>> round(float(t_power(pilot, 0.02, 199, 0.04)), 2)
+    0.8
+    """
+    freedom = pilot.freedom_at(units)
+    reach = t_quantile(freedom, 1 - alpha)
+    centre = delta / (np.asarray(spread, dtype=np.float64) * math.sqrt(pilot.units / units))
+    if freedom > 500:  # the noncentral t is slow and, for far centres, unsure of itself here
+        upper = special.ndtr(centre - reach)
+        return np.asarray(upper + special.ndtr(-centre - reach))
+    # Beyond 30 standard errors the power is 1, and the noncentral t does not converge.
+    near = np.minimum(centre, 30.0)
+    power = 1 - special.nctdtr(freedom, near, reach) + special.nctdtr(freedom, near, -reach)
+    return np.asarray(np.where(centre >= 30, 1.0, np.clip(np.nan_to_num(power, nan=1.0), 0.0, 1.0)))
+
+
+def assurance(pilot: Pilot, units: float, delta: float, *, alpha: float = 0.05) -> float:
+    """The power of `units` units, averaged over what the true noise may be."""
+    shares = (np.arange(_VALUES) + 0.5) / _VALUES
+    return float(t_power(pilot, pilot.spreads(shares), units, delta, alpha=alpha).mean())
+
+
+def planned_units(pilot: Pilot, delta: float, *, alpha: float = 0.05, power: float = 0.8) -> PlannedUnits:
+    """Sizes for a true difference of `delta`, from the pilot's noise and what it may truly be."""
+    if not (delta > 0 and pilot.standard_error > 0 and pilot.freedom > 0):
+        raise ValueError("a plan needs a positive difference and a pilot with at least two units that vary")
+
+    def smallest(share: float | None) -> int:
+        if share is None:
+            return _smallest_assurance(lambda n: assurance(pilot, n, delta, alpha=alpha), power)
+        spread = pilot.standard_error if share < 0 else float(pilot.spreads(share))
+        return _smallest_assurance(lambda n: float(t_power(pilot, spread, n, delta, alpha=alpha)), power)
+
+    at_pilot = smallest(-1.0)
+    tail = (1 - RANGE) / 2
+    return PlannedUnits(
+        at_pilot=at_pilot,
+        assured=smallest(None),
+        low=smallest(tail),
+        high=smallest(1 - tail),
+        assurance_at_pilot=assurance(pilot, at_pilot, delta, alpha=alpha),
+    )
+
+
+def _smallest_assurance(power_at: Callable[[int], float], wanted: float) -> int:
+    """The smallest number of units, at least 2, whose power reaches `wanted`."""
+    high = 2
+    while high < _LARGEST and power_at(high) < wanted:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if power_at(middle) >= wanted:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+# How many degrees of freedom the spread between units (patients, slides, images) has.
+
+
+def effective_number(sizes: ArrayLike) -> float:
+    """How many units of equal size tell as much about the spread as units of these sizes.
+
+    >>> effective_number([10, 10, 10]), round(effective_number([28, 1, 1]), 2)
+    (3.0, 1.15)
+    """
+    weights = np.asarray(sizes, dtype=np.float64)
+    total = float((weights**2).sum())
+    return float(weights.sum() ** 2 / total) if total > 0 else 0.0
+
+
+def class_freedom(labels: ArrayLike, unit_of: ArrayLike | None = None) -> float:
+    """Degrees of freedom for metrics of several classes: those of the class with the fewest units count.
+
+    Single samples (`unit_of` None): one less than there are. Groups of one class each: Welch's formula over
+    the classes. Mixed groups: one less than the groups in which the rarest class occurs.
+
+    >>> class_freedom([0, 0, 1, 0, 0, 1, 0], [0, 0, 0, 1, 1, 1, 2])
+    1.0
+    """
+    classes = np.unique(np.asarray(labels), return_inverse=True)[1]
+    if unit_of is None:
+        return len(classes) - 1.0
+    units = np.unique(np.asarray(unit_of), return_inverse=True)[1]
+    occurs = np.zeros((units.max(initial=-1) + 1, classes.max(initial=-1) + 1), dtype=bool)
+    occurs[units, classes] = True
+    most = len(occurs) - 1.0
+    sizes = occurs.sum(axis=0)
+    if (occurs.sum(axis=1) > 1).any():
+        return float(min(most, max(sizes.min() - 1.0, min(most, 1.0))))
+    return min(most, _welch(sizes.astype(np.float64)))
+
+
+def effective_freedom(design: SamplingDesign, labels: ArrayLike | None = None) -> float:
+    """Degrees of freedom of a variance between units, units counted by their size.
+
+    With `labels` (for metrics that average over classes) also the units of each class are counted, and the
+    smaller figure holds: a rare class that lies in few patients decides how well a class average is known.
+    Units of one size, as images are, give `SamplingDesign.degrees_of_freedom`.
+
+    >>> from histobench.statistics.resampling import sampling_design
+    >>> round(effective_freedom(sampling_design(5)), 9)
+    4.0
+    """
+    found = _welch(_numbers(design.unit_of, design.stratum_of[design.unit_of]))
+    if labels is None or not design.is_clustered:
+        return found
+    classes = np.unique(np.asarray(labels), return_inverse=True)[1]
+    return min(found, _welch(_numbers(design.unit_of, classes)))
+
+
+def _numbers(unit_of: NDArray[np.int64], part_of: NDArray[np.int64]) -> Floats:
+    """The effective number of units in each part (stratum or class) of the samples."""
+    parts = int(part_of.max(initial=-1)) + 1
+    units = int(unit_of.max(initial=-1)) + 1
+    sizes = np.bincount(part_of * units + unit_of, minlength=parts * units).reshape(parts, units)
+    return np.array([effective_number(row[row > 0]) for row in sizes], dtype=np.float64)
+
+
+def _welch(numbers: Floats) -> float:
+    """Welch's formula over parts that weigh equally; a part of one unit shows no spread and is left out."""
+    numbers = numbers[numbers > 1 + 1e-9]
+    if len(numbers) == 0:
+        return 0.0
+    return float((1 / numbers).sum() ** 2 / (1 / (numbers**2 * (numbers - 1))).sum())
+
+
+Floats = NDArray[np.float64]
+
+#: Beyond this many times the present size the noise is as good as normal and simulation only costs time.
+SIMULATE_UP_TO = 10
+#: Units drawn in all simulated test sets of one size.
+MOST_DRAWS = 40_000_000
+
+
+@dataclass(frozen=True)
+class PowerEstimate:
+    """Units (images, or clusters such as patients) needed, and what the present test set can do.
+
+    The present test set is a pilot: it knows its own noise only roughly. `units_needed` has the wanted power
+    on average over what the true noise may be (its assurance); `units_low` to `units_high` is what would be
+    needed over the middle 80% of that, and `units_at_pilot` if the pilot's noise were exactly the true one.
+    """
+
+    units_needed: int
+    simulated: bool  # whether simulated test sets went into the numbers of units
+    units_needed_normal: int  # by the normal formula, from the standard error alone
+    units_at_pilot: int
+    assurance_at_pilot: float  # the power that `units_at_pilot` really has, on average
+    units_low: int
+    units_high: int
+    samples_needed: int  # images; with clusters: at the present mean cluster size
+    present_units: int
+    present_power: float  # chance that the present test set shows a difference of delta
+    detectable: float  # the difference that the present test set shows with the wanted power
+    observed: float  # the stored difference, first - second
+    standard_error: float  # of the difference on the present test set
+
+
+def mcnemar_samples(discordant: float, delta: float, *, alpha: float = 0.05, power: float = 0.8) -> int:
+    """Samples for McNemar's test to see a difference `delta` in accuracy (Connor 1987).
+
+    `discordant` is the share of samples that exactly one of the two models gets right; it cannot be
+    smaller than delta.
+
+    >>> mcnemar_samples(0.1, 0.05)
+    312
+    """
+    _check(delta, alpha, power)
+    if not delta <= discordant <= 1:
+        raise ValueError(f"the discordant share {discordant:g} must lie between delta ({delta:g}) and 1")
+    spread = special.ndtri(1 - alpha / 2) * discordant**0.5
+    spread += special.ndtri(power) * (discordant - delta**2) ** 0.5
+    return math.ceil(float(spread**2 / delta**2))
+
+
+def mcnemar_power(discordant: float, delta: float, n_samples: int, *, alpha: float = 0.05) -> float:
+    """The chance that McNemar's test on `n_samples` samples sees `delta` (inverse of `mcnemar_samples`)."""
+    _check(delta, alpha, 0.5)
+    spread = max(discordant - delta**2, 1e-300) ** 0.5
+    reach = delta * n_samples**0.5 - special.ndtri(1 - alpha / 2) * discordant**0.5
+    return float(special.ndtr(reach / spread))
+
+
+def units_for_error(
+    standard_error: float, n_units: int, delta: float, *, alpha: float = 0.05, power: float = 0.8
+) -> int:
+    """Units for any metric whose standard error is `standard_error` at `n_units` and shrinks as 1/sqrt(n).
+
+    >>> units_for_error(0.02, 100, 0.04)
+    197
+    """
+    _check(delta, alpha, power)
+    reach = float(special.ndtri(1 - alpha / 2) + special.ndtri(power))
+    return max(2, math.ceil(n_units * (standard_error * reach / delta) ** 2))
+
+
+def simulated_power(
+    first: Metric,
+    second: Metric,
+    design: SamplingDesign,
+    *,
+    delta: float,
+    n_units: int,
+    alpha: float = 0.05,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> float:
+    """The share of simulated test sets of `n_units` units on which a true difference `delta` shows.
+
+    Test sets are drawn from the stored predictions; the observed difference is taken out and `delta` put
+    in, so only the noise comes from the data. A difference shows when it exceeds Student's quantile times
+    its standard error, which varies from one test set to the next as the degrees of freedom make it.
+    """
+    _check(delta, alpha, 0.5)
+    observed = _difference(first, second, np.ones((1, design.n_samples), dtype=np.int32))[0]
+    noise = replicates(
+        lambda counts: _difference(first, second, counts),
+        design,
+        n_resamples=n_resamples,
+        seed=seed,
+        n_units=n_units,
+    )
+    noise = noise[np.isfinite(noise)]
+    if len(noise) < 2:
+        return 0.0
+    pilot = _pilot(1.0, design)
+    noise = (noise - observed) * _small_sample(pilot.freedom)
+    freedom = pilot.freedom_at(n_units)
+    varies = np.sqrt(np.random.default_rng([seed, 1]).chisquare(freedom, len(noise)) / freedom)
+    shown = np.abs(noise + delta) > t_quantile(freedom, 1 - alpha) * noise.std(ddof=1) * varies
+    return float(shown.mean())
+
+
+def _pilot(standard_error: float, design: SamplingDesign) -> Pilot:
+    freedom = min(design.degrees_of_freedom, effective_freedom(design))
+    return Pilot(standard_error, design.n_units, freedom)
+
+
+def _small_sample(freedom: float) -> float:
+    """Resamples of few units spread too little, by this factor."""
+    return math.sqrt((freedom + 1) / freedom)
+
+
+def power_from_predictions(
+    first: Metric,
+    second: Metric,
+    design: SamplingDesign,
+    *,
+    delta: float,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> PowerEstimate:
+    """Units needed to see `delta`, from two models' stored predictions on the same samples.
+
+    The normal formula gives the first guess; simulated test sets of growing size then decide, unless the
+    guess is more than ten times the present size; what the pilot does not know of its own noise comes on top.
+    Models that never differ leave no noise to learn from.
+    """
+    _check(delta, alpha, power)
+    ones = np.ones((1, design.n_samples), dtype=np.int32)
+    observed = float(_difference(first, second, ones)[0])
+    if not math.isfinite(observed):
+        raise ValueError("the metric has no value on these samples, so there is no difference to plan with")
+    noise = replicates(
+        lambda counts: _difference(first, second, counts), design, n_resamples=n_resamples, seed=seed
+    )
+    error = float(np.nanstd(noise, ddof=1))
+    if not error > 0:
+        raise ValueError("the two models never differ on these samples: there is no noise to plan with")
+    pilot = _pilot(error, design)
+    if not pilot.freedom > 0:
+        raise ValueError("one unit does not show how much others vary: there is no noise to plan with")
+    error *= _small_sample(pilot.freedom)
+    pilot = _pilot(error, design)
+    plan = planned_units(pilot, delta, alpha=alpha, power=power)
+    guess = units_for_error(error, design.n_units, delta, alpha=alpha, power=power)
+
+    # Large test sets need fewer simulations: the noise is closer to normal, and time is what they cost.
+    n_simulated = int(min(n_resamples, max(500, MOST_DRAWS // guess)))
+
+    def power_at(n_units: int) -> float:
+        return simulated_power(
+            first,
+            second,
+            design,
+            delta=delta,
+            n_units=n_units,
+            alpha=alpha,
+            n_resamples=n_simulated,
+            seed=seed,
+        )
+
+    simulate = guess <= SIMULATE_UP_TO * design.n_units
+    at_pilot = _smallest(power_at, power, guess) if simulate else plan.at_pilot
+    # What the shape of the noise changes for the pilot's spread it changes for other spreads alike.
+    shape = at_pilot / plan.at_pilot
+    needed = max(2, math.ceil(plan.assured * shape))
+    reach = t_quantile(pilot.freedom, 1 - alpha) + t_quantile(pilot.freedom, 2 * power - 1)
+    return PowerEstimate(
+        units_needed=needed,
+        simulated=simulate,
+        units_needed_normal=guess,
+        units_at_pilot=at_pilot,
+        assurance_at_pilot=plan.assurance_at_pilot,
+        units_low=max(2, math.ceil(plan.low * shape)),
+        units_high=max(2, math.ceil(plan.high * shape)),
+        samples_needed=math.ceil(needed * design.n_samples / design.n_units),
+        present_units=design.n_units,
+        present_power=power_at(design.n_units),
+        detectable=error * reach,
+        observed=observed,
+        standard_error=error,
+    )
+
+
+def _smallest(power_at: Callable[[int], float], wanted: float, guess: int) -> int:
+    """The smallest size (to about 2%) whose simulated power reaches `wanted`, searched around `guess`."""
+    low, high = max(2, guess // 2), max(3, guess)
+    while power_at(high) < wanted:
+        low, high = high, math.ceil(high * 1.5)
+    while low > 2 and power_at(low) >= wanted:
+        low, high = max(2, low // 2), low
+    while high - low > max(1, high // 50):
+        middle = (low + high) // 2
+        if power_at(middle) >= wanted:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _difference(first: Metric, second: Metric, counts: NDArray[np.int32]) -> Floats:
+    return np.asarray(first(counts), dtype=np.float64) - np.asarray(second(counts), dtype=np.float64)
+
+
+def _check(delta: float, alpha: float, power: float) -> None:
+    if not delta > 0:
+        raise ValueError(f"delta must be positive, not {delta:g}")
+    if not (0 < alpha < 1 and 0 < power < 1):
+        raise ValueError(f"alpha ({alpha:g}) and power ({power:g}) must lie between 0 and 1")

@@ -1,0 +1,330 @@
+"""Bootstrap resamples as matrices of counts: row b says how often each sample was drawn in resample b."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from histobench.statistics.intervals import Interval, bca_interval, percentile_interval
+
+Counts = NDArray[np.int32]  # [b, n]
+Floats = NDArray[np.float64]
+Metric = Callable[[Counts], Floats]  # [b, n] -> [b]
+Evaluate = Callable[[Counts], Mapping[str, Floats]]  # all metrics at once
+
+#: A chunk of counts and what it takes to draw them stay below this; results do not depend on it.
+MEMORY_BUDGET = 64 * 2**20
+_BYTES_PER_DRAW = 32
+
+
+@dataclass(frozen=True)
+class SamplingDesign:
+    """What is drawn with replacement: units (single samples, or whole clusters) within strata."""
+
+    unit_of: NDArray[np.int64]  # [n], the unit each sample belongs to
+    stratum_of: NDArray[np.int64]  # [u], the stratum each unit belongs to
+    kind: str  # "plain", "stratified", "cluster" or "stratified cluster"
+
+    @property
+    def n_samples(self) -> int:
+        """How many samples (test images) there are."""
+        return len(self.unit_of)
+
+    @property
+    def n_units(self) -> int:
+        """How many independent units (images, or patients and slides) there are."""
+        return len(self.stratum_of)
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        """How much the spread between units is worth: units less one, or Welch's formula over the strata.
+
+        The formula weighs strata equally, as class-averaged metrics do, and so errs on the safe side.
+        """
+        sizes = np.bincount(self.stratum_of)
+        sizes = sizes[sizes > 1]
+        if len(sizes) == 0:
+            return 0.0
+        return float((1 / sizes).sum() ** 2 / (1 / (sizes**2.0 * (sizes - 1))).sum())
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether whole clusters are drawn."""
+        return "cluster" in self.kind
+
+
+def sampling_design(
+    n_samples: int, *, strata: ArrayLike | None = None, clusters: Sequence[object] | ArrayLike | None = None
+) -> SamplingDesign:
+    """The design for `n_samples` samples, drawn within `strata` and in whole `clusters` where given.
+
+    A cluster with samples of several strata counts to its most frequent one (the lowest of equals).
+
+    >>> sampling_design(3, clusters=["p1", "p1", "p2"]).n_units
+    2
+    """
+    codes = None if strata is None else _codes(strata, n_samples, "strata")
+    if clusters is None:
+        stratum = np.zeros(n_samples, dtype=np.int64) if codes is None else codes
+        return SamplingDesign(np.arange(n_samples), stratum, "plain" if codes is None else "stratified")
+    unit_of = _codes(clusters, n_samples, "clusters")
+    n_units = int(unit_of.max(initial=-1)) + 1
+    if codes is None:
+        return SamplingDesign(unit_of, np.zeros(n_units, dtype=np.int64), "cluster")
+    votes = np.zeros((n_units, int(codes.max(initial=-1)) + 1), dtype=np.int64)
+    np.add.at(votes, (unit_of, codes), 1)
+    stratum = np.unique(votes.argmax(axis=1), return_inverse=True)[1].astype(np.int64)
+    return SamplingDesign(unit_of, stratum, "stratified cluster")
+
+
+def design_for_labels(labels: ArrayLike, groups: Sequence[object] | None = None) -> SamplingDesign:
+    """The design a table should use: whole groups when there are any, otherwise images within classes.
+
+    Groups are drawn within classes only when each holds one class and every class has at least two
+    groups; else stratification would be arbitrary or would hide the differences between patients.
+    """
+    classes = np.asarray(labels)
+    if groups is None:
+        return sampling_design(len(classes), strata=classes)
+    stratified = sampling_design(len(classes), strata=classes, clusters=groups)
+    class_of = np.unique(classes, return_inverse=True)[1]
+    pure = len(np.unique(np.stack([stratified.unit_of, class_of]), axis=1).T) == stratified.n_units
+    if pure and np.bincount(stratified.stratum_of).min() >= 2:
+        return stratified
+    return sampling_design(len(classes), clusters=groups)
+
+
+def draw_counts(
+    design: SamplingDesign, n_resamples: int, generator: np.random.Generator, *, n_units: int | None = None
+) -> Counts:
+    """Counts [n_resamples, n]; `n_units` draws that many units instead of as many as there are.
+
+    >>> design = sampling_design(4, strata=[0, 0, 1, 1])
+    >>> draw_counts(design, 5, np.random.default_rng(0))[:, :2].sum(axis=1)
+    array([2, 2, 2, 2, 2])
+    """
+    sizes = np.bincount(design.stratum_of)
+    draws = sizes if n_units is None else _shares(sizes, n_units)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    # One uniform number per draw, row by row: the stream is the same however the rows are chunked.
+    picks = generator.random((n_resamples, int(draws.sum())))
+    picks *= np.repeat(sizes, draws)
+    places = picks.astype(np.int64)
+    places += np.repeat(starts, draws)
+    places += (np.arange(n_resamples) * design.n_units)[:, None]
+    flat = np.bincount(places.ravel(), minlength=n_resamples * design.n_units)
+    drawn: Counts = flat.reshape(n_resamples, design.n_units).astype(np.int32)
+    place_of_unit = np.empty(design.n_units, dtype=np.int64)
+    place_of_unit[np.argsort(design.stratum_of, kind="stable")] = np.arange(design.n_units)
+    return drawn[:, place_of_unit[design.unit_of]]
+
+
+def iterate_counts(
+    design: SamplingDesign,
+    n_resamples: int,
+    *,
+    seed: int,
+    n_units: int | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+) -> Iterator[Counts]:
+    """The rows of `draw_counts` in chunks that fit the memory budget."""
+    generator = np.random.default_rng(seed)
+    per_row = _BYTES_PER_DRAW * max(design.n_samples, n_units or 0)
+    rows = int(max(1, min(n_resamples, memory_budget // max(per_row, 1))))
+    for start in range(0, n_resamples, rows):
+        yield draw_counts(design, min(rows, n_resamples - start), generator, n_units=n_units)
+
+
+def replicates(
+    metric: Metric,
+    design: SamplingDesign,
+    *,
+    n_resamples: int,
+    seed: int,
+    n_units: int | None = None,
+    memory_budget: int = MEMORY_BUDGET,
+) -> Floats:
+    """The metric on every resample, [n_resamples]; equal seeds give equal resamples (pairing)."""
+    chunks = iterate_counts(design, n_resamples, seed=seed, n_units=n_units, memory_budget=memory_budget)
+    return np.concatenate([np.asarray(metric(counts), dtype=np.float64) for counts in chunks])
+
+
+def replicates_of_all(
+    evaluate: Evaluate,
+    design: SamplingDesign,
+    *,
+    n_resamples: int,
+    seed: int,
+    memory_budget: int = MEMORY_BUDGET,
+) -> dict[str, Floats]:
+    """Every metric of `evaluate` on the same resamples, name -> [n_resamples]."""
+    return _gather(
+        evaluate(counts)
+        for counts in iterate_counts(design, n_resamples, seed=seed, memory_budget=memory_budget)
+    )
+
+
+def jackknife_counts(
+    design: SamplingDesign, *, max_blocks: int = 1000, memory_budget: int = MEMORY_BUDGET
+) -> Iterator[Counts]:
+    """Counts that leave out one unit at a time, or one block of units of a stratum when there are many.
+
+    The acceleration of BCa is the same in expectation for blocks as for single units.
+    """
+    blocks, _ = jackknife_blocks(design, max_blocks)
+    block_of_sample = blocks[design.unit_of]
+    n_blocks = int(blocks.max(initial=-1)) + 1
+    rows = int(max(1, memory_budget // max(_BYTES_PER_DRAW * design.n_samples, 1)))
+    for start in range(0, n_blocks, rows):
+        left_out = np.arange(start, min(start + rows, n_blocks))
+        yield (block_of_sample[None, :] != left_out[:, None]).astype(np.int32)
+
+
+def jackknife_strata(design: SamplingDesign, *, max_blocks: int = 1000) -> NDArray[np.int64]:
+    """The stratum of each row of `jackknife_counts`."""
+    return jackknife_blocks(design, max_blocks)[1]
+
+
+def jackknife(metric: Metric, design: SamplingDesign, *, max_blocks: int = 1000) -> Floats:
+    """The metric with each unit (or block of units) left out."""
+    return np.concatenate(
+        [
+            np.asarray(metric(counts), dtype=np.float64)
+            for counts in jackknife_counts(design, max_blocks=max_blocks)
+        ]
+    )
+
+
+def jackknife_of_all(
+    evaluate: Evaluate, design: SamplingDesign, *, max_blocks: int = 1000
+) -> dict[str, Floats]:
+    """Every metric with each unit (or block of units) left out."""
+    return _gather(evaluate(counts) for counts in jackknife_counts(design, max_blocks=max_blocks))
+
+
+def _gather(chunks: Iterator[Mapping[str, Floats]]) -> dict[str, Floats]:
+    parts: dict[str, list[Floats]] = {}
+    for chunk in chunks:
+        for name, values in chunk.items():
+            parts.setdefault(name, []).append(np.asarray(values, dtype=np.float64))
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def jackknife_blocks(design: SamplingDesign, max_blocks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The block of each unit and the stratum of each block; blocks of a stratum are equal up to one unit."""
+    sizes = np.bincount(design.stratum_of)
+    if design.n_units <= max_blocks:
+        return np.arange(design.n_units), design.stratum_of
+    per_stratum = np.maximum(np.minimum(sizes, 2), (sizes * (max_blocks / design.n_units)).astype(np.int64))
+    first = np.concatenate([[0], np.cumsum(per_stratum)[:-1]])
+    blocks = np.empty(design.n_units, dtype=np.int64)
+    for stratum, (start, count) in enumerate(zip(first, per_stratum, strict=True)):
+        members = np.flatnonzero(design.stratum_of == stratum)
+        blocks[members] = start + np.arange(len(members)) * count // len(members)
+    return blocks, np.repeat(np.arange(len(sizes)), per_stratum)
+
+
+def _shares(sizes: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    """`total` draws split over strata in proportion to their sizes (largest remainders first)."""
+    exact = sizes * (total / sizes.sum())
+    shares = np.floor(exact).astype(np.int64)
+    missing = total - int(shares.sum())
+    shares[np.argsort(shares - exact, kind="stable")[:missing]] += 1
+    return shares
+
+
+def _codes(values: Sequence[object] | ArrayLike, n_samples: int, what: str) -> NDArray[np.int64]:
+    codes = np.unique(np.asarray(values), return_inverse=True)[1].astype(np.int64)
+    if codes.shape != (n_samples,):
+        raise ValueError(f"{what} must have one entry per sample: {codes.shape} instead of ({n_samples},)")
+    return codes
+
+
+# Two models on the same samples: the paired bootstrap of the difference of any metric.
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """first - second with its interval and the two-sided p-value of "no difference"."""
+
+    difference: float
+    interval: Interval
+    p_value: float
+
+
+def paired_bootstrap(
+    first: Metric,
+    second: Metric,
+    design: SamplingDesign,
+    *,
+    n_resamples: int = 10_000,
+    seed: int = 0,
+    level: float = 0.95,
+    method: str = "percentile",
+) -> PairedDifference:
+    """Difference of a metric between two models, both evaluated on the same resamples."""
+
+    def difference(counts: NDArray[np.int32]) -> Floats:
+        return np.asarray(first(counts), dtype=np.float64) - np.asarray(second(counts), dtype=np.float64)
+
+    observed = float(difference(np.ones((1, design.n_samples), dtype=np.int32))[0])
+    resampled = replicates(difference, design, n_resamples=n_resamples, seed=seed)
+    if method == "percentile":
+        return paired_difference(observed, resampled, design, level=level)
+    interval = bca_interval(
+        resampled, observed, jackknife(difference, design), strata=jackknife_strata(design), level=level
+    )
+    return PairedDifference(observed, interval, bootstrap_p_value(resampled, design))
+
+
+def paired_difference(
+    observed: float, resampled: Floats, design: SamplingDesign | None = None, *, level: float = 0.95
+) -> PairedDifference:
+    """The comparison from differences that have been resampled already."""
+    return PairedDifference(
+        observed, percentile_interval(resampled, level=level), bootstrap_p_value(resampled, design)
+    )
+
+
+def bootstrap_p_value(resampled: Floats, design: SamplingDesign | None = None) -> float:
+    """Two-sided p-value: the smallest alpha whose percentile interval of the difference excludes 0.
+
+    Resamples at exactly 0 count to both sides, and one is added to the count of each side, so that the
+    p-value is never 0: with B resamples it is at least 2 / (B + 1).
+
+    Resamples of few units spread too little. With a `design` the p-value is corrected for that as in the
+    expanded percentile interval (Hesterberg 2015): its normal quantile is read as one of Student's t.
+
+    >>> bootstrap_p_value(np.ones(999))
+    0.002
+    """
+    return float(bootstrap_p_values(np.asarray(resampled, dtype=np.float64)[None], design)[0])
+
+
+def bootstrap_p_values(rows: Floats, design: SamplingDesign | None = None) -> Floats:
+    """`bootstrap_p_value` of every row [m, B]."""
+    finite = np.isfinite(rows)
+    tail = np.minimum(((rows <= 0) & finite).sum(axis=1), ((rows >= 0) & finite).sum(axis=1))
+    valid = finite.sum(axis=1)
+    p_values = np.where(valid > 0, np.minimum(1.0, 2 * (tail + 1) / (valid + 1)), 1.0)
+    return _for_few_units(p_values, design)
+
+
+def smallest_p_value(n_resamples: int, design: SamplingDesign | None = None) -> float:
+    """The smallest p-value that `n_resamples` resamples can give."""
+    return float(_for_few_units(np.array([2 / (n_resamples + 1)]), design)[0])
+
+
+def _for_few_units(p_values: Floats, design: SamplingDesign | None) -> Floats:
+    if design is None:
+        return p_values
+    freedom = design.degrees_of_freedom
+    if freedom <= 0:
+        return np.ones_like(p_values)
+    shrink = (freedom / (freedom + 1)) ** 0.5
+    quantiles = special.ndtri(1 - p_values / 2) * shrink
+    return np.where(p_values < 1, 2 * special.stdtr(freedom, -quantiles), p_values)

@@ -1,0 +1,399 @@
+"""McNemar's test: do two classifiers err on the same samples equally often?
+
+Samples in clusters (images of one patient) are not independent. Their clustered form adds up, within each
+cluster, the samples that only the first gets right less those that only the second does. Between equal
+classifiers each of these sums D could as well be reversed. Up to `ASYMPTOTIC_FROM` clusters that is the
+sign-flip test, which cannot fall below the sign test; from there on Obuchowski's (1998) statistic,
+z^2 = (sum of D)^2 / (sum of D^2), which is the same for many clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from histobench.statistics.intervals import Interval, wilson_bounds
+from histobench.statistics.jackknife import ROUNDING, t_p_value, t_quantile
+
+# The sign-flip permutation test: between equal models each unit's difference could as well be reversed.
+
+Floats = NDArray[np.float64]
+#: Up to this many units all reversals are tried; beyond, as many are drawn.
+_EXACT_UNITS = 13
+FLIPS = 9999
+_NUMBERS_AT_ONCE = 2**24
+
+
+def sign_flip_p_value(contributions: ArrayLike, *, seed: int = 0) -> float:
+    """Two-sided p-value of "the contributions [units] add up to 0", each equally likely with either sign.
+
+    Up to 13 units it is exact (all reversals, the observed one among them); beyond, 9,999 are drawn and the
+    observed one is added. With G units it cannot be smaller than 2 / 2^G.
+
+    >>> sign_flip_p_value([1.0, 2.0, 3.0, 4.0])
+    0.125
+    """
+    return float(sign_flip_p_values(np.asarray(contributions, dtype=np.float64)[:, None], seed=seed)[0])
+
+
+def sign_flip_p_values(contributions: Floats, *, seed: int = 0) -> Floats:
+    """`sign_flip_p_value` of every column [units, tests], all with the same reversals."""
+    units, tests = contributions.shape
+    observed = np.abs(contributions.sum(axis=0))
+    least = observed - 1e-12 * np.maximum(1.0, np.abs(contributions).sum(axis=0))
+    exact = units <= _EXACT_UNITS
+    flips = 2**units if exact else FLIPS
+    generator = np.random.default_rng(seed)
+    at_least = np.zeros(tests) if exact else np.ones(tests)
+    step = max(1, min(1000 if not exact else flips, _NUMBERS_AT_ONCE // max(tests, units, 1)))
+    for start in range(0, flips, step):
+        rows = min(step, flips - start)
+        if exact:
+            bits = np.arange(start, start + rows)[:, None] >> np.arange(units) & 1
+        else:
+            bits = generator.integers(0, 2, (rows, units))
+        at_least += (np.abs((1.0 - 2.0 * bits) @ contributions) >= least).sum(axis=0)
+    p_values = at_least / (flips if exact else FLIPS + 1)
+    return np.asarray(np.where(np.isfinite(observed), p_values, np.nan))
+
+
+#: Below this many discordant pairs the chi-squared approximation is not trusted.
+EXACT_BELOW = 25
+#: From this many clusters on the clustered test is taken from the chi-squared distribution.
+ASYMPTOTIC_FROM = 200
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """Discordant pairs and the two-sided p-value."""
+
+    only_first: int  # samples that only the first classifier gets right
+    only_second: int
+    p_value: float
+    method: str  # "exact", "chi2" (with continuity correction), "mid-p" or "clustered"
+
+    @property
+    def n_discordant(self) -> int:
+        """How many samples exactly one of the two gets right."""
+        return self.only_first + self.only_second
+
+
+def mcnemar(first_correct: ArrayLike, second_correct: ArrayLike, *, method: str = "auto") -> McNemar:
+    """The test on per-sample correctness.
+
+    `auto` is the exact binomial test below 25 discordant pairs and the chi-squared test with continuity
+    correction from there on; `mid-p` is the exact test with half the weight on the observed outcome,
+    less conservative than `exact`.
+
+    >>> mcnemar([1, 1, 1, 1, 0], [0, 0, 0, 0, 0]).p_value
+    0.125
+    """
+    first, second = np.asarray(first_correct, dtype=bool), np.asarray(second_correct, dtype=bool)
+    if first.shape != second.shape:
+        raise ValueError(f"both classifiers need the same samples: {first.shape} and {second.shape}")
+    return mcnemar_from_counts(int((first & ~second).sum()), int((~first & second).sum()), method=method)
+
+
+def mcnemar_from_counts(only_first: int, only_second: int, *, method: str = "auto") -> McNemar:
+    """The test from the two discordant counts."""
+    if method == "auto":
+        method = "exact" if only_first + only_second < EXACT_BELOW else "chi2"
+    p_value = mcnemar_p_values([only_first], [only_second], method=method)
+    return McNemar(only_first, only_second, float(p_value[0]), method)
+
+
+def mcnemar_p_values(
+    only_first: ArrayLike, only_second: ArrayLike, *, method: str = "auto"
+) -> NDArray[np.float64]:
+    """The p-values of many tests at once, from their discordant counts.
+
+    >>> mcnemar_p_values([4, 0], [0, 0]).tolist()
+    [0.125, 1.0]
+    """
+    if method not in ("auto", "exact", "chi2", "mid-p"):
+        raise ValueError(f"unknown method {method!r}; known: auto, exact, chi2, mid-p")
+    first, second = np.asarray(only_first, dtype=np.int64), np.asarray(only_second, dtype=np.int64)
+    discordant, fewer = first + second, np.minimum(first, second)
+    approximate = discordant >= EXACT_BELOW if method == "auto" else np.full(first.shape, method == "chi2")
+    excess = np.maximum(np.abs(first - second) - 1, 0)
+    p_values = np.ones(first.shape)
+    some = approximate & (discordant > 0)
+    p_values[some] = special.chdtrc(1, excess[some] ** 2 / discordant[some])
+    some = ~approximate & (discordant > 0)
+    p_values[some] = 2 * special.bdtr(fewer[some], discordant[some], 0.5)
+    if method == "mid-p":
+        p_values[some] -= _chance(fewer[some], discordant[some])
+    return np.minimum(p_values, 1.0)
+
+
+def clustered_mcnemar(
+    first_correct: ArrayLike, second_correct: ArrayLike, clusters: Sequence[object]
+) -> McNemar:
+    """The test for samples in clusters.
+
+    >>> first, second = [1, 1, 1, 1, 0, 1], [0, 0, 1, 0, 0, 1]
+    >>> clustered_mcnemar(first, second, ["p", "p", "p", "q", "q", "r"]).p_value
+    0.5
+    """
+    right = np.stack([np.asarray(first_correct, dtype=bool), np.asarray(second_correct, dtype=bool)])
+    only_first, only_second = (int((right[k] & ~right[1 - k]).sum()) for k in (0, 1))
+    p_value = clustered_mcnemar_p_values(right, clusters)[0, 1]
+    return McNemar(only_first, only_second, float(p_value), "clustered")
+
+
+def clustered_mcnemar_p_values(
+    correct: ArrayLike, clusters: Sequence[object] | ArrayLike
+) -> NDArray[np.float64]:
+    """The p-values of all pairs [m, m] of classifiers with correctness [m, n]."""
+    right = np.asarray(correct, dtype=np.float64)
+    codes = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    sums = np.stack([np.bincount(codes, row).astype(np.float64) for row in right])
+    if sums.shape[1] < ASYMPTOTIC_FROM:
+        first, second = np.triu_indices(len(right), 1)
+        p_values = np.ones((len(right), len(right)))
+        p_values[first, second] = sign_flip_p_values((sums[first] - sums[second]).T)
+        return np.minimum(p_values, p_values.T)
+    products = sums @ sums.T
+    squares = np.diag(products)[:, None] + np.diag(products)[None, :] - 2 * products
+    total = sums.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        statistic = np.where(squares > 0, (total[:, None] - total[None, :]) ** 2 / squares, 0.0)
+    return np.asarray(special.chdtrc(1, statistic), dtype=np.float64)
+
+
+def _chance(heads: NDArray[np.int64], coins: NDArray[np.int64]) -> NDArray[np.float64]:
+    """That as many of a number of coins show heads."""
+    ways = special.gammaln(coins + 1.0) - special.gammaln(heads + 1.0) - special.gammaln(coins - heads + 1.0)
+    return np.asarray(np.exp(ways - coins * np.log(2.0)), dtype=np.float64)
+
+
+# Many tests in one table: Holm's step-down correction.
+
+
+def holm(p_values: ArrayLike) -> NDArray[np.float64]:
+    """Adjusted p-values in the order given; NaN (no test) stays NaN and does not count as a test.
+
+    A difference holds when its adjusted p-value is at most alpha; the chance of any false claim in the
+    table is then at most alpha, however the tests depend on each other.
+
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    raw = np.asarray(p_values, dtype=np.float64)
+    adjusted = np.full(raw.shape, np.nan)
+    tested = np.flatnonzero(~np.isnan(raw))
+    order = tested[np.argsort(raw[tested], kind="stable")]
+    factors = np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(raw[order] * factors))
+    return adjusted
+
+
+# Two models on many splits of one dataset: splits share images, so their differences are not independent.
+
+
+@dataclass(frozen=True)
+class MeanOverSplits:
+    """A mean over splits with its interval, and the two-sided p-value of "it is 0"."""
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+
+
+def corrected_resampled_t(values: ArrayLike, *, test_to_train: float, level: float = 0.95) -> MeanOverSplits:
+    """Nadeau and Bengio's (2003) corrected resampled t test of values [J], one of each split.
+
+    Training sets overlap, so the variance of the mean is (1/J + test size / training size) times that of the
+    values, not 1/J times; J - 1 degrees of freedom. It is about new data of the same kind: other training
+    and other test images. Where the splits do not differ there is no interval, and a p-value only for a mean
+    of 0.
+
+    >>> found = corrected_resampled_t([0.02, 0.04, 0.03, 0.05], test_to_train=0.25)
+    >>> round(found.mean, 3), round(found.p_value, 3)
+    (0.035, 0.031)
+    """
+    each = np.asarray(values, dtype=np.float64)
+    each = each[np.isfinite(each)]
+    if len(each) < 2:
+        mean = float(each.mean()) if len(each) else float("nan")
+        return MeanOverSplits(mean, float("nan"), float("nan"), float("nan"))
+    mean, freedom = float(each.mean()), len(each) - 1.0
+    error = float(np.sqrt((1 / len(each) + test_to_train) * each.var(ddof=1)))
+    if error <= ROUNDING * float(np.abs(each).max()):  # splits that all agree do not show any spread
+        return MeanOverSplits(mean, float("nan"), float("nan"), 1.0 if mean == 0 else float("nan"))
+    reach = t_quantile(freedom, level) * error
+    return MeanOverSplits(mean, mean - reach, mean + reach, float(t_p_value(mean / error, freedom)))
+
+
+# Two models over several datasets: the Bayesian signed-rank test with a region of practical equivalence.
+
+#: The weight of the further observation of no difference.
+PRIOR = 0.5
+#: Weightings that are drawn; a probability of 0.95 is met within 0.004.
+DRAWS = 10_000
+
+
+@dataclass(frozen=True)
+class SignedRank:
+    """Chances that the first model is better, equivalent (within the region) and worse; each adds up to 1.
+
+    `better`, `equivalent`, `worse`: of datasets like these as a whole. `next_better`, `next_equivalent`,
+    `next_worse`: on one further dataset of the kind, which varies more.
+    """
+
+    datasets: int
+    better: float
+    equivalent: float
+    worse: float
+    next_better: float
+    next_equivalent: float
+    next_worse: float
+
+    def reversed(self) -> SignedRank:
+        """The same seen from the second model."""
+        return SignedRank(
+            self.datasets,
+            self.worse,
+            self.equivalent,
+            self.better,
+            self.next_worse,
+            self.next_equivalent,
+            self.next_better,
+        )
+
+
+def signed_rank(differences: ArrayLike, *, rope: float = 0.01, seed: int = 0) -> SignedRank | None:
+    """The chances from one difference for each dataset (NaN: not compared there); None without any."""
+    each = np.asarray(differences, dtype=np.float64)
+    each = each[np.isfinite(each)]
+    if not rope >= 0:
+        raise ValueError(f"the region of equivalence must not be negative, not {rope:g}")
+    if len(each) == 0:
+        return None
+    # Values of 0.81 - 0.80 are to lie on the edge of a region of 0.01, not at random to one side of it.
+    each = np.round(each, 12)
+    return _chances(each[:, None], rope, seed)[0]
+
+
+def signed_ranks(
+    scores: ArrayLike, *, rope: float = 0.01, seed: int = 0, lower_is_better: bool = False
+) -> list[list[SignedRank | None]]:
+    """Every model against every other on the datasets that both were run on; None on the diagonal."""
+    values = np.asarray(scores, dtype=np.float64) * (-1.0 if lower_is_better else 1.0)
+    m = values.shape[1]
+    found: list[list[SignedRank | None]] = [[None] * m for _ in range(m)]
+    first, second = np.triu_indices(m, 1)
+    differences = np.round(values[:, first] - values[:, second], 12)
+    present = np.isfinite(differences)
+    for pattern in np.unique(present, axis=1).T:
+        pairs = np.flatnonzero((present == pattern[:, None]).all(axis=0))
+        if not pattern.any():
+            continue
+        for pair, chances in zip(pairs, _chances(differences[pattern][:, pairs], rope, seed), strict=True):
+            found[first[pair]][second[pair]] = chances
+            found[second[pair]][first[pair]] = chances.reversed()
+    return found
+
+
+def _chances(differences: Floats, rope: float, seed: int) -> list[SignedRank]:
+    """For each column of differences [n, pairs]."""
+    n, n_pairs = differences.shape
+    rows = np.concatenate([np.zeros((1, n_pairs)), differences])
+    i, j = np.triu_indices(n + 1)
+    sums = rows[i] + rows[j]
+    products = _products(n, seed)
+    above = products @ _step(sums - 2 * rope)
+    below = products @ _step(-sums - 2 * rope)
+    within = 1 - above - below
+    if rope == 0:  # nothing lies within a region without width
+        within = np.full_like(within, -np.inf)
+    # Which of the three is largest, the first of equals (`argmax` along so short an axis takes longer).
+    is_above = (above >= within) & (above >= below)
+    is_within = ~is_above & (within >= below)
+    shares = [share.mean(axis=0) for share in (is_above, is_within, ~(is_above | is_within))]
+    ahead, behind = _step(differences - rope).sum(axis=0), _step(-differences - rope).sum(axis=0)
+    if rope == 0:
+        ahead, behind = ahead + PRIOR / 2, behind + PRIOR / 2
+    ahead, behind = ahead / (n + PRIOR), behind / (n + PRIOR)
+    return [
+        SignedRank(n, *(float(share[k]) for share in shares), *map(float, (a, 1 - a - b, b)))
+        for k, (a, b) in enumerate(zip(ahead, behind, strict=True))
+    ]
+
+
+def _step(values: Floats) -> Floats:
+    """1 above 0, half at 0: what lies on the edge counts half."""
+    return np.heaviside(values, 0.5)
+
+
+@lru_cache(maxsize=32)
+def _products(n: int, seed: int) -> Floats:
+    """Weights of all pairs of observations [draws, pairs]; two different ones count in both orders."""
+    weights = np.random.default_rng(seed).dirichlet(np.r_[PRIOR, np.ones(n)], DRAWS)
+    i, j = np.triu_indices(n + 1)
+    return np.asarray(weights[:, i] * weights[:, j] * np.where(i == j, 1.0, 2.0))
+
+
+# How far two people or programs that label the same things agree beyond chance: Cohen's kappa.
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """`n` things with two labels each; `kappa` is None where chance alone would agree on all of them."""
+
+    n: int
+    observed: float
+    by_chance: float
+    kappa: float | None
+    standard_error: float | None
+    interval: Interval
+
+
+def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], *, level: float = 0.95) -> Agreement:
+    """Agreement of two lists of labels of the same things.
+
+    >>> found = cohen_kappa(["a", "a", "b", "b", "b"], ["a", "b", "b", "b", "b"])
+    >>> round(found.kappa, 3), round(found.interval.low, 2), round(found.interval.high, 2)
+    (0.545, -0.42, 1.0)
+    """
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} labels are compared with {len(second)}")
+    n = len(first)
+    nothing = Interval(None, None, level, "kappa", 0, "no labels" if n == 0 else "only one label was used")
+    if n == 0:
+        return Agreement(0, 0.0, 0.0, None, None, nothing)
+    known = {label: number for number, label in enumerate(dict.fromkeys([*first, *second]))}
+    table = np.zeros((len(known), len(known)))
+    for one, other in zip(first, second, strict=True):
+        table[known[one], known[other]] += 1 / n
+    rows, columns = table.sum(axis=1), table.sum(axis=0)
+    observed, chance = float(np.trace(table)), float(rows @ columns)
+    if chance >= 1 - 1e-12:
+        return Agreement(n, observed, chance, None, None, nothing)
+    kappa = (observed - chance) / (1 - chance)
+    error = _standard_error(table, rows, columns, kappa, chance, n)
+    reach = float(special.ndtri((1 + level) / 2)) * error
+    low, high = wilson_bounds(observed * n, n, level=level)
+    bounds = [(float(bound) - chance) / (1 - chance) for bound in (low, high)]
+    interval = Interval(
+        max(min(kappa - reach, bounds[0]), -1.0), min(max(kappa + reach, bounds[1]), 1.0), level, "kappa", 0
+    )
+    return Agreement(n, observed, chance, kappa, error, interval)
+
+
+def _standard_error(
+    table: np.ndarray, rows: np.ndarray, columns: np.ndarray, kappa: float, chance: float, n: int
+) -> float:
+    agreeing = np.diag(table)
+    same = (agreeing * (1 - (rows + columns) * (1 - kappa)) ** 2).sum()
+    # Of row i and column j it is the column's share of i and the row's share of j that count.
+    crossed = table * (columns[:, None] + rows[None, :]) ** 2
+    other = (1 - kappa) ** 2 * (crossed.sum() - np.trace(crossed))
+    rest = (kappa - chance * (1 - kappa)) ** 2
+    return float(np.sqrt(max(same + other - rest, 0.0) / n) / (1 - chance))
