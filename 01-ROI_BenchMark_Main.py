@@ -2,8 +2,8 @@
 
 import sys
 
-from histobench.cli import evaluate
-from histobench.cli.entry import run_verb
+from histobench.cli.entry import run_command
+from histobench.cli.main import COMMANDS
 
 if __name__ == "__main__":
-    sys.exit(run_verb(evaluate, sys.argv[1:], prog="01-ROI_BenchMark_Main.py"))
+    sys.exit(run_command(COMMANDS["evaluate"], sys.argv[1:], prog="01-ROI_BenchMark_Main.py"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
 
-from histobench.cli import bootstrap
-from histobench.cli.entry import run_verb
+from histobench.cli.entry import run_command
+from histobench.cli.main import COMMANDS
 
 if __name__ == "__main__":
-    sys.exit(run_verb(bootstrap, sys.argv[1:], prog=Path(__file__).name))
+    sys.exit(run_command(COMMANDS["bootstrap"], sys.argv[1:], prog=Path(__file__).name))

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from histobench.cli.demo_agents import play_agents
-from histobench.cli.demo_consult import play_consult
+from histobench.cli.demo import play_agents, play_consult
 from histobench.core.errors import HistobenchError
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histobench.cli.extraction_display import Lines
+from histobench.cli.extract import Lines
 from histobench.cli.main import main
 from histobench.roi.features.feature_file import load
 
@@ -205,7 +205,7 @@ def test_the_time_left_does_not_count_the_first_batch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("histobench.cli.extraction_display.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("histobench.cli.extract.time.perf_counter", lambda: clock[0])
     lines = Lines()
     lines.begin("tiles x own", 8 * 128)
     for seconds in (100.0, 2.0, 2.0, 2.0, 2.0, 2.0):  # the first batch starts workers and compiles

@@ -8,9 +8,9 @@ import io
 import pytest
 from rich.console import Console
 
-from histobench.cli import consult_run
+from histobench.cli import consult
 from histobench.cli.compare import columns_that_fit, print_grid
-from histobench.cli.consult_run import asked_for
+from histobench.cli.consult import asked_for
 from histobench.consult.playing import _seat
 from histobench.roi.comparison.grids import Grid
 
@@ -60,7 +60,7 @@ def test_a_wide_terminal_has_one_table() -> None:
 
 def test_a_grammar_that_is_asked_for_reaches_the_agent_of_consult() -> None:
     parser = argparse.ArgumentParser()
-    consult_run.add_arguments(parser)
+    consult.add_arguments(parser)
     plain, bound = (
         _seat(asked_for(parser.parse_args(["study", "--agent", "local:", *flags]))).sampling
         for flags in ([], ["--constrain"])

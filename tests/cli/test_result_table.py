@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from histobench.cli.result_table import print_outcome
+from histobench.cli.evaluate import print_outcome
 from histobench.roi.evaluation.run import EvaluationOutcome
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.table import Table
 
 from histobench.cli.main import main
-from histobench.cli.mint import JOBS
+from histobench.cli.mint import MINT_COMMANDS
 from histobench.cli.terminal import labelled, open_terminal, say
 from histobench.core.text import shown
 
@@ -75,7 +75,7 @@ def test_a_message_that_advises_debug_is_followed_by_every_job(
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("job", [*JOBS, "data check", "cache ls"])
+@pytest.mark.parametrize("job", [*MINT_COMMANDS, "data check", "cache ls"])
 def test_every_job_knows_debug(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = job.split() if " " in job else ["mint", job]
     assert main([*words, "--help"]) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from histobench.cli.evaluate import add_arguments
+from histobench.cli.evaluate import evaluate_flags
 from histobench.core.errors import HistobenchError
 from histobench.roi.evaluation.tasks import TASK_RUNNERS
 from histobench.roi.plan.schema import json_schema
@@ -38,7 +38,7 @@ def test_the_schema_for_editors_names_the_tasks() -> None:
 
 def test_the_help_of_the_command_names_the_tasks() -> None:
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    evaluate_flags(parser)
     assert ",".join(TASKS) in "".join(parser.format_help().split())
 
 

@@ -1,15 +1,4 @@
-"""Bootstrap intervals (the older method) for every metric of every stored task.
-
-Writes X_bootstrap_ci.json beside each X_complete_results.json, and bootstrap_ci_summary.json at the top of
-the results folder: percentile or BCa intervals, as HistoROIBench defines them. Images are drawn within
-classes, or whole patients/slides where the dataset has groups. They are often too narrow: with few patients
-a 95% interval holds the true value in 84 to 90% of test sets (docs/statistics.md). All other tables and the
-report show the intervals of X_intervals.json, which this command also brings up to date.
-
-Examples:
-  histobench bootstrap results
-  histobench bootstrap results --method bca --n_bootstrap 5000 --force
-"""
+"""Bootstrap intervals (the older method) for every metric of every stored task."""
 
 from __future__ import annotations
 
@@ -18,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.flag_names import in_flags
+from histobench.cli.terminal import in_flags
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -32,7 +21,7 @@ _SHOWN = {"balanced_accuracy": "bal. acc.", "auroc": "AUROC"}
 _LONGEST = 60
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def bootstrap_flags(parser: argparse.ArgumentParser) -> None:
     """The results folder, the number of resamples, the seed."""
     parser.add_argument("results", nargs="?", help="results folder (searched with all its subfolders)")
     parser.add_argument("--results_dir", help="the same, as a flag")
@@ -47,15 +36,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="compute again what exists already")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Compute, show and write the intervals."""
+def bootstrap_command(args: argparse.Namespace) -> int:
+    """Bootstrap intervals (the older method) for every metric of every stored
+    task.
+
+    Writes X_bootstrap_ci.json beside each X_complete_results.json, and
+    bootstrap_ci_summary.json at the top of the results folder: percentile or BCa
+    intervals, as HistoROIBench defines them. Images are drawn within classes, or
+    whole patients/slides where the dataset has groups. They are often too narrow:
+    with few patients a 95% interval holds the true value in 84 to 90% of test sets
+    (docs/statistics.md). All other tables and the report show the intervals of
+    X_intervals.json, which this command also brings up to date.
+
+    Examples:
+      histobench bootstrap results
+      histobench bootstrap results --method bca --n_bootstrap 5000 --force
+    """
     if bool(args.results) == bool(args.results_dir):
         raise HistobenchError(
             "name one results folder: histobench bootstrap RESULTS (or --results_dir RESULTS)"
         )
     from rich.progress import track
 
-    from histobench.cli.whole_lines import whole_lines
+    from histobench.cli.terminal import whole_lines
     from histobench.roi.comparison.run_intervals import BootstrapSettings
     from histobench.roi.comparison.stored_intervals import bootstrap_runs, write_summary
     from histobench.roi.results.reader import load_runs

@@ -1,14 +1,4 @@
-"""The cache of computed features: what is in it, whether it is sound, and how to make room.
-
-It lies in HISTOBENCH_CACHE, else in ~/.cache/histobench. Feature files in your own folders are not part
-of it; removing from the cache costs time when the same features are asked for again, and nothing else.
-
-Examples:
-  histobench cache ls
-  histobench cache rm uni_v1 --yes
-  histobench cache rm --older-than 30 --yes
-  histobench cache verify
-"""
+"""The cache of computed features: what is in it, whether it is sound, and how to make room."""
 
 from __future__ import annotations
 
@@ -20,7 +10,7 @@ from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def cache_flags(parser: argparse.ArgumentParser) -> None:
     """Three jobs: ls, rm, verify."""
     jobs = parser.add_subparsers(dest="job", required=True, metavar="{ls,rm,verify}")
     jobs.add_parser("ls", help="encoders with cached features, the last used first")
@@ -35,8 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--remove", action="store_true", help="remove what is damaged")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do what the chosen action says and print what came of it; the exit code."""
+def cache_command(args: argparse.Namespace) -> int:
+    """The cache of computed features: what is in it, whether it is sound, and how
+    to make room.
+
+    It lies in HISTOBENCH_CACHE, else in ~/.cache/histobench. Feature files in your
+    own folders are not part of it; removing from the cache costs time when the
+    same features are asked for again, and nothing else.
+
+    Examples:
+      histobench cache ls
+      histobench cache rm uni_v1 --yes
+      histobench cache rm --older-than 30 --yes
+      histobench cache verify
+    """
     return {"ls": _ls, "rm": _rm, "verify": _verify}[args.job](args)
 
 

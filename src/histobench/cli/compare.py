@@ -1,32 +1,23 @@
-"""Rank encoders by one metric and say which differences are real.
-
-Prints the ranked table with intervals, the ranks that each encoder may truly have, the difference to the
-best with an interval that holds for all pairs at once, who may be the best, and what the winner is worth;
-with several datasets also mean ranks, Friedman's test, Nemenyi's critical difference, wins/ties/losses and
-the chance that one encoder is better than another. Writes CSV, Markdown, LaTeX and JSON. Only runs on the
-same test images are compared.
-
-Examples:
-  histobench compare results
-  histobench compare results --metric auroc --task KNN
-  histobench compare results --task Few-shot --setting 9way_16shot -o tables
-"""
+"""Rank encoders by one metric and say which differences are real."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.flag_values import seed
-from histobench.cli.terminal import labelled, open_terminal
+from histobench.cli.flags import seed
+from histobench.cli.terminal import labelled, open_terminal, say
 from histobench.core.errors import HistobenchError
+from histobench.core.files import without_nan
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.roi.comparison.grids import Grid
     from histobench.roi.results.stored_run import StoredRun
+
 
 #: A matrix of more encoders than this does not fit a terminal; it is in the files.
 _WIDEST_MATRIX = 8
@@ -36,7 +27,7 @@ _NARROW = 72
 _LEAST_NAME = 10
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def compare_flags(parser: argparse.ArgumentParser) -> None:
     """What to compare, by which metric, and where the tables go."""
     parser.add_argument("results", help="results folder (searched with all its subfolders)")
     parser.add_argument("--metric", default="balanced_accuracy", help="default: balanced_accuracy")
@@ -78,8 +69,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", help="folder for the files (default: RESULTS/comparison)")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Compare the chosen runs, print the tables and write them where asked; the exit code."""
+def compare_command(args: argparse.Namespace) -> int:
+    """Rank encoders by one metric and say which differences are real.
+
+    Prints the ranked table with intervals, the ranks that each encoder may truly
+    have, the difference to the best with an interval that holds for all pairs at
+    once, who may be the best, and what the winner is worth; with several datasets
+    also mean ranks, Friedman's test, Nemenyi's critical difference,
+    wins/ties/losses and the chance that one encoder is better than another. Writes
+    CSV, Markdown, LaTeX and JSON. Only runs on the same test images are compared.
+
+    Examples:
+      histobench compare results
+      histobench compare results --metric auroc --task KNN
+      histobench compare results --task Few-shot --setting 9way_16shot -o tables
+    """
 
     from histobench.roi.comparison.comparison import CompareSettings, compare_runs
     from histobench.roi.comparison.comparison_files import write_comparison
@@ -198,3 +202,155 @@ def print_grid(grid: Grid, console: Console) -> None:
     for note in grid.notes:
         console.print(f"  {note}", soft_wrap=True)
     console.print()
+
+
+# How many test images (or patients) are needed to see a difference between two encoders.
+
+
+def power_flags(parser: argparse.ArgumentParser) -> None:
+    """The two encoders, the metric, the difference."""
+    parser.add_argument("results", help="results folder (searched with all its subfolders)")
+    parser.add_argument("--encoders", required=True, help="two encoders, comma-separated")
+    parser.add_argument("--delta", type=float, default=0.02, help="difference to be seen (default: 0.02)")
+    parser.add_argument("--metric", default="balanced_accuracy", help="default: balanced_accuracy")
+    parser.add_argument("--task", help="default: Linear-Probe where there is one")
+    parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
+    parser.add_argument("--preset", help="only runs of this preset")
+    parser.add_argument("--dataset", help="only this dataset")
+    parser.add_argument("--power", type=float, default=0.8, help="chance of seeing it (default: 0.8)")
+    parser.add_argument("--alpha", type=float, default=0.05, help="two-sided error rate (default: 0.05)")
+    parser.add_argument(
+        "--n_bootstrap", type=int, help="simulated test sets (default: 4000, or 1000 for slow metrics)"
+    )
+    parser.add_argument("--random_state", type=int, default=42, help="seed (default: 42)")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+
+
+def power_command(args: argparse.Namespace) -> int:
+    """How many test images (or patients) are needed to see a difference between
+    two encoders.
+
+    Takes the noise of the difference from the stored predictions of two encoders
+    on the same test images and asks how large a test set must be so that a true
+    difference of --delta shows with the wanted power. Where the dataset has groups
+    (patients, slides) the answer is in groups.
+
+    Examples:
+      histobench power results --encoders uni_v1,resnet50 --delta 0.02
+      histobench power results --encoders uni_v1,resnet50 --metric accuracy --delta 0.01 --power 0.9
+    """
+    from histobench.roi.comparison.power import PowerSettings, plan_test_set
+    from histobench.roi.comparison.selection import by_dataset, select_runs
+    from histobench.roi.results.reader import load_runs
+
+    settings = PowerSettings(
+        args.metric, args.delta, args.power, args.alpha, args.n_bootstrap, args.random_state
+    )
+    encoders = names_in(args.encoders) or []
+    if len(set(encoders)) != 2:
+        raise HistobenchError(f"--encoders must name two encoders, not {args.encoders!r}")
+    runs = select_runs(
+        load_runs(args.results),
+        task=args.task,
+        setting=args.setting,
+        preset=args.preset,
+        dataset=args.dataset,
+        encoders=encoders,
+    )
+    plans = [plan_test_set(members, settings) for members in by_dataset(runs).values()]
+    if args.json:
+        import json
+        from dataclasses import asdict
+
+        say(json.dumps(without_nan([asdict(plan) for plan in plans])[0], indent=2, allow_nan=False))
+        return 0
+    from histobench.roi.comparison.power import in_words
+
+    say("\n\n".join(in_words(plan) for plan in plans))
+    return 0
+
+
+# Our numbers beside published ones: difference, our interval, and whether the number was reproduced.
+
+#: Exit code where a published number is contradicted.
+CONTRADICTED = 1
+
+
+def verify_flags(parser: argparse.ArgumentParser) -> None:
+    """The results folder."""
+    parser.add_argument("results", help="results folder")
+    parser.add_argument("-o", "--output", help="JSON file (default: RESULTS/verification.json)")
+
+
+def verify_command(args: argparse.Namespace) -> int:
+    """Our numbers beside published ones: difference, our interval, and whether the
+    number was reproduced.
+
+    Only what the results folder has of published encoders, datasets and recipes
+    can be verified; datasets go by the names of `histobench data list` (bach@eva
+    is BACH with the split of eva). Another number of images than published is not
+    compared.
+
+    Exit code: 0 if every number that can be compared agrees, 1 if one is
+    contradicted, 2 for errors.
+
+    Example:
+      histobench verify results
+    """
+    from histobench.core.files import write_json
+    from histobench.roi.comparison.grids import Grid
+    from histobench.roi.published.verify import DIFFERS, NOT_COMPARABLE, REPRODUCED, Verdict, verify
+
+    def cells(verdict: Verdict) -> tuple[str, ...]:
+        ours, published = verdict.ours, verdict.published
+        bounds = "" if ours.low is None or ours.high is None else f" [{ours.low:.3f}, {ours.high:.3f}]"
+        said = f"{verdict.verdict} ({reasons[verdict.because]})" if verdict.because else verdict.verdict
+        return (
+            published.dataset,
+            published.encoder,
+            f"{published.task} {published.setting} {published.metric}".replace("  ", " "),
+            f"{published.value:.3f}",
+            f"{ours.value:.3f}{bounds}",
+            f"{verdict.difference:+.3f}",
+            said,
+        )
+
+    console = open_terminal()
+    verdicts = verify(args.results)
+    if not verdicts:
+        told = "has no result of an encoder and dataset with published numbers"
+        console.print(f"{args.results} {told}", soft_wrap=True)
+        return 0
+    # A reason is a sentence; in the table it would be cut.
+    reasons = {
+        because: number
+        for number, because in enumerate(dict.fromkeys(v.because for v in verdicts if v.because), start=1)
+    }
+    notes = [f"({number}) {because}" for because, number in reasons.items()]
+    notes += list(dict.fromkeys(f"{v.published.source}: {v.published.url}" for v in verdicts))
+    notes += dict.fromkeys(f"not confirmed: {v.published.unsure}" for v in verdicts if v.published.unsure)
+    notes += dict.fromkeys(f"known difference: {v.published.known}" for v in verdicts if v.published.known)
+    notes += dict.fromkeys(
+        f"{v.ours.encoder} on {v.ours.dataset}: {text}" for v in verdicts for text in v.ours.caveats
+    )
+    header = ("dataset", "encoder", "what", "published", "ours", "difference", "verdict")
+    print_grid(Grid("published and measured", header, tuple(map(cells, verdicts)), tuple(notes)), console)
+    path = Path(args.output or Path(args.results) / "verification.json")
+    rows = [
+        {
+            "published": asdict(verdict.published),
+            "ours": {**asdict(verdict.ours), "path": verdict.ours.path.as_posix()},
+            "difference": verdict.difference,
+            "verdict": verdict.verdict,
+            "because": verdict.because,
+        }
+        for verdict in verdicts
+    ]
+    write_json(path, {"verdicts": rows})
+    counts = {
+        said: sum(verdict.verdict == said for verdict in verdicts)
+        for said in (REPRODUCED, DIFFERS, NOT_COMPARABLE)
+    }
+    console.print(", ".join(f"{count} {said}" for said, count in counts.items()), soft_wrap=True)
+    console.print(f"written: {path}", soft_wrap=True)
+    return CONTRADICTED if counts[DIFFERS] else 0

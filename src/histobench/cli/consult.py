@@ -1,40 +1,315 @@
-"""Consult: does a language model use an image encoder well? The agent is fixed, the encoder is randomised.
-
-Examples:
-  histobench consult prepare crc.csv --encoders uni_v1,efficientnet-lite0,random-vit --out study/
-  histobench consult run study/ --agent policy:reader --arms all
-  histobench consult run study/ --agent openai:gpt-4o-mini --arms none,strong --max-cost 5
-  histobench consult register study/ contrasts.json
-  histobench consult table study/
-  histobench consult compare study/ gpt-4o-mini policy-reader
-  histobench consult power pilot/ gpt-4o-mini --delta 0.1
-"""
+"""Consult: does a language model use an image encoder well? The agent is fixed, the encoder is randomised."""
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from histobench.cli.jobs import Jobs, add_jobs, run_job
+from histobench.cli.entry import Command, add_commands
+from histobench.cli.flags import add_workers_arguments, check_engine_flags, positive, seed
+from histobench.cli.mint import CALLS, DEFAULT, INCOMPLETE, add_model_arguments, add_provider_arguments
+from histobench.cli.terminal import open_terminal, say
 
-JOBS: Jobs = {
-    "prepare": ("histobench.cli.consult_prepare", "cases and a cassette of all tool answers from a dataset"),
-    "register": (
-        "histobench.cli.consult_register",
+if TYPE_CHECKING:
+    from histobench.consult.playing import ConsultRun
+
+
+CONSULT_COMMANDS = {
+    "prepare": Command("consult:prepare", "cases and a cassette of all tool answers from a dataset"),
+    "register": Command(
+        "consult:register",
         "contrasts that the study is to make, before it is played",
     ),
-    "run": ("histobench.cli.consult_run", "an agent, or a reference policy, on the cases of a study"),
-    "table": ("histobench.cli.consult_table", "accuracy, trust, contrasts and cost, with intervals"),
-    "power": ("histobench.cli.consult_power", "how many cases the next study needs, from a pilot"),
-    "compare": ("histobench.cli.consult_compare", "two agents on the same cases, paired"),
-    "part": ("histobench.cli.consult_part", "play one part of a run (what jobs on a cluster call)"),
+    "run": Command("consult:run", "an agent, or a reference policy, on the cases of a study"),
+    "table": Command("consult_results:table", "accuracy, trust, contrasts and cost, with intervals"),
+    "power": Command("consult_results:power", "how many cases the next study needs, from a pilot"),
+    "compare": Command("consult_results:compare", "two agents on the same cases, paired"),
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One sub-parser for each job."""
-    add_jobs(parser, JOBS)
+def consult_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the commands of the group."""
+    add_commands(parser, CONSULT_COMMANDS)
 
 
-def run(args: argparse.Namespace) -> int | None:
-    """Run the chosen job."""
-    return run_job(args, JOBS)
+def consult_command(args: argparse.Namespace) -> int | None:
+    """Consult: does a language model use an image encoder well? The agent is
+    fixed, the encoder is randomised.
+
+    Examples:
+      histobench consult prepare crc.csv --encoders uni_v1,efficientnet-lite0,random-vit --out study/
+      histobench consult run study/ --agent policy:reader --arms all
+      histobench consult run study/ --agent openai:gpt-4o-mini --arms none,strong --max-cost 5
+      histobench consult register study/ contrasts.json
+      histobench consult table study/
+      histobench consult compare study/ gpt-4o-mini policy-reader
+      histobench consult power pilot/ gpt-4o-mini --delta 0.1
+    """
+    return CONSULT_COMMANDS[args.job].run(args)
+
+
+# Prepare a study: choose cases, ask every encoder once, and record all answers of all tools in all arms.
+
+
+def prepare_flags(parser: argparse.ArgumentParser) -> None:
+    """The dataset, the encoders, the arms and the words of the cases."""
+    parser.add_argument("dataset", help="CSV file, folder of class folders, TAR shards, or a public name")
+    data = parser.add_argument_group("dataset")
+    data.add_argument("--classes", help="class mapping file")
+    data.add_argument("--split", help="shares of train/val/test where the data has none, e.g. 0.6/0.2/0.2")
+    data.add_argument("--group-regex", help="finds the patient or slide in a path")
+    data.add_argument("--group-column", help="column of the CSV with the patient or slide")
+    what = parser.add_argument_group("study")
+    what.add_argument(
+        "--encoders", required=True, help="STRONG[,WEAK[,RANDOM]], such as uni_v1,resnet50,random-vit"
+    )
+    what.add_argument(
+        "--arms",
+        default="default",
+        help="arms, separated by commas; `default` are those of the registered contrasts and each encoder's "
+        "own, `all` is every one (default: default)",
+    )
+    what.add_argument(
+        "--similarity",
+        choices=("percentile", "none"),
+        default="percentile",
+        help="what neighbours() tells about the nearest one (default: percentile)",
+    )
+    what.add_argument(
+        "--sequences", type=positive, default=8, help="sequences of the sequence arms (default: 8)"
+    )
+    what.add_argument(
+        "--sequence-length", type=positive, default=40, help="cases in each sequence (default: 40)"
+    )
+    what.add_argument(
+        "--contrasts", type=Path, help="JSON file of contrasts to register (default: the protocol's four)"
+    )
+    what.add_argument("--cases", type=positive, default=300, help="how many test regions (default: 300)")
+    what.add_argument("--seed", type=seed, default=0, help="of every draw (default: 0)")
+    what.add_argument("--blind", action="store_true", help='call the classes "class A", "class B", ...')
+    what.add_argument("--organ", default="", help="what the prompt says about the organ")
+    what.add_argument("--region", help="what the prompt says the picture is")
+    what.add_argument("--mpp", type=float, help="microns per pixel, if known")
+    what.add_argument(
+        "--prompts", type=Path, help="prompt file: zero_shot(), if every encoder has a text tower"
+    )
+    what.add_argument(
+        "--measured",
+        type=positive,
+        default=50,
+        help="regions of each class measured for typical() (default: 50)",
+    )
+    what.add_argument("--out", default="consult", help="folder of the study (default: consult)")
+    how = parser.add_argument_group("inference")
+    how.add_argument("--weights", help="checkpoint, folder of checkpoints, or table like model_weights.json")
+    how.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
+    how.add_argument("--num_workers", type=int, default=8, help="loading workers (default: 8)")
+    how.add_argument(
+        "--compile", default="auto", help="auto, on or off, as in the run whose features are to be used"
+    )
+
+
+def prepare_command(args: argparse.Namespace) -> int:
+    """Prepare a study: choose cases, ask every encoder once, and record all
+    answers of all tools in all arms.
+
+    Encoders are named in the order strong, weak, random. Features come from the
+    cache where they are known. What is written can be shared without the pictures:
+    runs on it need neither a GPU nor images.
+
+    Examples:
+      histobench consult prepare crc.csv --encoders uni_v1,efficientnet-lite0,random-vit --out study/
+      histobench consult prepare tiles/ --split 0.6/0.2/0.2 --encoders uni_v1,random-vit --arms none,strong
+    """
+    from histobench.cli.extract import display
+    from histobench.consult.arms import parse_arms
+    from histobench.consult.encoder_views import StudyPlan, assign_roles
+    from histobench.consult.prepare import prepare
+    from histobench.roi.data.source import load_dataset
+
+    names = tuple(name.strip() for name in args.encoders.split(",") if name.strip())
+    arms = tuple(parse_arms(args.arms, list(assign_roles(names))))
+    dataset = load_dataset(
+        args.dataset,
+        classes_file=args.classes,
+        split=args.split,
+        group_regex=args.group_regex,
+        group_column=args.group_column,
+        seed=args.seed,
+    )
+    plan = StudyPlan(
+        names,
+        arms,
+        cases=args.cases,
+        seed=args.seed,
+        blind=args.blind,
+        organ=args.organ,
+        microns_per_pixel=args.mpp,
+        prompts=args.prompts,
+        measured=args.measured,
+        weights=args.weights,
+        device=args.device,
+        num_workers=args.num_workers,
+        compile=args.compile,
+        similarity=args.similarity,
+        sequences=args.sequences,
+        sequence_length=args.sequence_length,
+        contrasts=args.contrasts,
+        **({"region": args.region} if args.region else {}),
+    )
+    study = prepare(dataset, plan, args.out, progress=display())
+    for encoder in study.facts.encoders:
+        say(
+            f"{encoder.role:<7} {encoder.name}: probe {100 * encoder.probe_accuracy:.1f} %, "
+            f"KNN {100 * encoder.knn_accuracy:.1f} % of test images, temperature {encoder.temperature:.3g}"
+        )
+    for caution in study.facts.cautions:
+        say(f"caution: {caution}", error=True)
+    say(
+        f"{len(study.cases)} cases, {len(study.cassette.rows)} recorded answers, "
+        f"{len(study.facts.arms)} arms in {args.out}; leak audit passed"
+    )
+    for check in study.facts.blinding:
+        say(
+            f"blinding: the form of answers tells {check.first} from {check.second} with AUC {check.auc:.2f} "
+            f"[{check.low:.2f}, {check.high:.2f}]"
+        )
+    return 0
+
+
+# Register contrasts of a study, with the time: the table says which came before an agent had played.
+
+
+def register_flags(parser: argparse.ArgumentParser) -> None:
+    """The study and the file."""
+    parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
+    parser.add_argument("file", type=Path, help="JSON file of contrasts")
+
+
+def register_command(args: argparse.Namespace) -> int:
+    """Register contrasts of a study, with the time: the table says which came
+    before an agent had played.
+
+    The file is a JSON list: [{"name": "dose", "measure": "u_wrong", "arm":
+    "wrong-50", "against": "strong"}]. Measures: final, over_tool (without
+    `against`), u_right, u_wrong, discrimination. In sequence arms `part` is after
+    (the last quarter; default) or before (the last quarter before the change).
+
+    Examples:
+      histobench consult register study/ contrasts.json
+    """
+    from histobench.consult.study import open_study, read_contrasts, register_contrasts
+
+    study = open_study(args.study)
+    register_contrasts(study.folder, read_contrasts(args.file), study.facts.arms)
+    for contrast in open_study(args.study).contrasts:
+        say(f"{contrast.name}: {contrast.words} (registered {contrast.registered})")
+    return 0
+
+
+# Let an agent play the cases of a study in some arms; what is finished is kept, and a killed run goes on.
+
+#: Flags that every worker of a run must know besides those of all runs of agents.
+MORE = ("arms", "calls", "pictures", "expert", "outcomes")
+
+
+def run_flags(parser: argparse.ArgumentParser) -> None:
+    """Who plays which arms, and where the episodes go."""
+    parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
+    what = parser.add_argument_group("what is run")
+    what.add_argument("--agent", required=True, help="who plays")
+    what.add_argument(
+        "--arms", default="all", help="arms, separated by commas (default: all without an expert)"
+    )
+    what.add_argument(
+        "--limit",
+        type=positive,
+        help="a random sample of N cases, classes in their shares (in sequence arms: whole sequences)",
+    )
+    what.add_argument(
+        "--outcomes",
+        action="store_true",
+        help="in sequence arms, tell the agent after each case whether its final answer was right",
+    )
+    what.add_argument(
+        "--repeat",
+        type=int,
+        default=DEFAULT.repeat,
+        help=f"play everything N times (default: {DEFAULT.repeat})",
+    )
+    what.add_argument(
+        "--calls",
+        choices=CALLS,
+        help="how the agent acts: tags in its text, or calls of functions (default: text; policies: native)",
+    )
+    what.add_argument("--pictures", action="store_true", help="the agent sees the region and may look(box)")
+    what.add_argument("--expert", help="the agent that gives feedback in the arm expert")
+    what.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
+    what.add_argument("-o", "--output", help="folder of the episodes (default: runs in the study)")
+    what.add_argument(
+        "--sandbox", default=DEFAULT.sandbox, help="auto, or one that `histobench doctor` lists"
+    )
+    limits = parser.add_argument_group("limits")
+    limits.add_argument(
+        "--concurrency",
+        type=int,
+        default=DEFAULT.concurrency,
+        help=f"episodes at a time (default: {DEFAULT.concurrency})",
+    )
+    limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
+    add_model_arguments(parser.add_argument_group("advanced: how the model writes"), max_tokens=800)
+    add_provider_arguments(parser.add_argument_group("advanced: the provider"))
+    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Let an agent play the cases of a study in some arms; what is finished is
+    kept, and a killed run goes on.
+
+    Agents: policy:always-trust, policy:never-trust, policy:reader,
+    policy:rational, policy:learner, policy:oracle, policy:random (reference agents
+    that need no language model), and every agent of `histobench mint run`
+    (openai:MODEL, anthropic:MODEL, gemini:MODEL, local:, human, replay:FILE, ...).
+
+    Examples:
+      histobench consult run study/ --agent policy:reader --arms all
+      histobench consult run study/ --agent openai:gpt-4o-mini --arms none,strong --calls native --max-cost 5
+      histobench consult run study/ --agent openai:gpt-4o-mini --arms sequence,sequence-same --outcomes
+      histobench consult run study/ --agent openai:M@http://localhost:8000/v1 --arms none,strong --pictures
+    """
+    from histobench.cli.mint import print_summary, progress_display
+    from histobench.consult.playing import play
+
+    if args.engine != "local":
+        return _run_elsewhere(args)
+    check_engine_flags(args)
+    played = play(asked_for(args), display=partial(progress_display, open_terminal(error=True)))
+    print_summary(played.output, [cell.cell for cell in played.cells], played.outcome)
+    return 0 if played.outcome.complete else INCOMPLETE
+
+
+def asked_for(args: argparse.Namespace) -> ConsultRun:
+    """The run that the flags ask for."""
+    from histobench.consult.playing import ConsultRun
+    from histobench.mint.runs.options import RunOptions
+
+    more = {name: getattr(args, name) for name in ("study", *MORE)}
+    return ConsultRun(options=RunOptions.of(args), **more)
+
+
+def _run_elsewhere(args: argparse.Namespace) -> int:
+    """Have the parts of the run played by workers on other machines."""
+    from histobench.cli.mint import share_out
+    from histobench.consult.playing import plan_run, play_part
+
+    check_engine_flags(args)
+    wanted = asked_for(args)
+    study, planned, output = plan_run(wanted, elsewhere=True)
+    more = {name: getattr(args, name) for name in MORE}
+    more |= {
+        "study": str(study.folder.absolute()),
+        "arms": ",".join(cell.dataset.name.rpartition("@")[2] for cell, _ in planned),
+    }
+    return share_out(args, wanted.options, lambda: (planned, output), play_part, track="consult", more=more)

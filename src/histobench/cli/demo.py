@@ -1,25 +1,24 @@
-"""The whole ROI track on synthetic tissue, a few agents, some that consult an encoder, and pages of it all.
-
-Needs no network and no GPU. The tiles are drawn by a program; what the numbers show is that everything works,
-not which encoder is good at pathology.
-"""
+"""`histobench demo`: the three parts on synthetic data."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from histobench.cli.flag_values import seed
+from histobench.cli.flags import seed
 from histobench.cli.terminal import open_terminal
+from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+
 ENCODERS = ("efficientnet-lite0", "tiny-vl", "random-vit")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def demo_flags(parser: argparse.ArgumentParser) -> None:
     """Where the demo goes and how large it is."""
     parser.add_argument("-o", "--output", default="demo-results", help="folder (default: demo-results)")
     parser.add_argument("--per-class", type=int, default=40, help="training tiles per class (default: 40)")
@@ -27,10 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=seed, default=0, help="seed of the tiles and of everything random")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Make the tiles, run the plan, print the tables."""
-    from histobench.cli.demo_agents import play_agents
-    from histobench.cli.demo_consult import play_consult
+def demo_command(args: argparse.Namespace) -> int:
+    """The whole ROI track on synthetic tissue, a few agents, some that consult an
+    encoder, and pages of it all.
+
+    Needs no network and no GPU. The tiles are drawn by a program; what the numbers
+    show is that everything works, not which encoder is good at pathology.
+    """
     from histobench.cli.run import carry_out
     from histobench.roi.data.demo import write_demo_dataset
     from histobench.roi.options import DatasetEntry, Options, Plan, Settings
@@ -80,3 +82,123 @@ def build_pages(output: Path, console: Console) -> None:
     with console.status("building the web pages"):
         page = build_site(output, output / "site", title="histobench demo")
     console.print(f"open in a browser: {page}", soft_wrap=True)
+
+
+# The language-model part of the demo: published episodes played again, and a small model without a key.
+
+#: Few and short: on two cores this is a minute.
+SMALL_MODEL: dict[str, Any] = {
+    "tasks": "quickstart",
+    "constrain": True,
+    "limit": 4,
+    "k": "2",
+    "max_tokens": 64,
+}
+AGENTS = "mint"
+
+
+def play_agents(output: Path, console: Console) -> None:
+    """Play, print the tables; where the model or the sandbox is missing, say so and go on."""
+    from histobench.mint import runs
+
+    recording = Path(runs.__file__).parent / "demo_recording"
+    agent = f"replay:{next(recording.glob('*.jsonl.gz'))}"
+    console.print("\nLanguage-model agents: twelve published episodes, played again", style="bold")
+    _play_episodes(output, console, agent=agent, tasks="gsm8k", data=str(recording))
+    console.print("\nThe same loop with a very small model in this process, on easy sums", style="bold")
+    if _play_episodes(output, console, **SMALL_MODEL):
+        said = "So small a model solves little. Yours: histobench mint run --agent openai:MODEL"
+        console.print(said, soft_wrap=True)
+
+
+def _play_episodes(output: Path, console: Console, **options: Any) -> bool:
+    from histobench.cli.mint import print_summary, progress_display
+    from histobench.cli.terminal import open_terminal
+    from histobench.mint.runs.options import RunOptions
+    from histobench.mint.runs.play import play
+
+    run = RunOptions(**options, output=str(output / AGENTS))
+    try:
+        played = play(run, lambda counter: progress_display(open_terminal(error=True), counter))
+    except HistobenchError as error:
+        console.print(f"left out: {error}", soft_wrap=True)
+        return False
+    print_summary(played.output, [cell.cell for cell in played.cells], played.outcome)
+    return True
+
+
+# The Consult part of the demo: a small study, reference agents, and a very small model that asks.
+
+CONSULT = "consult"
+ARMS = ("none", "strong", "random", "sequence", "sequence-same")
+POLICIES = ("always-trust", "reader", "rational", "learner")
+CASES = 36
+#: Few and short: on two cores this is half a minute.
+CONSULTING_MODEL = {"agent": "local:", "limit": 3, "constrain": True, "max_tokens": 64}
+
+
+def play_consult(
+    table: Path, output: Path, console: Console, *, encoders: Sequence[str], seed: int = 0
+) -> None:
+    """Prepare, play and print the tables; what is missing is told, and the demo goes on."""
+    from histobench.cli.consult_results import TABLES, print_lines
+    from histobench.consult.findings import findings_of
+
+    study = output / CONSULT
+    console.print(
+        f"\nConsult: does an agent use an image encoder well? {CASES} tiles, {len(ARMS)} arms", style="bold"
+    )
+    try:
+        with console.status("asking every encoder about the cases"):
+            _prepare_study(table, study, encoders, seed)
+        for policy in POLICIES:
+            _play_study(study, "all", agent=f"policy:{policy}", max_tokens=800)
+    except HistobenchError as error:
+        console.print(f"left out: {error}", soft_wrap=True)
+        return
+    try:
+        _play_study(study, "strong", **CONSULTING_MODEL)
+    except HistobenchError as error:
+        console.print(f"left out: {error}", soft_wrap=True)
+    findings = findings_of(study)
+    lines = findings.lines()
+    for title in list(TABLES)[:2]:
+        print_lines(console, lines, title)
+    for verdict in findings.against_reader():
+        console.print(verdict.sentence, soft_wrap=True)
+    console.print(f"all measures: histobench consult table {study}", soft_wrap=True)
+
+
+def _prepare_study(table: Path, study: Path, encoders: Sequence[str], seed: int) -> None:
+    from histobench.consult.encoder_views import StudyPlan
+    from histobench.consult.prepare import prepare
+    from histobench.roi.data.source import load_dataset
+
+    dataset = load_dataset(table, classes_file=table.with_suffix(".txt"))
+    plan = StudyPlan(
+        tuple(encoders),
+        ARMS,
+        cases=CASES,
+        seed=seed,
+        organ="colon",
+        region="a synthetic tile that a program has drawn to look like tissue",
+        measured=5,
+        sequences=4,
+        sequence_length=12,
+        compile="off",  # as in the demo's own run, whose features are known by now
+    )
+    prepare(dataset, plan, study)
+
+
+def _play_study(study: Path, arms: str, **options: Any) -> None:
+    from functools import partial
+
+    from histobench.cli.mint import progress_display
+    from histobench.cli.terminal import open_terminal
+    from histobench.consult.playing import ConsultRun, play
+    from histobench.mint.runs.options import RunOptions
+
+    run = ConsultRun(str(study), RunOptions(**options), arms, outcomes=True)
+    outcome = play(run, display=partial(progress_display, open_terminal(error=True))).outcome
+    if not outcome.complete:
+        raise HistobenchError("; ".join(map(str, outcome.problems)) or "some episodes were not finished")

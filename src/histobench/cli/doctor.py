@@ -1,7 +1,4 @@
-"""Is this machine ready? Checks Python, packages, devices, disk, the agents' sandbox and the chosen encoders.
-
-Every line is PASS, WARN or FAIL, with the fix. The exit code is 0 unless something FAILs.
-"""
+"""`histobench doctor`: is this machine ready?"""
 
 from __future__ import annotations
 
@@ -12,15 +9,20 @@ from histobench.mint.checkup import check_mint
 from histobench.roi.encoders.checkup import Finding, check_encoders, check_machine
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def doctor_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `histobench doctor`."""
     parser.add_argument("--models", help="encoders to check, separated by commas", default="")
     parser.add_argument("--weights", help="table of checkpoint paths, or folder of checkpoints")
     parser.add_argument("--online", action="store_true", help="ask the model hub whether access is granted")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the findings; 1 when one of them is a FAIL."""
+def doctor_command(args: argparse.Namespace) -> int:
+    """Is this machine ready? Checks Python, packages, devices, disk, the agents'
+    sandbox and the chosen encoders.
+
+    Every line is PASS, WARN or FAIL, with the fix. The exit code is 0 unless
+    something FAILs.
+    """
     names = [name.strip() for name in args.models.split(",") if name.strip()]
     findings = check_machine()
     findings += [Finding(*line) for line in check_mint()]

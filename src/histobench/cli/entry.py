@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import io
 import logging
 import os
@@ -12,11 +14,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from histobench.cli.flag_names import in_flags, speak_as
-from histobench.cli.terminal import say
+from histobench.cli.terminal import in_flags, say, speak_as
 from histobench.core.errors import HistobenchError
 from histobench.core.records import spelled_as_declared
 from histobench.core.redaction import redact
@@ -30,18 +31,52 @@ TERMINATED = 143
 _terminated: list[int] = []
 
 
-def run_verb(module: ModuleType, argv: Sequence[str], *, prog: str) -> int:
-    """Parse `argv` with the verb's arguments, run it, and turn failures into a line and an exit code."""
+class Command(NamedTuple):
+    """A command by the name of its functions: `compare:power` is `power_flags` and `power_command`.
 
-    def command() -> int:
-        parser = argparse.ArgumentParser(
-            prog=prog, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    The functions are in histobench/cli/compare.py. The docstring of `power_command` is the help text.
+    """
+
+    functions: str
+    summary: str
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        """Add the description and the flags of the command."""
+        parser.description = inspect.cleandoc(self._function("command").__doc__ or "")
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        self._function("flags")(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the command; the exit code."""
+        return int(self._function("command")(args) or 0)
+
+    def _function(self, kind: str) -> Callable[..., int | None]:
+        module, name = self.functions.split(":")
+        found: Callable[..., int | None] = getattr(
+            importlib.import_module(f"histobench.cli.{module}"), f"{name}_{kind}"
         )
-        module.add_arguments(parser)
-        _accept_debug(parser, default=False)
-        return _run(module, parser, argv, prog=prog)
+        return found
 
-    return printing(command)
+
+def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command]) -> None:
+    """Add one sub-parser for each command of a group, such as `histobench mint run`."""
+    parsers = parser.add_subparsers(dest="job", required=True, metavar="{" + ",".join(commands) + "}")
+    for name, command in commands.items():
+        command.add_flags(parsers.add_parser(name, help=command.summary))
+
+
+def run_command(command: Command, argv: Sequence[str], *, prog: str) -> int:
+    """Parse `argv`, run the command, and turn failures into a line and an exit
+    code.
+    """
+
+    def started() -> int:
+        parser = argparse.ArgumentParser(prog=prog)
+        command.add_flags(parser)
+        _accept_debug(parser, default=False)
+        return _run(command, parser, argv, prog=prog)
+
+    return printing(started)
 
 
 def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
@@ -117,7 +152,7 @@ def _reader_has_gone() -> bool:
         return True
 
 
-def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str], *, prog: str) -> int:
+def _run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str], *, prog: str) -> int:
     try:
         args = parser.parse_args(spelled_as_declared(parser, argv))
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
@@ -131,7 +166,7 @@ def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str
     logging.getLogger("huggingface_hub").propagate = False  # it prints its warnings itself
     _stop_on_request()
     try:
-        return int(module.run(args) or 0)
+        return command.run(args)
     except HistobenchError as error:
         if args.debug:
             say(redact(traceback.format_exc()), error=True)
@@ -140,8 +175,8 @@ def _run(module: ModuleType, parser: argparse.ArgumentParser, argv: Sequence[str
     except KeyboardInterrupt as error:
         kept = str(error) or "what was finished is kept"
         start = ["python"] if prog.endswith(".py") else []
-        command = shlex.join([*start, *prog.split(), *argv])
-        say(f"{prog}: interrupted; {kept}\nContinue with: {redact(command)}", error=True)
+        again = shlex.join([*start, *prog.split(), *argv])
+        say(f"{prog}: interrupted; {kept}\nContinue with: {redact(again)}", error=True)
         return TERMINATED if _terminated else INTERRUPTED
     except BrokenPipeError:
         raise

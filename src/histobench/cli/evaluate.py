@@ -1,9 +1,4 @@
-"""Evaluate stored features: linear probe, KNN, prototypes, few-shot, zero-shot and more.
-
-Example:
-  histobench evaluate --TASK Linear-Probe,KNN,Proto,Few-shot \\
-      --train_feature_file train.pt --test_feature_file test.pt --log_dir results
-"""
+"""Evaluate stored features: linear probe, KNN, prototypes, few-shot, zero-shot and more."""
 
 from __future__ import annotations
 
@@ -11,20 +6,23 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.table import Table
+
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flag_names import in_flags
-from histobench.cli.flag_values import seed
+from histobench.cli.flags import seed
+from histobench.cli.terminal import in_flags, labelled, open_terminal
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
 from histobench.roi.options import Options, Plan
-from histobench.roi.task_catalogue import TASKS
+from histobench.roi.task_catalogue import ROBUSTNESS, TASKS
 
 if TYPE_CHECKING:
     from histobench.roi.data.cross_validation import Scheme
     from histobench.roi.evaluation.request import EvaluationRequest
+    from histobench.roi.evaluation.run import EvaluationOutcome
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def evaluate_flags(parser: argparse.ArgumentParser) -> None:
     """The documented flags of 01-ROI_BenchMark_Main.py, and a few more."""
     general = parser.add_argument_group("general")
     general.add_argument(
@@ -55,9 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Read the feature files, run the tasks, print where the results are."""
-    from histobench.cli.result_table import print_outcome
+def evaluate_command(args: argparse.Namespace) -> int:
+    """Evaluate stored features: linear probe, KNN, prototypes, few-shot, zero-shot
+    and more.
+
+    Example:
+      histobench evaluate --TASK Linear-Probe,KNN,Proto,Few-shot \\
+      --train_feature_file train.pt --test_feature_file test.pt --log_dir results
+    """
     from histobench.roi.data.class_map import read_class_map
     from histobench.roi.data.cross_validation import scheme_of
     from histobench.roi.evaluation.request import EvaluationRequest
@@ -112,3 +115,52 @@ def _names(text: str) -> tuple[str, ...]:
     if not names:
         raise HistobenchError("--TASK names no task")
     return names
+
+
+# Result tables for the terminal.
+
+_SHOWN = (
+    ("balanced_accuracy", "bal. acc."),
+    ("accuracy", "accuracy"),
+    ("f1_score", "macro F1"),
+    ("auroc", "AUROC"),
+)
+
+
+def print_outcome(outcome: EvaluationOutcome) -> None:
+    """Print what one evaluation gave, a line per task, and where the files are."""
+    console = open_terminal()
+    table = Table(
+        title=f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})",
+        title_justify="left",
+    )
+    table.add_column("task")
+    table.add_column("setting")
+    for _, title in _SHOWN:
+        table.add_column(title, justify="right")
+    table.add_column("n", justify="right")
+    caveats = list(dict.fromkeys(text for row in outcome.rows for text in row.caveats))
+    measured = [row for row in outcome.rows if row.task == ROBUSTNESS]
+    for row in outcome.rows:
+        if row in measured:
+            continue
+        values = (row.metrics.get(name) for name, _ in _SHOWN)
+        marks = ",".join(str(1 + caveats.index(text)) for text in row.caveats)
+        table.add_row(
+            f"{row.task} ({marks})" if marks else row.task,
+            row.setting,
+            *("-" if value is None else f"{value:.4f}" for value in values),
+            str(row.n),
+        )
+    if len(outcome.rows) > len(measured):
+        console.print(table)
+    for row in measured:
+        known = [f"{name} {value:.4f}" for name, value in row.metrics.items() if value is not None]
+        console.print(f"robustness by {row.setting}: {', '.join(known)}", soft_wrap=True)
+    for number, text in enumerate(caveats, start=1):
+        console.print(f"({number}) {text}", soft_wrap=True)
+    for task, reason in outcome.skipped.items():
+        console.print(labelled("skipped", "yellow", f"{task}: {reason}"), soft_wrap=True)
+    for task, reason in outcome.failed.items():
+        console.print(labelled("failed", "red", f"{task}: {reason}"), soft_wrap=True)
+    console.print(f"results: {outcome.results_dir}", soft_wrap=True)

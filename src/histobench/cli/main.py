@@ -1,42 +1,50 @@
-"""`histobench VERB ...`: finds the verb, imports only its file, runs it."""
+"""`histobench COMMAND ...`: find the command, import only its file, run it."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
 
 from histobench import __version__
-from histobench.cli.entry import printing, run_verb
+from histobench.cli.entry import Command, printing, run_command
 from histobench.cli.terminal import say
 from histobench.core.errors import did_you_mean
 
-#: verb -> (module, what it does). The module has `add_arguments(parser)` and `run(args) -> int | None`.
-VERBS: dict[str, tuple[str, str]] = {
-    "demo": ("histobench.cli.demo", "both tracks, in minutes: encoders on synthetic tissue, a few agents"),
-    "run": ("histobench.cli.run", "a whole benchmark: datasets x encoders x tasks, to a ranked summary"),
-    "status": ("histobench.cli.status", "how far a run is: units done, running, failed, and the time left"),
-    "work": ("histobench.cli.work", "do the units of a run (what jobs on a cluster call)"),
-    "data": ("histobench.cli.data", "check a dataset; write the synthetic demo dataset"),
-    "extract": ("histobench.cli.extract", "images to features with one or more encoders"),
-    "cache": ("histobench.cli.cache", "the cache of computed features: list, remove, verify"),
-    "evaluate": ("histobench.cli.evaluate", "features to predictions, metrics and result files"),
-    "bootstrap": ("histobench.cli.bootstrap", "confidence intervals for stored results"),
-    "compare": ("histobench.cli.compare", "rank encoders with paired tests"),
-    "robustness": (
-        "histobench.cli.robustness",
-        "biology or the site: what stored features show",
-    ),
-    "verify": ("histobench.cli.verify", "stored results beside published ones"),
-    "power": ("histobench.cli.power", "how many test images a difference needs"),
-    "report": ("histobench.cli.report", "results to a web site: leaderboard, runs, comparisons"),
-    "serve": ("histobench.cli.serve", "the same site, live, while runs are going on"),
-    "models": ("histobench.cli.models", "the encoders: table, details, licences"),
-    "mint": ("histobench.cli.mint", "language-model agents: run, table, compare, rescore, replay, configs"),
-    "consult": ("histobench.cli.consult", "agents that consult encoders: prepare, run, table, compare"),
-    "mcp": ("histobench.cli.mcp", "encoders on a folder as tools for any assistant (MCP)"),
-    "doctor": ("histobench.cli.doctor", "is this machine ready? PASS, WARN, FAIL and the fix"),
+#: The commands in the groups of `histobench --help`. Each is imported when it is run.
+GROUPS: dict[str, dict[str, Command]] = {
+    "data and encoders": {
+        "data": Command("data:data", "get, check and split datasets; write the synthetic demo dataset"),
+        "models": Command("models:models", "list the encoders, their licenses and their details"),
+        "extract": Command("extract:extract", "compute features of images with one or more encoders"),
+        "cache": Command("cache:cache", "list, remove or verify cached features"),
+        "doctor": Command("doctor:doctor", "check that this machine is ready"),
+    },
+    "benchmark": {
+        "demo": Command("demo:demo", "try everything on synthetic tissue in a few minutes"),
+        "run": Command("run:run", "run a whole benchmark: datasets x encoders x tasks"),
+        "status": Command("run:status", "show the progress of a run"),
+        "evaluate": Command("evaluate:evaluate", "evaluate stored features"),
+        "robustness": Command("robustness:robustness", "measure how far features depend on the site"),
+    },
+    "results": {
+        "compare": Command("compare:compare", "rank encoders, with paired tests"),
+        "bootstrap": Command(
+            "bootstrap:bootstrap", "compute percentile bootstrap intervals as HistoROIBench"
+        ),
+        "power": Command("compare:power", "plan the size of a test set"),
+        "verify": Command("compare:verify", "compare stored results with published ones"),
+        "report": Command("report:report", "write a web site of the results"),
+        "serve": Command("report:serve", "serve that site and update it while runs continue"),
+    },
+    "agents": {
+        "mint": Command("mint:mint", "benchmark language models as agents"),
+        "consult": Command("consult:consult", "study agents that consult encoders"),
+        "mcp": Command("mcp:mcp", "offer encoders as tools to an assistant (MCP)"),
+    },
 }
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+#: Started by other commands, not by users.
+HIDDEN = {"worker": Command("worker:worker", "do a share of the work of a run")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,13 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return printing(lambda: _say(_overview()))
     if arguments[0] in ("-V", "--version"):
         return printing(lambda: _say(f"histobench {__version__}"))
-    verb, rest = arguments[0], arguments[1:]
-    if verb not in VERBS:
-        say(f"histobench: error: unknown verb {verb!r}; {did_you_mean(verb, VERBS)}", error=True)
+    name, rest = arguments[0], arguments[1:]
+    command = {**COMMANDS, **HIDDEN}.get(name)
+    if command is None:
+        say(f"histobench: error: unknown command {name!r}; {did_you_mean(name, COMMANDS)}", error=True)
         return 2
-    return printing(
-        lambda: run_verb(importlib.import_module(VERBS[verb][0]), rest, prog=f"histobench {verb}")
-    )
+    return run_command(command, rest, prog=f"histobench {name}")
 
 
 def _say(text: str) -> int:
@@ -61,13 +68,16 @@ def _say(text: str) -> int:
 
 
 def _overview() -> str:
-    width = max(map(len, VERBS))
-    lines = "\n".join(f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items())
+    width = max(map(len, COMMANDS))
+    groups = "\n\n".join(
+        f"{title}:\n" + "\n".join(f"  {name:<{width}}  {each.summary}" for name, each in commands.items())
+        for title, commands in GROUPS.items()
+    )
     return (
         "histobench: which pathology foundation model should I use, and how sure can I be?\n\n"
-        "usage: histobench VERB [options]\n\n"
-        f"verbs:\n{lines}\n\n"
-        "histobench VERB --help explains a verb. New here? Start with: histobench demo"
+        "usage: histobench COMMAND [options]\n\n"
+        f"{groups}\n\n"
+        "histobench COMMAND --help explains a command. New here? Start with: histobench demo"
     )
 
 

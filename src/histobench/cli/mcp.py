@@ -1,28 +1,18 @@
-"""Serve encoders on a folder to any assistant that speaks the Model Context Protocol.
-
-Tools: list_regions, predict, predict_many, neighbours, region_image, zero_shot, measure, compare. They only
-read, and only regions of the test split of the folder can be asked about. The server answers at once; a call
-that needs features waits for them and reports progress. Standard input and output by default; --http serves
-on 127.0.0.1.
-
-Examples:
-  histobench mcp --data tiles/ --encoders uni_v1,efficientnet-lite0
-  histobench mcp --data crc.csv --encoders conch_v1 --prompts prompts.txt --http 8000
-"""
+"""Serve encoders on a folder to any assistant that speaks the Model Context Protocol."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from histobench.cli.flag_values import positive, seed
+from histobench.cli.flags import positive, seed
 from histobench.cli.terminal import say
 from histobench.core.errors import HistobenchError
 
 HOST = "127.0.0.1"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def mcp_flags(parser: argparse.ArgumentParser) -> None:
     """The folder, the encoders and the way to talk."""
     parser.add_argument(
         "--data", required=True, help="folder of class folders, or a CSV of images and labels"
@@ -43,8 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--http", type=positive, metavar="PORT", help=f"streamable HTTP on {HOST}:PORT/mcp")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Serve until the assistant leaves; features are computed meanwhile."""
+def mcp_command(args: argparse.Namespace) -> int:
+    """Serve encoders on a folder to any assistant that speaks the Model Context
+    Protocol.
+
+    Tools: list_regions, predict, predict_many, neighbours, region_image,
+    zero_shot, measure, compare. They only read, and only regions of the test split
+    of the folder can be asked about. The server answers at once; a call that needs
+    features waits for them and reports progress. Standard input and output by
+    default; --http serves on 127.0.0.1.
+
+    Examples:
+      histobench mcp --data tiles/ --encoders uni_v1,efficientnet-lite0
+      histobench mcp --data crc.csv --encoders conch_v1 --prompts prompts.txt --http 8000
+    """
     import tempfile
 
     from histobench.consult.encoder_views import StudyPlan

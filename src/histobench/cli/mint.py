@@ -1,38 +1,452 @@
-"""The language-model track: agents that solve tasks in several turns with tools, code and feedback.
-
-Examples:
-  histobench mint run                            a small local model on a few built-in tasks
-  histobench mint replay recordings/             prove this installation on recorded episodes
-  histobench mint rescore outputs/ --rule strict another scoring rule for finished runs
-  histobench mint table outputs/                 the leaderboard
-  histobench mint configs configs/               the published experiment matrix as JSON files
-"""
+"""The language-model track: agents that solve tasks in several turns with tools, code and feedback."""
 
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from histobench.cli.jobs import Jobs, add_jobs, run_job
+from histobench.cli.entry import Command, add_commands
+from histobench.cli.flags import add_workers_arguments, check_engine_flags
+from histobench.cli.terminal import labelled, open_terminal, say, whole_lines
+from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
 
-JOBS: Jobs = {
-    "run": ("histobench.cli.mint_run", "a language model on tasks, with or without expert feedback"),
-    "replay": ("histobench.cli.mint_replay", "prove loop, sandbox, tools and checkers on recorded episodes"),
-    "rescore": ("histobench.cli.mint_rescore", "apply a scoring rule to finished runs"),
-    "table": ("histobench.cli.mint_table", "the leaderboard of result folders and outcome tables"),
-    "grade": ("histobench.cli.mint_grade", "answers graded by other models against a rubric"),
-    "compare": ("histobench.cli.mint_compare", "two agents on the same tasks, with a paired test"),
-    "export": ("histobench.cli.mint_export", "finished runs as a dataset folder, Inspect logs or traces"),
-    "import": ("histobench.cli.mint_import", "Inspect logs of any benchmark as a table of outcomes"),
-    "part": ("histobench.cli.mint_part", "play one part of a run (what jobs on a cluster call)"),
-    "configs": ("histobench.cli.mint_configs", "write the experiment matrix as JSON files"),
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from histobench.mint.configs.cell import Cell
+    from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
+    from histobench.mint.runs.parted_run import PlayPart
+    from histobench.mint.runs.play import Loaded
+    from histobench.mint.runs.run import RunOutcome
+
+
+MINT_COMMANDS = {
+    "run": Command("mint:run", "a language model on tasks, with or without expert feedback"),
+    "replay": Command("mint_replay:replay", "prove loop, sandbox, tools and checkers on recorded episodes"),
+    "rescore": Command("mint_rescore:rescore", "apply a scoring rule to finished runs"),
+    "table": Command("mint_results:table", "the leaderboard of result folders and outcome tables"),
+    "grade": Command("mint_results:grade", "answers graded by other models against a rubric"),
+    "compare": Command("mint_results:compare", "two agents on the same tasks, with a paired test"),
+    "export": Command("mint_results:export", "finished runs as a dataset folder, Inspect logs or traces"),
+    "import": Command("mint_results:import", "Inspect logs of any benchmark as a table of outcomes"),
+    "configs": Command("mint:configs", "write the experiment matrix as JSON files"),
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One sub-parser for each job."""
-    add_jobs(parser, JOBS)
+def mint_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the commands of the group."""
+    add_commands(parser, MINT_COMMANDS)
 
 
-def run(args: argparse.Namespace) -> int | None:
-    """Run the chosen job."""
-    return run_job(args, JOBS)
+def mint_command(args: argparse.Namespace) -> int | None:
+    """The language-model track: agents that solve tasks in several turns with
+    tools, code and feedback.
+
+    Examples:
+      histobench mint run                            a small local model on a few built-in tasks
+      histobench mint replay recordings/             prove this installation on recorded episodes
+      histobench mint rescore outputs/ --rule strict another scoring rule for finished runs
+      histobench mint table outputs/                 the leaderboard
+      histobench mint configs configs/               the published experiment matrix as JSON files
+    """
+    return MINT_COMMANDS[args.job].run(args)
+
+
+# A line that says how a run is going.
+
+#: Where there is no terminal, a line is printed about this often.
+PRINT_EVERY_S = 30.0
+
+
+@contextmanager
+def progress_display(console: Console, counter: EpisodeCounter) -> Iterator[Callable[[Standing], None]]:
+    """A bar in a terminal, a line from time to time elsewhere; yields what shows a new standing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    first = counter.standing()
+    if first.earlier:
+        console.print(f"{first.earlier} of {first.total} episodes are on disk already")
+    if not console.is_terminal:
+        yield _line_printer(console)
+        return
+    columns = (
+        TextColumn("episodes"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(described(first), total=first.total, completed=first.done)
+
+        def show(standing: Standing) -> None:
+            progress.update(bar, completed=standing.done + standing.failures, description=described(standing))
+
+        yield show
+
+
+def described(standing: Standing) -> str:
+    """Success so far, tokens, cost, time left."""
+    rate = standing.success_rate
+    parts = ["no success yet" if rate is None else f"success {rate:.1f} %", f"{standing.tokens:,} tokens"]
+    if standing.spent:  # what has no price is said once, at the end
+        parts.append(f"${standing.spent:.4f}")
+    if standing.failures:
+        parts.append(f"{standing.failures} to repeat")
+    if standing.seconds_left is not None:
+        parts.append(f"{duration(standing.seconds_left)} left")
+    return " · ".join(parts)
+
+
+def cost_text(standing: Standing) -> str:
+    """Dollars, and what is not known about them."""
+    text = f"${standing.spent:.4f}"
+    return f"{text} + {standing.unpriced} answers of unknown price" if standing.unpriced else text
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds, as far as they matter.
+
+    >>> duration(3725), duration(65), duration(4.2)
+    ('1 h 02 min', '1 min 05 s', '4 s')
+    """
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+
+
+def _line_printer(console: Console) -> Callable[[Standing], None]:
+    last = time.monotonic()
+
+    def show(standing: Standing) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PRINT_EVERY_S:
+            last = time.monotonic()
+            text = f"{standing.done} of {standing.total} · {described(standing)}"
+            console.print(text, soft_wrap=True)
+
+    return show
+
+
+# What a run has come to: success of each cell, and what it took.
+
+#: Exit code of a run of agents that has episodes left to play.
+INCOMPLETE = 1
+
+
+def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> None:
+    """A line for each cell, then what is missing and how to go on."""
+    from rich.table import Table
+
+    from histobench.mint.configs.cell import NONE
+    from histobench.mint.results.episode_summary import summarise_cell
+
+    console = whole_lines()
+    table = Table(box=None, pad_edge=False)
+    for title in ("model", "feedback", "dataset"):
+        table.add_column(title)
+    for title in ("k", "episodes", "success", "95 % interval", "turns", "invalid", "tokens"):
+        table.add_column(title, justify="right")
+    for cell in cells:
+        summary = summarise_cell(output, cell)
+        if summary is None:
+            continue
+        interval = summary.interval
+        feedback = "" if cell.feedback_model == NONE else f"{cell.feedback_model} {cell.feedback_type}"
+        table.add_row(
+            cell.model,
+            feedback,
+            cell.dataset,
+            str(cell.max_steps),
+            str(summary.episodes),
+            f"{summary.success_rate:.1f} %",
+            "" if interval.low is None else f"{100 * interval.low:.1f} - {100 * (interval.high or 0):.1f}",
+            f"{summary.turns:.1f}",
+            f"{summary.invalid:.2f}",
+            "" if summary.tokens is None else f"{summary.tokens:,.0f}",
+        )
+    console.print(table)
+    standing = outcome.standing
+    new = standing.done - standing.earlier
+    line = f"{standing.done} of {standing.total} episodes in {output}"
+    if new:
+        line += f"; {new} new in {duration(standing.seconds)}, {standing.tokens:,} tokens"
+    if standing.spent or standing.unpriced:
+        line += f", {cost_text(standing)}"
+    console.print(line, soft_wrap=True)
+    if outcome.repaired:
+        console.print(f"{outcome.repaired} torn lines of a killed run were removed")
+    for problem in outcome.problems:
+        console.print(labelled("not the model's failure:", "yellow", problem), soft_wrap=True)
+    if outcome.stopped:
+        console.print(labelled("stopped:", "yellow", outcome.stopped), soft_wrap=True)
+    if not outcome.complete:
+        missing = standing.total - standing.done
+        console.print(f"{missing} episodes are missing; run the same command to go on")
+
+
+# Run a language model on tasks, with or without expert feedback, and keep every episode.
+
+CALLS = ("text", "native")
+BALANCES = ("least-busy", "round-robin")
+REASONING_HISTORIES = ("provider", "none", "all")
+DEFAULT = RunOptions()
+
+
+def run_flags(parser: argparse.ArgumentParser) -> None:
+    """Who plays what, how, and where the episodes go."""
+    what = parser.add_argument_group("what is run")
+    what.add_argument("--agent", help="the model under test (default: local:)")
+    what.add_argument("--tasks", help="datasets or families, separated by commas (default: quickstart)")
+    what.add_argument("--data", help="folder of the datasets (default: data/processed)")
+    what.add_argument(
+        "--k",
+        default=DEFAULT.k,
+        help=f"most actions of an episode: 5, or 1,3,5, or 1..5 (default: {DEFAULT.k})",
+    )
+    what.add_argument("--limit", type=int, help="only the first N tasks of each dataset")
+    what.add_argument(
+        "--repeat",
+        type=int,
+        default=DEFAULT.repeat,
+        help=f"play everything N times (default: {DEFAULT.repeat})",
+    )
+    what.add_argument(
+        "--calls",
+        choices=CALLS,
+        default=DEFAULT.calls,
+        help="how the model acts: tags in its text, as published, or functions of its provider (native)",
+    )
+    what.add_argument(
+        "--feedback",
+        default=DEFAULT.feedback,
+        help=f"an expert: an agent, placebo or none (default: {DEFAULT.feedback})",
+    )
+    what.add_argument("-o", "--output", help=f"folder of the results (default: {OUTPUT})")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument(
+        "--concurrency",
+        type=int,
+        default=DEFAULT.concurrency,
+        help=f"episodes at a time (default: {DEFAULT.concurrency})",
+    )
+    limits.add_argument(
+        "--max-cost",
+        type=float,
+        help="dollars that all runs of the folder may cost together; nothing is asked that could pass it",
+    )
+    limits.add_argument("--episode-tokens", type=int, help="most tokens of one episode, read and written")
+    limits.add_argument("--episode-cost", type=float, help="most dollars of one episode")
+    limits.add_argument("--episode-seconds", type=float, help="most seconds of one episode")
+    add_model_arguments(parser.add_argument_group("advanced: how the model writes"))
+    _add_protocol_arguments(parser.add_argument_group("advanced: the protocol"))
+    add_provider_arguments(parser.add_argument_group("advanced: the provider"))
+    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
+
+
+def add_model_arguments(how: argparse._ArgumentGroup, *, max_tokens: int = DEFAULT.max_tokens) -> None:
+    """How long and how freely the model writes."""
+    how.add_argument(
+        "--max-tokens", type=int, default=max_tokens, help=f"of one message (default: {max_tokens})"
+    )
+    how.add_argument(
+        "--temperature", type=float, default=DEFAULT.temperature, help=f"default: {DEFAULT.temperature:g}"
+    )
+    how.add_argument("--top-p", type=float, help="nucleus sampling (default: the provider's)")
+    how.add_argument("--seed", type=int, help="of the sampling, where the provider offers one")
+    how.add_argument("--reasoning-effort", help="low, medium, high, ...: no temperature and stop words then")
+    how.add_argument(
+        "--reasoning-history",
+        choices=REASONING_HISTORIES,
+        default=DEFAULT.reasoning_history,
+        help="what of its reasoning a model gets back: as its provider documents, none, or all",
+    )
+    how.add_argument(
+        "--constrain",
+        action="store_true",
+        help="every message is a well-formed action: by a grammar (local: and servers of llama.cpp), "
+        "with --calls native by the provider's own rule that a function must be called",
+    )
+
+
+def _add_protocol_arguments(how: argparse._ArgumentGroup) -> None:
+    how.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
+    how.add_argument("--config", help="a configuration file, or a folder of them, instead of --tasks and --k")
+    how.add_argument("--rule", choices=("strict", "published"), default=DEFAULT.rule, help="the scoring rule")
+    how.add_argument("--prompts", choices=("own", "official"), default=DEFAULT.prompts, help="whose words")
+    how.add_argument("--prompts-dir", help="a clone of the published benchmark, for --prompts official")
+    how.add_argument(
+        "--wikipedia",
+        default=DEFAULT.wikipedia,
+        help=f"live, tape:FILE or folder:DIR (default: {DEFAULT.wikipedia})",
+    )
+    how.add_argument("--sandbox", default=DEFAULT.sandbox, help="auto, or one that `histobench doctor` lists")
+    how.add_argument(
+        "--feedback-form", choices=("textual", "binary", "placebo"), default=DEFAULT.feedback_form
+    )
+    how.add_argument(
+        "--gt",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULT.gt,
+        help="the expert knows the solution",
+    )
+
+
+def add_provider_arguments(how: argparse._ArgumentGroup) -> None:
+    """How the provider is asked, and what its answers cost."""
+    how.add_argument("--cache", help=f"file of answers, or none (default: {ANSWERS} in the results' folder)")
+    how.add_argument("--prices", help="YAML file of prices: MODEL: [read, written] in dollars per million")
+    how.add_argument(
+        "--attempts", type=int, default=DEFAULT.attempts, help=f"of one request (default: {DEFAULT.attempts})"
+    )
+    how.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT.timeout,
+        help=f"seconds for one answer (default: {DEFAULT.timeout:g})",
+    )
+    how.add_argument("--rpm", type=float, help="requests per minute, besides what the provider's headers say")
+    how.add_argument("--tpm", type=float, help="tokens per minute, likewise")
+    how.add_argument(
+        "--balance",
+        choices=BALANCES,
+        default=DEFAULT.balance,
+        help="which of several servers is asked next (openai:M@http://a/v1,http://b/v1)",
+    )
+    how.add_argument(
+        "--batch",
+        metavar="HOW",
+        help="send the turns of all running episodes together: `hosted` (the provider's batches), or a "
+        "command with {requests} and {answers}; --concurrency is the size of a batch",
+    )
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Run a language model on tasks, with or without expert feedback, and keep
+    every episode.
+
+    Agents: openai:MODEL, openai:MODEL@http://host/v1 (vLLM, Ollama, llama.cpp,
+    ...), vllm:MODEL@http://host/v1, responses:MODEL, anthropic:MODEL,
+    gemini:MODEL, local: (a small model that needs no key), local:FILE.gguf,
+    replay:FILE, human. Keys: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY;
+    for an address of your own, HISTOBENCH_API_KEY.
+
+    A run that was stopped or killed goes on where it was: repeat the same command.
+
+    Examples:
+      histobench mint run --constrain      a small local model on eight built-in tasks
+      histobench mint run --constrain --limit 4 --k 2                the first four of them, two actions each
+      histobench mint run --agent openai:gpt-4o-mini --tasks gsm8k,math --k 1..5 --max-cost 5
+      histobench mint run --agent openai:M@http://localhost:8000/v1 --tasks reasoning --feedback openai:gpt-4o
+      histobench mint run --config configs/ --output data/outputs
+      histobench mint run --agent openai:M@http://node:8000/v1 --tasks reasoning --engine slurm --workers 8
+    """
+    if args.engine != "local":
+        return run_elsewhere(args)
+    check_engine_flags(args)
+    from histobench.mint.runs.play import play
+
+    console = open_terminal(error=True)
+    played = play(RunOptions.of(args), lambda counter: progress_display(console, counter))
+    print_summary(played.output, [cell.cell for cell in played.cells], played.outcome)
+    return 0 if played.outcome.complete else INCOMPLETE
+
+
+# `--engine ray|slurm` of runs of agents: hands the parts of a run to workers, says how far they are.
+
+WORKERS = 4
+
+
+def run_elsewhere(args: argparse.Namespace) -> int:
+    """Have the parts of a run of `histobench mint run` played by an engine."""
+    from histobench.mint.runs.options import RunOptions
+    from histobench.mint.runs.parted_run import play_part
+    from histobench.mint.runs.play import load_cells
+
+    options = RunOptions.of(args)
+    return share_out(args, options, lambda: load_cells(options), play_part, track="mint")
+
+
+def share_out(
+    args: argparse.Namespace,
+    options: RunOptions,
+    load: Callable[[], Loaded],
+    play: PlayPart,
+    *,
+    track: str,
+    more: Mapping[str, Any] | None = None,
+) -> int:
+    """Check, write the parts down, and have them played by an engine; `histobench TRACK part` plays one."""
+    from histobench.core import clusters as ray_cluster
+    from histobench.core import clusters as slurm
+    from histobench.mint.runs import parted_run
+    from histobench.mint.runs.parted_run import check_parts, count, outcome_of, plan_parts
+
+    check_engine_flags(args)
+    jobs = slurm.read_options(args.slurm, "--slurm")
+    tasks = slurm.read_task_number(jobs.pop(slurm.TASKS, None))
+    workers = args.workers if args.workers is not None else tasks or WORKERS
+    check_parts(workers)
+    loaded, output = load()
+    if args.engine == "slurm":
+        slurm.check_options(jobs)
+    else:
+        ray_cluster.connect(args.ray_address)
+    run = plan_parts(options, workers, (loaded, output), more)
+    cells = [cell.cell for cell, _ in loaded]
+    counter = count(run, loaded)
+    before = counter.standing()
+    if before.done == before.total:
+        print_summary(output, cells, outcome_of(run, counter))
+        return 0
+    if args.engine == "slurm":
+        job = parted_run.submit(run, jobs, track=track)
+        say(
+            f"job {job}: {run.parts} tasks play {before.total - before.done} episodes; "
+            f"logs in {output}/writers/logs"
+        )
+        study = "" if track == "mint" else f"{args.study} --runs "
+        say(f"histobench {track} table {study}{output} shows what is finished, also while they play")
+        return 0
+    console = open_terminal(error=True)
+    with progress_display(console, counter) as show:
+        problems = parted_run.play_on_ray(
+            run, lambda: show(outcome_of(run, count(run, loaded)).standing), play
+        )
+    outcome = outcome_of(run, count(run, loaded), problems)
+    print_summary(output, cells, outcome)
+    return 0 if outcome.complete else INCOMPLETE
+
+
+# Write the experiment matrix as JSON files, one for each cell, in the published folders.
+
+
+def configs_flags(parser: argparse.ArgumentParser) -> None:
+    """Where to, and for which models."""
+    parser.add_argument("folder", help="folder to write to")
+    parser.add_argument("--model", action="append", help="a model's name instead of the table's models")
+    parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
+
+
+def configs_command(args: argparse.Namespace) -> None:
+    """Write the experiment matrix as JSON files, one for each cell, in the
+    published folders.
+
+    The matrix is that of histobench.mint.configs.datasets; docs/CONFIG.md explains
+    it.
+    """
+    from histobench.mint.configs import datasets
+    from histobench.mint.configs.datasets import select_datasets
+    from histobench.mint.configs.matrix import write_configs
+
+    names = [name.strip() for name in args.tasks.split(",")] if args.tasks else None
+    agents = None
+    if args.model:
+        first = datasets.EVALUATED_MODEL_LIST[0]
+        agents = [{**first, "config": {**first["config"], "model_name": name}} for name in args.model]
+    written = write_configs(args.folder, agents=agents, datasets=select_datasets(names))
+    say(f"{len(written)} configurations written to {args.folder}")

@@ -1,9 +1,4 @@
-"""Prove this installation on recorded episodes of the published benchmark.
-
-Feeds the recorded messages to the turn loop (books), to the checkers (verdicts) and to the sandbox with its
-tools (execution), recomputes the published leaderboard, and prints each rate of agreement beside its goal.
-The exit code is 0 when every required rate is reached.
-"""
+"""Prove this installation on recorded episodes of the published benchmark."""
 
 from __future__ import annotations
 
@@ -14,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.terminal import open_terminal
-from histobench.cli.whole_lines import whole_lines
+from histobench.cli.terminal import open_terminal, whole_lines
 from histobench.core.errors import HistobenchError, did_you_mean
 
 if TYPE_CHECKING:
@@ -35,7 +29,7 @@ LEAST_MEMORY_MB, MOST_MEMORY_MB = 2048, 8192
 EXECUTING = ("programs", "episodes", "experts")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def replay_flags(parser: argparse.ArgumentParser) -> None:
     """Where the recordings are and how much of them to play."""
     parser.add_argument("folder", help="folder of recordings (*.k5.jsonl.gz, scorer cases, outcomes, tape)")
     parser.add_argument("--data", help="folder of the datasets (default: processed beside the recordings)")
@@ -60,8 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the table; 1 if a gate fails."""
+def replay_command(args: argparse.Namespace) -> int:
+    """Prove this installation on recorded episodes of the published benchmark.
+
+    Feeds the recorded messages to the turn loop (books), to the checkers
+    (verdicts) and to the sandbox with its tools (execution), recomputes the
+    published leaderboard, and prints each rate of agreement beside its goal. The
+    exit code is 0 when every required rate is reached.
+    """
 
     from histobench.mint.configs.datasets import select_datasets
     from histobench.mint.replay import proof, scoring

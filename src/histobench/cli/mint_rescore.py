@@ -1,13 +1,4 @@
-"""Apply a scoring rule to finished runs, without asking any model again.
-
-`strict` is the default rule of histobench; `published` is the published benchmark's, its defects included.
-RESULTS is a folder of runs (results.jsonl in the published folders) or of recordings (*.k5.jsonl.gz). An
-answer that the new rule does not accept, given with budget left, leaves an episode open: counted as failed.
-
-Examples:
-  histobench mint rescore outputs/ --rule published
-  histobench mint rescore recordings/ --rule published,strict      both, side by side
-"""
+"""Apply a scoring rule to finished runs, without asking any model again."""
 
 from __future__ import annotations
 
@@ -18,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.whole_lines import whole_lines
+from histobench.cli.terminal import whole_lines
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
     from histobench.mint.tasks.base import Rule, Task
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def rescore_flags(parser: argparse.ArgumentParser) -> None:
     """What to rescore and how."""
     parser.add_argument("results", help="folder of runs, or of recordings")
     parser.add_argument("--rule", default="strict", help="strict, published or recorded, or several of them")
@@ -42,8 +33,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> None:
-    """Print what changes, for each dataset and each run."""
+def rescore_command(args: argparse.Namespace) -> None:
+    """Apply a scoring rule to finished runs, without asking any model again.
+
+    `strict` is the default rule of histobench; `published` is the published
+    benchmark's, its defects included. RESULTS is a folder of runs (results.jsonl
+    in the published folders) or of recordings (*.k5.jsonl.gz). An answer that the
+    new rule does not accept, given with budget left, leaves an episode open:
+    counted as failed.
+
+    Examples:
+      histobench mint rescore outputs/ --rule published
+      histobench mint rescore recordings/ --rule published,strict      both, side by side
+    """
     from histobench.mint.results.outcome import write_outcome_table
     from histobench.mint.tasks.base import as_rule
 

@@ -1,9 +1,4 @@
-"""The encoders: a table, or everything about one of them.
-
-histobench models                  all encoders
-histobench models show uni_v2      every fact, the citation, how to get the weights
-histobench models --markdown       the table of the README
-"""
+"""The encoders: a table, or everything about one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.zoo import get_spec, list_encoders
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def models_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `histobench models`."""
     parser.add_argument("action", nargs="?", choices=["show"], help="show: everything about one encoder")
     parser.add_argument("name", nargs="?", help="the encoder, e.g. uni_v2 or virchow2@cls")
@@ -33,8 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", help="table of checkpoint paths, or folder of checkpoints")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print what was asked for."""
+def models_command(args: argparse.Namespace) -> int:
+    """The encoders: a table, or everything about one of them.
+
+    histobench models                  all encoders histobench models show uni_v2
+    every fact, the citation, how to get the weights histobench models --markdown
+    the table of the README
+    """
     if args.action == "show":
         if not args.name:
             raise HistobenchError("which encoder? e.g. histobench models show uni_v2")

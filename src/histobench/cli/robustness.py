@@ -1,12 +1,4 @@
-"""Does the encoder see biology or the hospital? Measured from stored features, without images or a GPU.
-
-Feature files need a site column (site, scanner, stain, ...): see docs/datasets.md and docs/robustness.md.
-
-Examples:
-  histobench robustness features/ -o results
-  histobench robustness features/*uni_v1*.pt features/*virchow2*.pt --column scanner --slow
-  histobench robustness --stress --data tiles.csv --models uni_v1,virchow2 -o results
-"""
+"""Does the encoder see biology or the hospital? Measured from stored features, without images or a GPU."""
 
 from __future__ import annotations
 
@@ -16,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
-from histobench.cli.flag_values import positive, seed
-from histobench.cli.source_flags import add_source_flags, source_from
+from histobench.cli.flags import add_source_flags, positive, seed, source_from
 from histobench.cli.terminal import labelled, open_terminal
 from histobench.core.errors import HistobenchError
 
@@ -32,7 +23,7 @@ _SPLITS = ("train", "val", "test")
 PARTLY = 1
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def robustness_flags(parser: argparse.ArgumentParser) -> None:
     """Feature files and how they are measured."""
     parser.add_argument(
         "features", nargs="*", help="feature files (.pt) of one or more encoders, or folders of them"
@@ -66,8 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_flags(images)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure every encoder, write the files, print the table."""
+def robustness_command(args: argparse.Namespace) -> int:
+    """Does the encoder see biology or the hospital? Measured from stored features,
+    without images or a GPU.
+
+    Feature files need a site column (site, scanner, stain, ...): see
+    docs/datasets.md and docs/robustness.md.
+
+    Examples:
+      histobench robustness features/ -o results
+      histobench robustness features/*uni_v1*.pt features/*virchow2*.pt --column scanner --slow
+      histobench robustness --stress --data tiles.csv --models uni_v1,virchow2 -o results
+    """
     if args.stress:
         return _stress(args)
     if args.attack:
@@ -137,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _stress(args: argparse.Namespace) -> int:
     from histobench.cli.compare import names_in, print_grid
-    from histobench.cli.extraction_display import display
+    from histobench.cli.extract import display
     from histobench.roi.plan.stress import run_stress, stress_grid
 
     models = names_in(args.models)

@@ -1,24 +1,18 @@
-"""Run a whole benchmark: datasets x encoders x tasks, from images to a ranked summary.
-
-What has been done before is not done again, a job that fails does not stop the others, and the same command
-goes on after an interruption.
-
-Examples:
-  histobench run --data my_folder --split 0.7/0.1/0.2 --models efficientnet-lite0,uni_v1
-  histobench run bench.yaml --dry-run
-"""
+"""Run a whole benchmark: datasets x encoders x tasks, from images to a ranked summary."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.engine_flags import add_engine_choice, chosen_engine
 from histobench.cli.entry import USER_ERROR
+from histobench.cli.flags import add_engine_choice, chosen_engine
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
+from histobench.core.text import shown
 from histobench.roi.options import ENGINE_GROUP, DatasetEntry, plan_options
 
 if TYPE_CHECKING:
@@ -31,7 +25,7 @@ if TYPE_CHECKING:
     from histobench.roi.work.engines.local import Engine
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def run_flags(parser: argparse.ArgumentParser) -> None:
     """A plan file, or a folder and a list of encoders; the flags are the options of a plan."""
     parser.add_argument("plan", nargs="?", help="plan file (YAML); or use --data and --models")
     data = parser.add_argument_group("without a plan file")
@@ -65,8 +59,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Read the plan, run it, compare, print the summary."""
+def run_command(args: argparse.Namespace) -> int:
+    """Run a whole benchmark: datasets x encoders x tasks, from images to a ranked
+    summary.
+
+    What has been done before is not done again, a job that fails does not stop the
+    others, and the same command goes on after an interruption.
+
+    Examples:
+      histobench run --data my_folder --split 0.7/0.1/0.2 --models efficientnet-lite0,uni_v1
+      histobench run bench.yaml --dry-run
+    """
     if args.schema:
         from histobench.roi.plan.schema import json_schema
 
@@ -99,7 +102,7 @@ def carry_out(
     """Run a plan, compute intervals, print ranked tables and failures; the exit code."""
     from rich.text import Text
 
-    from histobench.cli.extraction_display import display
+    from histobench.cli.extract import display
     from histobench.roi.plan.benchmark import run_benchmark
     from histobench.roi.work.engines.local import Display
 
@@ -247,3 +250,74 @@ def _duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+# How far a run is: units done, running, failed and stale per dataset and encoder, speed and time left.
+
+STATES = ("done", "running", "waiting", "stale", "failed", "blocked")
+
+
+def status_flags(parser: argparse.ArgumentParser) -> None:
+    """A results folder."""
+    parser.add_argument("results", help="the results folder of a run")
+
+
+def status_command(args: argparse.Namespace) -> int:
+    """How far a run is: units done, running, failed and stale per dataset and
+    encoder, speed and time left.
+
+    It reads files alone, so it works while jobs run, from any machine that sees
+    the results folder.
+
+    Examples:
+      histobench status results
+    """
+    from histobench.roi.work.engines.slurm import queued
+    from histobench.roi.work.run_folder import RunFolder
+    from histobench.roi.work.status import status_of
+
+    status = status_of(Path(args.results))
+    console = open_terminal()
+    rows: list[tuple[str, ...]] = [("dataset", "encoder", *STATES)]
+    rows += [
+        (cell.dataset, cell.encoder, *(str(cell.states[state] or "-") for state in STATES))
+        for cell in status.cells
+    ]
+    for line in _columns(rows):
+        say(line)
+    told = ", ".join(f"{status.states[state]} {state}" for state in STATES if status.states[state])
+    console.print(f"{status.folder.name} (--engine {status.engine}): {told}", soft_wrap=True)
+    if status.hosts:
+        hosts = ", ".join(f"{host} ({count})" for host, count in sorted(status.hosts.items()))
+        console.print(f"at work: {hosts}", soft_wrap=True)
+    jobs = queued(RunFolder(status.folder)) if status.engine == "slurm" else {}
+    if jobs:
+        told = ", ".join(f"{count} {name}" for name, count in jobs.items())
+        console.print(f"Slurm tasks queued or running: {told}", soft_wrap=True)
+    if status.images_per_second is not None:
+        console.print(f"{status.images} images computed, {status.images_per_second:.1f} images/s per worker")
+    if status.seconds_left is not None:
+        console.print(f"about {status.seconds_left / 60:.1f} min left at the pace so far")
+    for reason, count in sorted(status.not_staged.items()):
+        console.print(f"{count} units read images where they are: {reason}", soft_wrap=True)
+    for cell in status.cells:
+        for reason in cell.reasons:
+            console.print(f"FAILED: {cell.dataset} x {cell.encoder}: {reason}", soft_wrap=True)
+    for log in status.logs:
+        console.print(f"log: {log}", soft_wrap=True)
+    return 0
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Names to the left, numbers to the right; a plan of 20 x 59 has more rows than a drawn table is for."""
+    from rich.cells import cell_len
+
+    cells = [[shown(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    names = 2
+    for row in cells:
+        padded = []
+        for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - cell_len(cell))
+            padded.append(cell + space if place < names else space + cell)
+        yield "  ".join(padded).rstrip()

@@ -79,7 +79,7 @@ def test_a_worker_that_is_killed_is_followed_by_one_that_plays_the_rest(
 ) -> None:
     run = plan_parts(options, 2)
     program = "import sys; from histobench.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, "mint", "part", str(run.file)]
+    command = [sys.executable, "-c", program, "worker", "mint", str(run.file)]
     first = subprocess.Popen([*command, "0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     beside = subprocess.Popen([*command, "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     waited, deadline = threading.Event(), time.monotonic() + 600

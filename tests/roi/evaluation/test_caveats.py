@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from histobench.cli.evaluate import print_outcome
 from histobench.cli.main import main
-from histobench.cli.result_table import print_outcome
 from histobench.roi.evaluation.context import caveats, site_caveats
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate

@@ -382,7 +382,7 @@ def test_the_status_and_its_mistakes_are_readable(
     for options, told in (("partition", "expected key=value"), ("array=1-9", "array is set by histobench")):
         assert main(["run", str(tmp_path / "plan.yaml"), "--engine", "slurm", "--slurm", options]) == 2
         assert told in capsys.readouterr().err
-    assert main(["work", str(tmp_path)]) == 2
+    assert main(["worker", "roi", str(tmp_path)]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err
 
 

@@ -186,7 +186,7 @@ def submit(run: PartedRun, options: Mapping[str, str], *, track: str = "mint") -
     logs.mkdir(parents=True, exist_ok=True)
     job = clusters.submit_array(
         "agents",
-        [track, "part", str(run.file.absolute()), "$SLURM_ARRAY_TASK_ID"],
+        ["worker", track, str(run.file.absolute()), "$SLURM_ARRAY_TASK_ID"],
         tasks=run.parts,
         options=options,
         script=run.file.with_suffix(".sh"),

@@ -123,7 +123,7 @@ def _helpers(folder: RunFolder, processes: int) -> Iterator[None]:
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     logs = folder.path / "logs"
     logs.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "histobench.cli.main", "work", str(folder.path)]
+    command = [sys.executable, "-m", "histobench.cli.main", "worker", "roi", str(folder.path)]
     command += ["--kinds", ",".join(EVALUATING)]
     helpers = []
     try:

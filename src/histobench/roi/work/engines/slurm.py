@@ -82,7 +82,7 @@ class SlurmEngine:
             try:
                 before = clusters.submit_array(
                     name,
-                    ["work", str(folder.path.absolute()), "--kinds", ",".join(kinds)],
+                    ["worker", "roi", str(folder.path.absolute()), "--kinds", ",".join(kinds)],
                     tasks=tasks,
                     options=options,
                     script=folder.path / "jobs" / f"{name}.sh",

@@ -1,26 +1,23 @@
-"""What agents make of the encoders that they consult: accuracy, trust, the registered contrasts, cost.
-
-Every case counts by the inverse of its chance to be selected, so that numbers are about all test images.
-Intervals (95 %) come from leaving out whole groups (patients or slides; in sequences, whole sequences) one at
-a time, with Student's t.
-
-Examples:
-  histobench consult table study/
-  histobench consult table study/ --runs elsewhere/ --json table.json
-"""
+"""What agents make of the encoders that they consult: accuracy, trust, the registered contrasts, cost."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from histobench.cli.flags import seed
+from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.consult.findings import Contrast, Line, SequenceFindings
+    from histobench.consult.pilot import CasePlan
     from histobench.consult.study import BlindingCheck
+
 
 #: Tables of at most 80 characters: title -> measures.
 TABLES: dict[str, tuple[str, ...]] = {
@@ -62,16 +59,27 @@ HEADINGS = {
 WITH_INTERVAL = ("final", "over_tool", "over_none", "u_right", "u_wrong", "discrimination")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def table_flags(parser: argparse.ArgumentParser) -> None:
     """Which runs, and where the numbers go."""
     parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
     parser.add_argument("--runs", help="folder of the episodes (default: runs in the study)")
     parser.add_argument("--json", type=Path, help="file for all numbers, those of every measure included")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the tables."""
-    from histobench.cli.whole_lines import whole_lines
+def table_command(args: argparse.Namespace) -> int:
+    """What agents make of the encoders that they consult: accuracy, trust, the
+    registered contrasts, cost.
+
+    Every case counts by the inverse of its chance to be selected, so that numbers
+    are about all test images. Intervals (95 %) come from leaving out whole groups
+    (patients or slides; in sequences, whole sequences) one at a time, with
+    Student's t.
+
+    Examples:
+      histobench consult table study/
+      histobench consult table study/ --runs elsewhere/ --json table.json
+    """
+    from histobench.cli.terminal import whole_lines
     from histobench.consult.findings import findings_of
     from histobench.core.files import write_json
 
@@ -214,3 +222,169 @@ def with_interval(value: float | None, interval: Any) -> str:
 
 def _plain(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
+
+
+# Two agents on the same cases: differences of every measure with intervals, paired by case, in each arm.
+
+COMPARED = ("final", "balanced", "u_right", "u_wrong", "discrimination", "brier")
+
+
+def compare_flags(parser: argparse.ArgumentParser) -> None:
+    """The table's flags, the two agents, and the arm."""
+    table_flags(parser)
+    parser.add_argument("agent", help="an agent by its name in the table")
+    parser.add_argument("other", help="the one it is compared with")
+    parser.add_argument("--arm", help="one arm (default: every arm that both have played)")
+
+
+def compare_command(args: argparse.Namespace) -> int:
+    """Two agents on the same cases: differences of every measure with intervals,
+    paired by case, in each arm.
+
+    Examples:
+      histobench consult compare study/ gpt-4o-mini policy-reader
+      histobench consult compare study/ gpt-4o-mini policy-reader --arm sequence
+    """
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from histobench.cli.terminal import whole_lines
+    from histobench.consult.findings import findings_of
+    from histobench.core.files import write_json
+    from histobench.statistics.tests import holm
+
+    findings = findings_of(args.study, runs=args.runs)
+    one, other = (findings.check_agent(name) for name in (args.agent, args.other))
+    shared = [arm for arm in findings.study.facts.arms if {(one, arm), (other, arm)} <= set(findings.plays)]
+    arms = [arm for arm in shared if args.arm in (None, arm)]
+    if not arms:
+        raise HistobenchError(f"no arm that both have played; shared: {', '.join(shared) or 'none'}")
+    rows = []
+    for arm in arms:
+        for measure in COMPARED:
+            estimate, p_value = findings.compare(measure, (one, arm), (other, arm))
+            if estimate.value is not None:
+                rows.append((arm, measure, estimate, float("nan") if p_value is None else p_value))
+    adjusted = holm([p_value for *_, p_value in rows])
+    table = Table(title=f"{args.agent} minus {args.other}", title_justify="left", box=None, pad_edge=False)
+    for name in ("arm", "measure"):
+        table.add_column(name)
+    for name in ("difference", "p", "p (Holm)"):
+        table.add_column(name, justify="right")
+    for (arm, measure, estimate, p_value), corrected in zip(rows, adjusted, strict=True):
+        shown = with_interval(estimate.value, estimate.interval)
+        table.add_row(arm, measure.replace("_", " "), shown, _p(p_value), _p(corrected))
+    whole_lines().print(table)
+    if args.json:
+        record = [
+            {
+                "arm": arm,
+                "measure": measure,
+                **asdict(estimate),
+                "p_value": _known(p_value),
+                "holm": _known(corrected),
+            }
+            for (arm, measure, estimate, p_value), corrected in zip(rows, adjusted, strict=True)
+        ]
+        write_json(args.json, {"agent": one, "other": other, "rows": record})
+    return 0
+
+
+def _p(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+# How many cases the next study needs: each contrast registered in advance, from an agent's pilot runs.
+
+
+def power_flags(parser: argparse.ArgumentParser) -> None:
+    """The table's flags, the agent, and what is to be seen how surely."""
+    table_flags(parser)
+    parser.add_argument("agent", help="an agent by its name in the table")
+    parser.add_argument("--seed", type=seed, default=0, help="of simulated studies (default: 0)")
+    parser.add_argument("--delta", type=float, default=0.1, help="contrast to be seen (default: 0.1)")
+    parser.add_argument("--power", type=float, default=0.8, help="chance of seeing it (default: 0.8)")
+    parser.add_argument(
+        "--alpha", type=float, default=0.05, help="two-sided error rate of all contrasts (default: 0.05)"
+    )
+
+
+def power_command(args: argparse.Namespace) -> int:
+    """How many cases the next study needs: each contrast registered in advance,
+    from an agent's pilot runs.
+
+    The pilot's cases, weights and groups stand for those to come, and what so
+    small a pilot does not know of its own noise is part of the answer: a range,
+    and the number that has the wanted power on average over it.
+
+    Examples:
+      histobench consult power pilot/ gpt-4o-mini
+      histobench consult power pilot/ gpt-4o-mini --delta 0.05 --power 0.9
+    """
+    from dataclasses import asdict
+
+    from histobench.consult.findings import findings_of
+    from histobench.consult.pilot import plan_cases
+    from histobench.core.files import write_json
+
+    if not 0 < args.delta <= 2:
+        raise HistobenchError(f"--delta must lie above 0 and be at most 2, not {args.delta:g}")
+    for name, value in (("power", args.power), ("alpha", args.alpha)):
+        if not 0 < value < 1:
+            raise HistobenchError(f"--{name} must lie between 0 and 1, not {value:g}")
+    findings = findings_of(args.study, runs=args.runs)
+    findings.check_agent(args.agent)
+    plan = plan_cases(
+        findings, args.agent, delta=args.delta, power=args.power, alpha=args.alpha, seed=args.seed
+    )
+    _print(plan)
+    if args.json:
+        write_json(args.json, asdict(plan))
+    return 0
+
+
+def _print(plan: CasePlan) -> None:
+    from rich.table import Table
+
+    from histobench.cli.terminal import whole_lines
+
+    console = whole_lines()
+    console.print(
+        f"{plan.agent}: to see a contrast of {plan.delta:g} with power {plan.power:g} "
+        f"(two-sided, alpha {plan.alpha:.3g} each, Holm's first step)",
+        soft_wrap=True,
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("contrast")
+    for name in ("pilot", "need", "80 % range", "pilot shows"):
+        table.add_column(name, justify="right")
+    for contrast in plan.contrasts:
+        estimate = contrast.estimate
+        if estimate is None:
+            table.add_row(contrast.name, f"{contrast.cases:,}", contrast.reason, "", "")
+            continue
+        # Units are groups, or sequences: each is as large as in the pilot.
+        size = contrast.cases / contrast.groups
+        needed, low, high = (
+            f"{round(units * size):,}"
+            for units in (estimate.units_needed, estimate.units_low, estimate.units_high)
+        )
+        table.add_row(
+            contrast.name, f"{contrast.cases:,}", needed, f"{low}-{high}", f"{estimate.detectable:.3f}"
+        )
+    console.print(table)
+    for contrast in plan.contrasts:
+        console.print(f"{contrast.name}: {contrast.words}", soft_wrap=True)
+    groups = " in groups as large as the pilot's" if plan.unit == "groups" else ""
+    sequences = any(each.name == "sequence" and each.estimate for each in plan.contrasts)
+    console.print(
+        f"Numbers are cases{groups}, chosen as in the pilot; `pilot shows` is the contrast that the pilot "
+        "itself would show with that power."
+        + (" In sequences the last quarter counts: prepare four times as many." if sequences else ""),
+        soft_wrap=True,
+    )

@@ -1,43 +1,69 @@
-"""Do the units of a run: what the jobs of `histobench run --engine slurm` call on their nodes.
-
-It takes what is not done and not claimed by another worker until nothing is left. On SIGTERM or SIGUSR1 it
-keeps what it has finished, leaves the rest to others, and exits with code 143.
-
-Examples:
-  histobench work results/work/runs/20261115-213000-ab12cd --kinds shards
-"""
+"""`histobench worker`: what local processes and the jobs of a cluster run. It is not meant to be typed."""
 
 from __future__ import annotations
 
 import argparse
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import USER_ERROR
+from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
+
+if TYPE_CHECKING:
+    from histobench.mint.runs.parted_run import PlayPart
 
 STOPPED = 143
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The folder of a run, and which units to do."""
-    parser.add_argument("folder", help="the folder of a run, in RESULTS/work/runs")
+def worker_flags(parser: argparse.ArgumentParser) -> None:
+    """Which run, and which part of it."""
+    parser.add_argument("track", choices=("roi", "mint", "consult"), help="the kind of run")
+    parser.add_argument(
+        "path", help="roi: the folder of a run, in RESULTS/work/runs; else: its file in OUTPUT/writers/runs"
+    )
+    parser.add_argument("number", type=int, nargs="?", help="mint and consult: the part, counted from 0")
     parser.add_argument(
         "--kinds",
         default="",
-        help="hash, prepare, shards, features, episodes, evaluate, splits, compare, report; by commas (all)",
+        help="roi: hash, prepare, shards, features, episodes, evaluate, splits, compare, report; "
+        "comma-separated (default: all)",
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Work until nothing is left."""
+def worker_command(args: argparse.Namespace) -> int:
+    """Do a share of the work of a run.
+
+    `histobench run`, `mint run` and `consult run` start workers as local
+    processes, on Ray, or as Slurm jobs. A worker of `run` takes units that are not
+    done and not claimed by another worker until none is left. On SIGTERM or
+    SIGUSR1 a worker keeps what it has finished and exits with code 143.
+
+    Examples:
+      histobench worker roi results/work/runs/20261115-213000-ab12cd --kinds shards
+      histobench worker mint mint-results/writers/runs/20261116-101500-ab12cd.json 0
+    """
+    if args.track == "roi":
+        return _work_on_units(args)
+    if args.number is None:
+        raise HistobenchError(f"a worker of {args.track} needs the number of its part")
+    if args.track == "mint":
+        from histobench.mint.runs.parted_run import play_part as play_mint_part
+
+        return _play_part(args, play_mint_part)
+    from histobench.consult.playing import play_part as play_consult_part
+
+    return _play_part(args, play_consult_part)
+
+
+def _work_on_units(args: argparse.Namespace) -> int:
     from histobench.roi.work.loop import work_through
     from histobench.roi.work.run_folder import KINDS, REPORT, UNITS, RunFolder
     from histobench.roi.work.worker import StoppedError, Worker
 
-    folder = RunFolder(Path(args.folder))
+    folder = RunFolder(Path(args.path))
     if not (folder.path / UNITS).is_file():
         raise HistobenchError(f"{folder.path} is not the folder of a run: it has no {UNITS}")
     # `collect` was the name of the last kind, and may still stand in queued jobs.
@@ -78,6 +104,33 @@ def _collect(folder: Any) -> int:
         outcome, n_bootstrap=plan.get("n_bootstrap"), over_splits=over_splits, say=say, heading="Summary"
     )
     return print_outcome(done, open_terminal()) and USER_ERROR
+
+
+def _play_part(args: argparse.Namespace, play: PlayPart) -> int:
+    from histobench.cli.mint import progress_display
+
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+
+    def stop(*_: object) -> None:
+        for number in signals:  # a second one must not disturb the end
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in signals:
+        signal.signal(number, stop)
+    console = open_terminal(error=True)
+    try:
+        outcome = play(
+            Path(args.path), args.number, lambda counter: progress_display(console, counter)
+        ).outcome
+    except KeyboardInterrupt:
+        say("stopped; what was finished is kept")
+        return STOPPED
+    standing = outcome.standing
+    say(f"{standing.done} of {standing.total} episodes of this part")
+    for problem in (*outcome.problems, *([outcome.stopped] if outcome.stopped else [])):
+        say(problem)
+    return 0 if outcome.complete else INCOMPLETE
 
 
 class _Reports:

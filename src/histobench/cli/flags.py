@@ -1,0 +1,133 @@
+"""How the values of flags are read."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from histobench.core.errors import HistobenchError
+from histobench.core.plain_data import LARGEST
+from histobench.core.records import add_flags, given_flags, options_of
+from histobench.roi.options import Origin
+
+if TYPE_CHECKING:
+    from histobench.roi.data.source import DatasetSource
+    from histobench.roi.options import Plan
+    from histobench.roi.work.engines.local import Engine
+
+
+def positives(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, separated by commas."""
+    try:
+        values = tuple(int(item) for item in text.split(",") if item.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected whole numbers separated by commas, found {text!r}"
+        ) from None
+    if any(value < 1 for value in values):
+        raise argparse.ArgumentTypeError(f"numbers must be at least 1, found {text!r}")
+    return values
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+    return value
+
+
+def seed(text: str) -> int:
+    """A whole number of at least 0 that tables can hold."""
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > 19 or int(digits) > LARGEST:
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number of at least 0 (at most {LARGEST}), found {shown!r}"
+        )
+    return int(digits)
+
+
+def boolean(text: str) -> bool:
+    """True or False, however it is spelled."""
+    if text.lower() in ("true", "1", "yes", "y", "on"):
+        return True
+    if text.lower() in ("false", "0", "no", "n", "off"):
+        return False
+    raise argparse.ArgumentTypeError(f"expected True or False, found {text!r}")
+
+
+# The flags that say how a dataset is read, alike in every verb that reads one.
+
+
+def add_source_flags(parser: Any) -> None:
+    """Split, groups and sites; to a parser or a group of arguments."""
+    add_flags(parser, options_of(Origin))
+
+
+def source_from(args: argparse.Namespace, source: str) -> DatasetSource:
+    """The record of what the flags say about `source`."""
+    from histobench.roi.data.source import DatasetSource
+
+    return DatasetSource(
+        source,
+        classes_file=args.class2id_txt,
+        name=args.dataset_name,
+        seed=args.seed,
+        **given_flags(args, options_of(Origin)),
+    )
+
+
+# The flags that say where a plan is run: this process, a Ray cluster, Slurm.
+
+#: Which engines a flag is for.
+_ENGINES_OF_FLAG = {
+    "ray_address": ("ray",),
+    "slurm": ("slurm",),
+    "slurm_cpu": ("slurm",),
+    "workers": ("ray", "slurm"),
+}
+
+
+def add_workers_arguments(group: argparse._ArgumentGroup) -> None:
+    """`--engine` of a run of agents, whose workers are all alike."""
+    add_engine_choice(group, "this process (default), a Ray cluster, or Slurm jobs")
+    group.add_argument("--workers", type=int, help="processes that share the episodes (default: 4)")
+    group.add_argument("--slurm", metavar="KEY=VALUE,...", help="options of the jobs: partition=cpu,mem=8G")
+
+
+def add_engine_choice(group: argparse._ArgumentGroup, which: str) -> None:
+    """`--engine` and the address of a Ray cluster."""
+    group.add_argument("--engine", choices=("local", "ray", "slurm"), default="local", help=which)
+    group.add_argument("--ray-address", help="the cluster (default: the one of this machine, else a new one)")
+
+
+def check_engine_flags(args: argparse.Namespace) -> None:
+    """Raise where a flag belongs to another engine than the one that is asked for."""
+    for flag, engines in _ENGINES_OF_FLAG.items():
+        if getattr(args, flag, None) is not None and args.engine not in engines:
+            raise HistobenchError(f"--{flag.replace('_', '-')} goes with --engine {' or '.join(engines)}")
+
+
+def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
+    """The engine that is asked for; flags of another one are a mistake."""
+    check_engine_flags(args)
+    if args.engine == "local":
+        from histobench.roi.work.engines.local import LocalEngine
+
+        return LocalEngine()
+    if plan.settings.no_cache:
+        raise HistobenchError("--no-cache goes with --engine local: workers meet in the cache")
+    if args.engine == "ray":
+        from histobench.roi.work.engines.ray import RayEngine
+
+        return RayEngine(args.ray_address)
+    from histobench.core.clusters import read_options
+    from histobench.roi.work.engines.slurm import SlurmEngine
+
+    common = read_options(plan.slurm, "slurm")
+    apart = read_options(plan.slurm_cpu, "slurm_cpu")
+    return SlurmEngine(common, apart)

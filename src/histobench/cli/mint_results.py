@@ -1,0 +1,558 @@
+"""The leaderboard: success for every budget k, improvement per turn, gain from an expert's feedback."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from histobench.cli.flags import seed
+from histobench.cli.terminal import say, whole_lines
+from histobench.core.errors import HistobenchError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.table import Table
+
+    from histobench.mint.agents.agent import Player
+    from histobench.mint.agents.factory import Terms
+    from histobench.mint.results.outcome import EpisodeOutcome
+    from histobench.mint.results.result_tables import DialectRow, Standing
+    from histobench.mint.results.uncertainty import TriesRow
+    from histobench.mint.rubric import Graded, Rubric
+    from histobench.statistics.intervals import Interval
+    from histobench.statistics.tests import Agreement
+
+
+def table_flags(parser: argparse.ArgumentParser) -> None:
+    """What to tabulate."""
+    parser.add_argument("results", nargs="+", help="outcome tables, recordings or folders of runs")
+    parser.add_argument("--feedback-model", default="gpt-4-0613", help="expert of the feedback column")
+    parser.add_argument("--feedback-type", default="no_GT-textual", help="its kind of feedback")
+    parser.add_argument(
+        "--by", choices=("all", "family", "dataset"), default="all", help="rows for each of these"
+    )
+    parser.add_argument("--intervals", action="store_true", help="95 %% intervals and what the agents did")
+    parser.add_argument(
+        "--failures",
+        metavar="OUTCOMES",
+        help="outcomes that count as failures, with commas, or all; episodes of other outcomes are left out "
+        "of every rate (default: all but checker_error and provider_failure, which are played again)",
+    )
+    parser.add_argument("--json", help="also write the table to this file, in the published shape")
+
+
+def table_command(args: argparse.Namespace) -> None:
+    """The leaderboard: success for every budget k, improvement per turn, gain from
+    an expert's feedback.
+
+    Takes any mix of outcome tables (.csv, .csv.gz), recordings (*.k5.jsonl.gz) and
+    folders of finished runs (results.jsonl in the published folders). --by family
+    or --by dataset shows where a model is good, --intervals how sure its numbers
+    are (over tasks, each with all its episodes). How the episodes ended is told
+    for each model; --failures chooses which endings count. A model that was run
+    with text and with native calls (`mint run --calls`) gets a line that compares
+    both on the same tasks.
+    """
+    from histobench.core.files import write_json
+    from histobench.mint.exchange.reading import read_all_outcomes
+    from histobench.mint.results.outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
+    from histobench.mint.results.result_tables import dialect_rows, leaderboard
+    from histobench.mint.results.uncertainty import tries_rows
+
+    everything = [outcome for path in args.results for outcome in read_all_outcomes(path)]
+    failures = FAILURES if args.failures is None else parse_failures(args.failures)
+    outcomes = counted(everything, failures)
+    if not outcomes:
+        whole_lines().print(_outcomes(everything, failures))
+        raise HistobenchError(f"no finished episode in {', '.join(args.results)}")
+    standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
+    standings.sort(key=lambda standing: -standing.rates.get(5, max(standing.rates.values(), default=0.0)))
+    whole_lines().print(_leaderboard(standings))
+    whole_lines().print(_outcomes(everything, failures))
+    if args.intervals or args.by != "all":
+        whole_lines().print(_groups(outcomes, args.by))
+    if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
+        whole_lines().print(_feedback(outcomes))
+    if tries := tries_rows(outcomes):
+        whole_lines().print(_tries(tries))
+    dialects = dialect_rows(outcomes)
+    if dialects:
+        whole_lines().print(_dialects(dialects))
+    if args.json:
+        write_json(args.json, {standing.model: standing.as_published() for standing in standings})
+
+
+def _leaderboard(standings: Sequence[Standing]) -> Table:
+    from histobench.mint.results.result_tables import AVERAGE, display_name
+
+    budgets = sorted({k for standing in standings for k in standing.rates})
+    titles = [*(f"SR{k}" for k in budgets), "slope", "R²", "SR5+expert", "gain", "episodes"]
+    table = _table(["model"], titles)
+    for standing in standings:
+        line = standing.trend
+        helped = standing.with_feedback.get(AVERAGE)
+        table.add_row(
+            display_name(standing.model),
+            *(_number(standing.rates.get(k)) for k in budgets),
+            _number(line.slope if line else None),
+            _number(line.r2 if line else None),
+            _number(helped, 1),
+            _number(standing.feedback_gain, 1, sign=True),
+            str(standing.episodes),
+        )
+    return table
+
+
+def _outcomes(outcomes: Sequence[EpisodeOutcome], failures: Collection[str]) -> Table:
+    """How the episodes of each model went; in brackets what is left out of every rate."""
+    from histobench.mint.results.outcome import OUTCOMES, SOLVED
+    from histobench.mint.results.result_tables import display_name
+
+    found = Counter(outcome.outcome for outcome in outcomes)
+    shown = [name for name in OUTCOMES if found[name] or name in (SOLVED, "wrong")]
+    titles = {name: name.replace("_", " ") for name in shown}
+    runs: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        runs.setdefault(outcome.model, Counter())[outcome.outcome] += 1
+    table = _table(["outcomes of"], list(titles.values()))
+    for model, counts in sorted(runs.items()):
+        cells = [
+            f"{counts[name]}" if name == SOLVED or name in failures else f"({counts[name]})" for name in shown
+        ]
+        table.add_row(f"{display_name(model)}:", *cells)
+    return table
+
+
+def _groups(outcomes: Sequence[EpisodeOutcome], by: str) -> Table:
+    from histobench.mint.results.result_tables import display_name, group_rows
+
+    rows = group_rows(outcomes, by)
+    budgets = sorted({k for row in rows for k in row.rates})
+    repeated = any(row.pass_hat is not None for row in rows)
+    counted = any(row.tokens is not None for row in rows)
+    titles = [*(f"SR{k}" for k in budgets), "95 % interval", "of the slope", "actions", "invalid"]
+    titles += ["tokens"] * counted + ["episodes"] + ["all tries", "95 % interval"] * repeated
+    table = _table(["model", "tasks"], titles)
+    for row in rows:
+        cells = [
+            *(_number(row.rates.get(k)) for k in budgets),
+            _range(row.interval, 100),
+            _range(row.slope, 1),
+            _number(row.actions, 1),
+            f"{100 * row.invalid_rate:.1f} %",
+        ]
+        if counted:
+            cells.append("" if row.tokens is None else f"{row.tokens:,.0f}")
+        cells.append(str(row.episodes))
+        if repeated:
+            cells.append("" if row.pass_hat is None else f"{100 * row.pass_hat:.1f} % (of {row.tries})")
+            cells.append(_range(row.pass_hat_interval, 100))
+        table.add_row(display_name(row.model), row.group, *cells)
+    return table
+
+
+def _feedback(outcomes: Sequence[EpisodeOutcome]) -> Table:
+    from histobench.mint.results.result_tables import display_name, feedback_rows
+
+    rows = feedback_rows(outcomes)
+    judged = any(row.leaks is not None for row in rows)
+    titles = ["k", "success", "gain", "95 % interval", "p", "episodes", *["answer given away"] * judged]
+    table = _table(["model", "expert", "feedback"], titles)
+    for row in rows:
+        cells = ["", "", ""]
+        if row.gain is not None:
+            difference = _number(100 * row.gain.difference, 1, sign=True)
+            cells = [difference, _range(row.gain.interval, 100, sign="+"), f"{row.gain.p_value:.3g}"]
+        cells = [str(row.k), _number(row.rate), *cells, str(row.episodes)]
+        if judged:
+            cells.append("" if row.leaks is None else f"{100 * row.leaks:.1f} %")
+        table.add_row(display_name(row.model), row.expert, row.kind, *cells)
+    return table
+
+
+def _tries(rows: Sequence[TriesRow]) -> Table:
+    from histobench.mint.results.result_tables import display_name
+
+    most = max(len(row.pass_at) for row in rows)
+    titles = [
+        "k",
+        "tasks",
+        *(f"pass@{n}" for n in range(1, most + 1)),
+        *(f"pass^{n}" for n in range(2, most + 1)),
+        f"95 % interval of pass^{most}",
+    ]
+    table = _table(["model, several tries"], titles)
+    for row in rows:
+        at = [f"{100 * share:.1f} %" for share in row.pass_at] + [""] * (most - len(row.pass_at))
+        hat = [f"{100 * share:.1f} %" for share in row.pass_hat] + [""] * (most - len(row.pass_hat))
+        interval = _range(row.interval if len(row.pass_hat) == most else None, 100)
+        table.add_row(display_name(row.model), str(row.k), str(row.tasks), *at, *hat[1:], interval)
+    return table
+
+
+def _dialects(rows: Sequence[DialectRow]) -> Table:
+    from histobench.mint.results.result_tables import display_name
+
+    titles = ["k", "tasks", "success: text", "native", "difference", "95 % interval", "p"]
+    titles += ["invalid: text", "native", "tokens: text", "native"]
+    table = _table(["model, both dialects"], titles)
+    for row in rows:
+        cells = ["", "", ""]
+        if row.difference is not None:
+            difference = _number(100 * row.difference.difference, 1, sign=True)
+            interval = _range(row.difference.interval, 100, sign="+")
+            cells = [difference, interval, f"{row.difference.p_value:.3g}"]
+        sides = (row.text, row.native)
+        table.add_row(
+            display_name(row.model),
+            str(row.k),
+            str(row.tasks),
+            *(f"{100 * side.success:.1f} %" for side in sides),
+            *cells,
+            *(f"{100 * side.invalid_rate:.1f} %" for side in sides),
+            *("" if side.tokens is None else f"{side.tokens:,.0f}" for side in sides),
+        )
+    return table
+
+
+def _table(names: Sequence[str], numbers: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in names:
+        table.add_column(title)
+    for title in numbers:
+        table.add_column(title, justify="right")
+    return table
+
+
+def _range(interval: Interval | None, scale: float, *, sign: str = "") -> str:
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f"{scale * interval.low:{sign}.1f} to {scale * interval.high:{sign}.1f}"
+
+
+def _number(value: float | None, decimals: int = 2, *, sign: bool = False) -> str:
+    return "" if value is None else f"{value:{'+' if sign else ''}.{decimals}f}"
+
+
+# Compare two agents (or one with and without an expert) on the tasks that both have played.
+
+#: The chance of any false claim in a table.
+ALPHA = 0.05
+
+
+def compare_flags(parser: argparse.ArgumentParser) -> None:
+    """Where the runs are, and the two agents that are compared, each with its expert if it had one."""
+    parser.add_argument("results", nargs="+", help="folders of runs, recordings or outcome tables")
+    parser.add_argument("--first", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
+    parser.add_argument("--second", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
+    parser.add_argument("--k", type=int, default=5, help="the budget (default: 5)")
+    parser.add_argument("--seed", type=seed, default=0, help="accepted for older commands; nothing is drawn")
+
+
+def compare_command(args: argparse.Namespace) -> None:
+    """Compare two agents (or one with and without an expert) on the tasks that
+    both have played.
+
+    The difference is taken task by task (Student's t over tasks, within datasets);
+    the p-value is of "no difference", beside it corrected for reading the whole
+    table (Holm; * where the difference then holds at 5 %). RESULTS are folders of
+    runs, recordings or outcome tables; --first and --second each name a model, or
+    MODEL+EXPERT for a run with feedback (MODEL+EXPERT/KIND where an expert gave
+    several kinds).
+
+    Examples:
+      histobench mint compare outputs/ --first gpt-4o-mini --second SmolLM2-135M-Instruct
+      histobench mint compare outputs/ --first gpt-4o-mini+placebo --second gpt-4o-mini
+    """
+    from histobench.mint.exchange.reading import read_outcomes
+    from histobench.mint.results.comparison import compare_agents
+
+    sides: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    for path in args.results:
+        for outcome in read_outcomes(path):
+            if outcome.k == args.k:
+                for name in _names(outcome):
+                    sides[name].append(outcome)
+    for name in (args.first, args.second):
+        if name not in sides:
+            raise HistobenchError(f"no episodes of {name!r} with k = {args.k}; {did_you_mean(name, sides)}")
+        kinds = sorted({outcome.feedback_type for outcome in sides[name]})
+        if len(kinds) > 1:
+            choices = " or ".join(f"{name}/{kind}" for kind in kinds)
+            raise HistobenchError(f"{name} has feedback of {len(kinds)} kinds; write {choices}")
+    compared = compare_agents(sides[args.first], sides[args.second])
+    if not compared:
+        raise HistobenchError(f"{args.first} and {args.second} have played fewer than two tasks in common")
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("tasks")
+    for title in ("n", args.first, args.second, "difference", "95 % interval", "p"):
+        table.add_column(title, justify="right")
+    table.add_column(f"p (Holm, {len(compared)})", justify="right")
+    table.add_column("only first/second", justify="right")
+    for row in compared:
+        low, high = row.difference.interval.low, row.difference.interval.high
+        table.add_row(
+            row.group,
+            str(row.tasks),
+            f"{100 * row.first_rate:.1f} %",
+            f"{100 * row.second_rate:.1f} %",
+            f"{100 * row.difference.difference:+.1f}",
+            "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}",
+            f"{row.difference.p_value:.3g}",
+            f"{row.p_holm:.3g}" + (" *" if row.p_holm <= ALPHA else "  "),
+            f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
+        )
+    whole_lines().print(table)
+
+
+def _names(outcome: EpisodeOutcome) -> list[str]:
+    from histobench.mint.results.outcome import NO_FEEDBACK
+
+    if outcome.feedback_model == NO_FEEDBACK:
+        return [outcome.model]
+    name = f"{outcome.model}+{outcome.feedback_model}"
+    return [name, f"{name}/{outcome.feedback_type}"]
+
+
+# Finished runs for other programs.
+
+FORMATS = ("dataset", "inspect", "otel", "jsonl")
+
+
+def export_flags(parser: argparse.ArgumentParser) -> None:
+    """What, as what, and where to."""
+    parser.add_argument("results", nargs="+", help="folders of runs, or results.jsonl files")
+    parser.add_argument("--to", choices=FORMATS, required=True, help="the format")
+    parser.add_argument("-o", "--output", required=True, help="a folder; for otel and jsonl, a file")
+
+
+def export_command(args: argparse.Namespace) -> None:
+    """Finished runs for other programs.
+
+      --to dataset   a folder for the Hugging Face Hub: data/*.parquet and a README.md
+      --to inspect   logs of Inspect (*.eval) for `inspect view`; `mint table` reads them back
+      --to otel      spans of OpenTelemetry, OTLP as JSON, with the names of the conventions for generative AI
+      --to jsonl     one line for each turn
+
+    Examples:
+      histobench mint export mint-results --to dataset -o episodes
+      histobench mint export mint-results --to inspect -o logs
+    """
+    from histobench.core.errors import HistobenchError
+    from histobench.mint.results.stored_episode import find_result_files, read_files
+
+    files = [file for path in args.results for file in find_result_files(path)]
+    episodes = list(read_files(files))
+    if not episodes:
+        raise HistobenchError(f"no finished episodes in {', '.join(args.results)}")
+    output, left_out = Path(args.output), 0
+    if args.to == "dataset":
+        from histobench.mint.exchange.dataset_folder import write_dataset_folder
+
+        write_dataset_folder(episodes, output)
+    elif args.to == "inspect":
+        try:
+            from histobench.mint.exchange.inspect_logs import write_inspect_logs
+        except ImportError as error:
+            raise HistobenchError("logs of Inspect need pip install 'histobench[inspect]'") from error
+        write_inspect_logs(episodes, output)
+    else:
+        from histobench.mint.exchange.traces import write_spans, write_turns
+
+        if args.to == "otel":
+            left_out = write_spans(episodes, output)
+        else:
+            write_turns(episodes, output)
+    say(f"{len(episodes) - left_out} episodes in {output}")
+    if left_out:
+        say(f"{left_out} episodes have no times (played by another program or an earlier version): left out")
+
+
+# Logs of Inspect, of any benchmark, as a table of outcomes that `mint table` and `mint compare` read.
+
+
+def import_flags(parser: argparse.ArgumentParser) -> None:
+    """Logs in, a table out."""
+    parser.add_argument("logs", nargs="+", help="logs of Inspect (.eval or .json)")
+    parser.add_argument("-o", "--output", required=True, help="the table (.csv)")
+
+
+def import_command(args: argparse.Namespace) -> None:
+    """Logs of Inspect, of any benchmark, as a table of outcomes that `mint table`
+    and `mint compare` read.
+
+    A sample becomes an episode: its task, its id, whether its first score says
+    that it was solved, its tokens. What a log does not tell (invalid actions)
+    stays empty, and its budget is the most turns of any sample; samples without a
+    clear verdict are left out.
+
+    Example:
+      histobench mint import logs/*.eval -o outcomes.csv
+    """
+    from histobench.core.errors import HistobenchError
+    from histobench.mint.results.outcome import write_outcome_table
+
+    try:
+        from histobench.mint.exchange.inspect_logs import import_outcomes
+    except ImportError as error:
+        raise HistobenchError("logs of Inspect need pip install 'histobench[inspect]'") from error
+    outcomes = [outcome for log in args.logs for outcome in import_outcomes(log)]
+    if not outcomes:
+        raise HistobenchError("no sample of these logs has a score that says solved or not solved")
+    write_outcome_table(args.output, outcomes)
+    say(f"{len(outcomes)} episodes in {args.output}")
+
+
+# Have other models grade the answers of finished runs against a rubric, and check them against a person.
+
+SAMPLE, GRADES, CALLS = "sample.csv", "grades.csv", "calls.jsonl"
+
+
+def grade_flags(parser: argparse.ArgumentParser) -> None:
+    """What is graded, by whom, against what."""
+    parser.add_argument("results", help="folder of finished runs")
+    parser.add_argument("--rubric", required=True, help="YAML file with `rubric`, `grades` and `passes`")
+    parser.add_argument(
+        "--grader",
+        action="append",
+        required=True,
+        help="a model that grades, as --agent of `mint run`; again for more",
+    )
+    parser.add_argument("-o", "--output", default="grades", help="folder of the grades (default: grades)")
+    parser.add_argument("--labels", help="sample.csv with its column `label` filled by a person")
+    parser.add_argument("--sample", type=int, default=50, help="answers for the person (default: 50)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
+    parser.add_argument("--limit", type=int, help="grade only the first N answers")
+    parser.add_argument("--concurrency", type=int, default=8, help="answers at a time (default: 8)")
+    parser.add_argument("--max-cost", type=float, help="dollars that grading may cost")
+    parser.add_argument("--prices", help="YAML file of prices, as for `mint run`")
+    parser.add_argument("--max-tokens", type=int, default=512, help="of one grader's reply (default: 512)")
+
+
+def grade_command(args: argparse.Namespace) -> None:
+    """Have other models grade the answers of finished runs against a rubric, and
+    check them against a person.
+
+    The rubric is a YAML file: `rubric` (when an answer deserves which grade),
+    `grades`, and `passes` (the grades that are good enough; default: the first).
+    The first call writes grades.csv and sample.csv to the output folder. A person
+    fills the column `label` of sample.csv; the same command with --labels then
+    prints Cohen's kappa of each grader with the person (answers that were graded
+    are not asked for again). Success rates of `mint table` are those of the exact
+    checkers and never change.
+
+    Examples:
+      histobench mint grade mint-results --rubric rubric.yaml --grader openai:gpt-4o --grader anthropic:MODEL
+      histobench mint grade mint-results --rubric rubric.yaml --labels grades/sample.csv
+    """
+    from histobench.mint.agents.cache import AnswerCache
+    from histobench.mint.agents.factory import Terms
+    from histobench.mint.agents.limits import CostTracker, read_prices
+    from histobench.mint.rubric import agreements, grade, read_answers, read_labels, read_rubric
+
+    for name in ("sample", "concurrency", "max_tokens", "limit"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise HistobenchError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    rubric = read_rubric(args.rubric)
+    labels = read_labels(args.labels, rubric) if args.labels else None
+    answers = read_answers(args.results)[: args.limit]
+    if not answers:
+        raise HistobenchError(f"no episode in {args.results} has given an answer")
+    output = Path(args.output)
+    cache = AnswerCache(output / "answers.sqlite")
+    costs = CostTracker(max_cost=args.max_cost, spent=cache.spent())
+    terms = Terms(concurrency=args.concurrency, cache=cache, prices=read_prices(args.prices), costs=costs)
+    graders = _open(args, terms)
+    try:
+        graded = grade(answers, rubric, graders, concurrency=args.concurrency)
+    finally:
+        for player in graders.values():
+            player.close()
+        cache.close()
+    _keep(output, graded, args)
+    _print(graded, rubric, agreements(graded, labels))
+    if not labels:
+        whole_lines().print(
+            f"Fill the column `label` of {output / SAMPLE}, then give it with --labels: without a person's "
+            "labels nobody knows whether the graders are right.",
+            soft_wrap=True,
+        )
+
+
+def _open(args: argparse.Namespace, terms: Terms) -> dict[str, Player]:
+    from histobench.mint.agents.completion import Sampling
+    from histobench.mint.agents.factory import open_player
+    from histobench.mint.agents.limits import find_price
+    from histobench.mint.agents.spec import parse_agent
+
+    graders: dict[str, Player] = {}
+    for text in args.grader:
+        spec = parse_agent(text)
+        if args.max_cost is not None and spec.is_endpoint and find_price(spec.target, terms.prices) is None:
+            raise HistobenchError(f"--max-cost needs the price of {spec.target}; give it with --prices")
+        if str(spec) in graders:
+            raise HistobenchError(f"--grader {spec} is given twice")
+        sampling = Sampling(max_tokens=args.max_tokens)
+        graders[str(spec)] = open_player(spec, terms, sampling=sampling, stop=())
+    return graders
+
+
+def _keep(output: Path, graded: Sequence[Graded], args: argparse.Namespace) -> None:
+    import json
+
+    from histobench.core.files import atomic_path
+    from histobench.mint.rubric import write_grades, write_sample
+
+    write_grades(output / GRADES, graded)
+    with atomic_path(output / CALLS) as temporary:
+        lines = [json.dumps(call, default=str) for row in graded for call in row.calls]
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if not (output / SAMPLE).exists():  # a person may be at work on it
+        write_sample(output / SAMPLE, graded, args.sample, seed=args.seed)
+
+
+def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, str], Agreement]) -> None:
+    from rich.table import Table
+
+    from histobench.mint.rubric import pass_rates
+
+    rates = Table(box=None, pad_edge=False)
+    for title in ("run", "grader"):
+        rates.add_column(title)
+    for title in ("answers", "passed", "95 % interval"):
+        rates.add_column(title, justify="right")
+    for (run, name), (n, share, low, high) in pass_rates(graded, rubric).items():
+        rates.add_row(run, name, str(n), f"{100 * share:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}")
+    whole_lines().print(rates)
+    ungraded = sum(said is None for row in graded for said in row.grades.values())
+    if ungraded:
+        whole_lines().print(f"{ungraded} replies gave no grade of the rubric and are left out")
+    for problem in sorted({problem for row in graded for problem in row.problems})[:5]:
+        whole_lines().print(f"not graded: {problem}", soft_wrap=True)
+    if not found:
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("agreement of", "with"):
+        table.add_column(title)
+    for title in ("answers", "same grade", "kappa", "95 % interval"):
+        table.add_column(title, justify="right")
+    for (first, second), agreement in found.items():
+        interval = agreement.interval
+        unknown = interval.low is None or interval.high is None
+        table.add_row(
+            second,
+            first,
+            str(agreement.n),
+            f"{100 * agreement.observed:.1f} %",
+            "-" if agreement.kappa is None else f"{agreement.kappa:.2f}",
+            interval.reason if unknown else f"{interval.low:.2f} to {interval.high:.2f}",
+        )
+    whole_lines().print(table)
