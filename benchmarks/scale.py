@@ -141,15 +141,6 @@ def hashed_by(workers: int, files: int) -> float:
         run = RunFolder.create(folder, {"engine": "slurm"}, units)
         command = [sys.executable, "-m", "histobench.cli.main", "worker", "roi", str(run.path)]
         command += ["--kinds", "hash"]
-            sys.executable,
-            "-m",
-            "histobench.cli.main",
-            "worker",
-            "roi",
-            str(run.path),
-            "--kinds",
-            "hash",
-        ]
         began = time.perf_counter()
         for process in [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(workers)]:
             process.wait()
