@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from histobench.consult.arms import select_cases
-from histobench.consult.findings import Findings
+from histobench.consult.findings import StudyFindings
 from histobench.consult.measures import Plays
 from histobench.consult.study import Case, Study, StudyFacts, ToolView
 
@@ -132,7 +132,7 @@ def plays_of(
     )
 
 
-def simulate(setting: Setting, seed: int) -> Findings:
+def simulate(setting: Setting, seed: int) -> StudyFindings:
     """One study: four arms and two sequence arms, in all of which the agent follows the same chances."""
     generator = np.random.default_rng([seed, setting.groups])
     group = population(setting, generator)
@@ -185,7 +185,7 @@ def simulate(setting: Setting, seed: int) -> Findings:
         seed,
         sequences=tuple(sequences),
     )
-    return Findings(Study(Path("/nonexistent"), facts, cases), plays)
+    return StudyFindings(Study(Path("/nonexistent"), facts, cases), plays)
 
 
 def truths(setting: Setting) -> dict[str, float]:
@@ -209,7 +209,7 @@ def run_setting(job: tuple[Setting, int, int]) -> Tally:
     for seed in range(first, first + count):
         findings = simulate(setting, seed)
         strong = {("agent", "strong"): findings.plays["agent", "strong"]}
-        (line,) = Findings(findings.study, strong).lines()
+        (line,) = StudyFindings(findings.study, strong).lines()
         for name in MEASURES:
             interval = line.estimates[name].interval
             if interval.low is not None:

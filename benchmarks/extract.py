@@ -49,7 +49,7 @@ from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.extract import TRIAL_IMAGES
 from histobench.roi.features.fingerprint import describe_encoder
 from histobench.roi.features.inference.device_runner import Stage, Track
-from histobench.roi.features.inference.loop import Unit, plan_units, shard_size
+from histobench.roi.features.inference.loop import InferenceUnit, plan_units, shard_size
 from histobench.roi.features.loading.loader import Hashing, Pool, open_pool, useful_workers
 from histobench.roi.options import Settings
 from histobench.roi.work.extraction import SHARDS_PER_UNIT
@@ -174,7 +174,7 @@ def warm_up(pool: Pool, dataset: RoiDataset) -> None:
 
 
 def measure_units(
-    stage: Stage, track: Track, units: Sequence[Unit], refs: Mapping[bytes, ImageRef], pool: Pool
+    stage: Stage, track: Track, units: Sequence[InferenceUnit], refs: Mapping[bytes, ImageRef], pool: Pool
 ) -> float:
     """Images per second when the shards come in units of a cluster's work, a few at a time."""
     track.cache.discard("again")

@@ -37,7 +37,7 @@ from histobench.roi.data.plain_jpeg import decode_into
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.inference.forward import Forward, pin
 from histobench.roi.features.loading.job import DecodeJob, perform
-from histobench.roi.features.loading.loader import Loader, Request, open_pool
+from histobench.roi.features.loading.loader import Loader, LoadRequest, open_pool
 
 SPEC = TransformSpec(resize=224, crop=224)
 
@@ -92,7 +92,7 @@ def ours(refs: Sequence[ImageRef], keys: Sequence[bytes], workers: int, batch: i
             on_written=lambda ring: locked.enter_context(pin(ring, device)),
         )
         requests = [
-            Request(tuple(refs[at : at + batch]), tuple(keys[at : at + batch]))
+            LoadRequest(tuple(refs[at : at + batch]), tuple(keys[at : at + batch]))
             for at in range(0, len(refs), batch)
         ]
 

@@ -14,10 +14,10 @@ from scipy import stats
 
 from histobench.cli.main import main
 from histobench.consult.arms import select_cases
-from histobench.consult.findings import Findings, _cases_until, _median_until
+from histobench.consult.findings import StudyFindings, _cases_until, _median_until
 from histobench.consult.measures import (
     NO_LABEL,
-    Evaluation,
+    MeasuredRun,
     Plays,
     area_under_risk_coverage,
     read_plays,
@@ -28,16 +28,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def findings(study: Study, played: Path) -> Findings:
-    return Findings(study, read_plays(study, played))
+def findings(study: Study, played: Path) -> StudyFindings:
+    return StudyFindings(study, read_plays(study, played))
 
 
-def value(findings: Findings, agent: str, arm: str, measure: str) -> float | None:
+def value(findings: StudyFindings, agent: str, arm: str, measure: str) -> float | None:
     line = next(line for line in findings.lines() if (line.agent, line.arm) == (f"policy-{agent}", arm))
     return line.estimates[measure].value
 
 
-def test_always_trust_is_the_encoders_own_weighted_accuracy_exactly(study: Study, findings: Findings) -> None:
+def test_always_trust_is_the_encoders_own_weighted_accuracy_exactly(
+    study: Study, findings: StudyFindings
+) -> None:
     for arm in ("strong", "shuffled"):
         right = sum(case.weight for case in study.cases if case.arms[arm].label == case.reference)
         accuracy = right / sum(case.weight for case in study.cases)
@@ -48,14 +50,14 @@ def test_always_trust_is_the_encoders_own_weighted_accuracy_exactly(study: Study
         assert value(findings, "always-trust", arm, "asked") == 1
 
 
-def test_never_trust_never_accepts_and_gains_nothing(findings: Findings) -> None:
+def test_never_trust_never_accepts_and_gains_nothing(findings: StudyFindings) -> None:
     for arm in ("strong", "shuffled"):
         assert value(findings, "never-trust", arm, "asked") == 0
         assert value(findings, "never-trust", arm, "over_none") == 0
         assert value(findings, "never-trust", arm, "final") == value(findings, "never-trust", arm, "first")
 
 
-def test_the_oracle_is_the_union_of_tool_and_first_answer(findings: Findings) -> None:
+def test_the_oracle_is_the_union_of_tool_and_first_answer(findings: StudyFindings) -> None:
     for arm in ("strong", "shuffled", "sequence"):
         final, tool, first, closure = (
             value(findings, "oracle", arm, name) for name in ("final", "tool", "first", "closure")
@@ -68,7 +70,7 @@ def test_the_oracle_is_the_union_of_tool_and_first_answer(findings: Findings) ->
         assert closure == (pytest.approx(1) if final - max(tool, first) >= 0.05 else None)
 
 
-def test_measures_are_those_of_a_slow_loop(study: Study, played: Path, findings: Findings) -> None:
+def test_measures_are_those_of_a_slow_loop(study: Study, played: Path, findings: StudyFindings) -> None:
     sums: dict[str, list[float]] = {name: [0.0, 0.0] for name in ("u_right", "u_wrong", "rair", "rsr")}
     (file,) = played.glob("policy-reader/*/*/consult/*@wrong-25/results.jsonl")
     for line in file.read_text().splitlines():
@@ -88,7 +90,7 @@ def test_measures_are_those_of_a_slow_loop(study: Study, played: Path, findings:
         assert value(findings, "reader", "wrong-25", name) == pytest.approx(hits / among)
 
 
-def test_contrasts_are_corrected_together_and_missing_arms_are_said(findings: Findings) -> None:
+def test_contrasts_are_corrected_together_and_missing_arms_are_said(findings: StudyFindings) -> None:
     made = findings.contrasts("policy-reader")
     tested = [contrast for contrast in made if contrast.p_value is not None]
     assert {contrast.name for contrast in tested} == {"over_tool", "wrong-25", "sure"}
@@ -110,13 +112,13 @@ def test_a_contrast_registered_after_play_is_exploratory(study: Study, played: P
     late = RegisteredContrast("late", "u_right", "sure", "unsure")
     register_contrasts(copied, [late], study.facts.arms)
     opened = open_study(copied)
-    made = Findings(opened, read_plays(opened, played)).contrasts("policy-reader")
+    made = StudyFindings(opened, read_plays(opened, played)).contrasts("policy-reader")
     assert [contrast.in_advance for contrast in made] == [True] * 4 + [False]
     assert made[-1].p_value is not None
     assert made[-1].adjusted is None
 
 
-def test_known_agents_have_their_known_values_in_sequences(study: Study, findings: Findings) -> None:
+def test_known_agents_have_their_known_values_in_sequences(study: Study, findings: StudyFindings) -> None:
     trusting = findings.sequences("policy-always-trust")
     assert trusting is not None
     for part in trusting.parts:
@@ -161,9 +163,9 @@ def test_the_effective_number_of_cases_is_that_of_kish() -> None:
     plays = simulated(np.random.default_rng(3), 36, right=1.0, wrong=1.0)
     weights = np.where(np.arange(36) % 3 == 0, 10.0, 1.0)
     expected = weights.sum() ** 2 / (weights**2).sum()
-    assert Evaluation(plays, weights).effective("final") == pytest.approx(expected)
+    assert MeasuredRun(plays, weights).effective("final") == pytest.approx(expected)
     wrong = weights[plays.tool != plays.reference]
-    assert Evaluation(plays, weights).effective("u_wrong") == pytest.approx(
+    assert MeasuredRun(plays, weights).effective("u_wrong") == pytest.approx(
         wrong.sum() ** 2 / (wrong**2).sum()
     )
 
@@ -174,7 +176,7 @@ def test_a_mean_of_independent_cases_has_the_t_interval(study: Study) -> None:
     n = 400
     cases = tuple(replace(study.cases[0], id=f"{k:064x}", group=None, probability=1.0) for k in range(n))
     plays = simulated(generator, n, right=0.8, wrong=0.4)
-    found = Findings(replace(study, cases=cases), {("simulated", "strong"): plays})
+    found = StudyFindings(replace(study, cases=cases), {("simulated", "strong"): plays})
     (contrast,) = (each for each in found.contrasts("simulated") if each.name == "over_tool")
     gains = (plays.final[0] == plays.reference).astype(float) - (plays.tool == plays.reference)
     low, high = stats.t.interval(0.95, n - 1, gains.mean(), stats.sem(gains))
@@ -250,7 +252,7 @@ def test_chosen_trust_is_recovered_within_intervals_in_95_of_100_simulations(stu
             for k in range(n)
         )
         plays = simulated(generator, n, right=0.9, wrong=0.3)
-        (line,) = Findings(replace(study, cases=cases), {("simulated", "strong"): plays}).lines()
+        (line,) = StudyFindings(replace(study, cases=cases), {("simulated", "strong"): plays}).lines()
         for name, truth in (("u_right", 0.9), ("u_wrong", 0.3), ("discrimination", 0.6)):
             covered[name] += line.estimates[name].interval.contains(truth)
     # Three standard errors of a count of 200 with the chance .95 are 9.2; wider is allowed, narrower is not.
@@ -264,7 +266,7 @@ def test_a_tool_without_information_lifts_a_guessing_agent_by_nothing() -> None:
         plays = simulated(generator, 300, right=0.5, wrong=0.5)
         shuffled = generator.permutation(plays.reference)
         final = np.where(generator.random(300) < 0.6, shuffled, plays.first[0])
-        estimate = Evaluation(
+        estimate = MeasuredRun(
             Plays(**{**vars(plays), "tool": shuffled, "final": final[None]}), np.ones(300)
         ).estimate()
         gains.append(estimate["final"] - estimate["first"])
@@ -283,7 +285,7 @@ def test_selection_weights_give_the_accuracy_of_all_images() -> None:
         kept[chosen.rows] = True
         weights[chosen.rows] = 1 / chosen.probability
         part = plays.take(kept)
-        found.append(Evaluation(part, weights).estimate()["final"])
+        found.append(MeasuredRun(part, weights).estimate()["final"])
         naive.append((part.final == part.reference).mean())
     assert np.mean(found) == pytest.approx(truth, abs=4 * np.std(found) / np.sqrt(300))
     assert abs(np.mean(naive) - truth) > 0.03  # without weights it would be another number
@@ -306,6 +308,6 @@ def test_a_deferred_case_is_not_correct_and_is_covered_last() -> None:
     all_right = Plays(**{**vars(plays), "final": plays.reference[None].copy()})
     all_right.final[0, :20] = NO_LABEL
     all_right.deferred[0, :20] = True
-    estimate = Evaluation(all_right, np.ones(100)).estimate()
+    estimate = MeasuredRun(all_right, np.ones(100)).estimate()
     assert (estimate["final"], estimate["deferred"], estimate["unanswered"]) == (0.8, 0.2, 0.0)
     assert area_under_risk_coverage(all_right, np.ones(100)) == pytest.approx(0.2 * 0.2)

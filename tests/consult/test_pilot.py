@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from histobench.cli.main import main
-from histobench.consult.findings import Findings
+from histobench.consult.findings import StudyFindings
 from histobench.consult.measures import Plays, read_plays
 from histobench.consult.pilot import plan_cases
 from histobench.consult.study import Study
@@ -23,11 +23,11 @@ NAMES = ["over_tool", "sequence", "wrong-25", "sure"]
 
 
 @pytest.fixture(scope="module")
-def findings(study: Study, played: Path) -> Findings:
-    return Findings(study, read_plays(study, played))
+def findings(study: Study, played: Path) -> StudyFindings:
+    return StudyFindings(study, read_plays(study, played))
 
 
-def test_every_contrast_whose_arms_were_played_is_planned(findings: Findings) -> None:
+def test_every_contrast_whose_arms_were_played_is_planned(findings: StudyFindings) -> None:
     plan = plan_cases(findings, "policy-reader", delta=0.1)
     assert [each.name for each in plan.contrasts] == NAMES
     assert plan.unit == "groups"
@@ -40,7 +40,7 @@ def test_every_contrast_whose_arms_were_played_is_planned(findings: Findings) ->
         assert estimate.units_low <= estimate.units_needed <= estimate.units_high
 
 
-def test_a_smaller_contrast_needs_more_cases(findings: Findings) -> None:
+def test_a_smaller_contrast_needs_more_cases(findings: StudyFindings) -> None:
     needed = [
         next(each.estimate for each in plan_cases(findings, "policy-reader", delta=delta).contrasts)
         for delta in (0.3, 0.1)
@@ -51,14 +51,14 @@ def test_a_smaller_contrast_needs_more_cases(findings: Findings) -> None:
 
 
 def test_missing_arms_are_said_and_an_agent_without_any_is_refused(
-    findings: Findings, study: Study, played: Path
+    findings: StudyFindings, study: Study, played: Path
 ) -> None:
     plan = plan_cases(findings, "policy-oracle", delta=0.1)
     assert [each.reason for each in plan.contrasts[2:]] == ["its arms were not played"] * 2
     assert plan.alpha == 0.05 / 2
     only_none = {key: plays for key, plays in findings.plays.items() if key[1] == "none"}
     with pytest.raises(HistobenchError, match="needs strong at least"):
-        plan_cases(Findings(study, only_none), "policy-oracle")
+        plan_cases(StudyFindings(study, only_none), "policy-oracle")
 
 
 def _coin(rows: NDArray[np.int64], chance: float, generator: np.random.Generator) -> Plays:
@@ -92,7 +92,7 @@ def test_the_number_of_cases_is_that_of_the_t_test_where_cases_are_alike(study: 
     cases = [replace(study.cases[0], id=f"{number:064x}", group="", probability=1.0) for number in range(400)]
     large = replace(study, cases=tuple(cases))
     plays = {("coin", "strong"): _coin(np.arange(400), 0.7, generator)}
-    estimate = plan_cases(Findings(large, plays), "coin", delta=0.1).contrasts[0].estimate
+    estimate = plan_cases(StudyFindings(large, plays), "coin", delta=0.1).contrasts[0].estimate
     assert estimate is not None
     share = float((plays["coin", "strong"].final == 0).mean())
     spread = np.sqrt(share * (1 - share))

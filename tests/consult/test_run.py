@@ -42,7 +42,7 @@ from histobench.mint.envs.episode import play
 from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult
 from histobench.mint.runs import parted_run
-from histobench.mint.runs.episode_run import StoppedError
+from histobench.mint.runs.episode_run import EpisodeStoppedError
 from histobench.mint.runs.options import RunOptions
 from histobench.mint.runs.parted_run import PartedRun, PlayPart
 from histobench.mint.runs.play import no_display
@@ -323,7 +323,7 @@ def test_a_case_that_was_not_finished_stops_its_sequence_and_no_other(study: Stu
     stopped = []
 
     def wait() -> None:
-        with pytest.raises(StoppedError):
+        with pytest.raises(EpisodeStoppedError):
             memory.recall(steps[0, 1])
         stopped.append(True)
 
@@ -334,7 +334,7 @@ def test_a_case_that_was_not_finished_stops_its_sequence_and_no_other(study: Stu
     assert stopped
     memory.keep(steps[1, 0], Kept("mine", True))
     assert memory.recall(steps[1, 1]).notes == "mine"
-    with pytest.raises(StoppedError):
+    with pytest.raises(EpisodeStoppedError):
         memory.recall(steps[0, 2])
 
 

@@ -21,8 +21,8 @@ from histobench.consult.study import (
     RUNS,
     BlindingCheck,
     Case,
-    EncoderFacts,
     Recorded,
+    StudyEncoder,
     StudyFacts,
     ToolView,
     canonical,
@@ -81,8 +81,8 @@ def write_study(folder: Path, words: Written | None = None, *, seed: int = 3) ->
     write_cassette(folder / FILE, recorded)
     write_cases(folder / CASES, cases)
     (folder / PICTURES).write_text(json.dumps(pictures))
-    facts = EncoderFacts("strong", words.encoder, "f" * 16, 1.0, 0.9, 0.8, 0.85)
-    weak = EncoderFacts("weak", f"{words.encoder} weak", "e" * 16, 1.0, 0.6, 0.5, 0.55)
+    facts = StudyEncoder("strong", words.encoder, "f" * 16, 1.0, 0.9, 0.8, 0.85)
+    weak = StudyEncoder("weak", f"{words.encoder} weak", "e" * 16, 1.0, 0.6, 0.5, 0.55)
     cautions = (words.caution,) if words.caution else ()
     sequences = tuple(
         tuple(cases[place].id for place in order)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from histobench.cli.main import main
-from histobench.consult.findings import Findings
+from histobench.consult.findings import StudyFindings
 from histobench.consult.measures import read_plays
 from histobench.consult.study import RUNS, open_study, read_cassette, write_cassette
 from histobench.report.site import build_site
@@ -34,9 +34,9 @@ def site(played_study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def findings(played_study: Path) -> Findings:
+def findings(played_study: Path) -> StudyFindings:
     opened = open_study(played_study)
-    return Findings(opened, read_plays(opened, played_study / RUNS))
+    return StudyFindings(opened, read_plays(opened, played_study / RUNS))
 
 
 def same(shown: list[float | None], expected: list[float | None]) -> bool:
@@ -70,7 +70,7 @@ def test_the_page_shows_the_numbers_of_the_table(
     ]
 
 
-def test_reliance_is_that_of_a_slow_loop(findings: Findings) -> None:
+def test_reliance_is_that_of_a_slow_loop(findings: StudyFindings) -> None:
     plays = findings.plays["small-model", "strong"]
     bins = findings.reliance("small-model", "strong")
     for kind, right in (("right", True), ("wrong", False)):
@@ -95,7 +95,7 @@ def test_reliance_is_that_of_a_slow_loop(findings: Findings) -> None:
     assert findings.reliance("small-model", "none") == {"right": [], "wrong": []}
 
 
-def test_sequences_are_those_of_a_slow_loop(findings: Findings, site: Path, data_of: DataOf) -> None:
+def test_sequences_are_those_of_a_slow_loop(findings: StudyFindings, site: Path, data_of: DataOf) -> None:
     found = findings.sequences("small-model")
     assert found is not None
     assert (found.length, found.change, found.sequences) == (20, 10, 8)
@@ -125,7 +125,7 @@ def test_the_curve_of_risk_ends_at_the_error_of_all_cases(site: Path, data_of: D
 
 
 def test_every_failure_is_counted_as_what_it_is(
-    played_study: Path, site: Path, findings: Findings, data_of: DataOf
+    played_study: Path, site: Path, findings: StudyFindings, data_of: DataOf
 ) -> None:
     by_id = {case.id[:12]: case for case in open_study(played_study).cases}
     for number, line in enumerate(data_of(site, "consult/0")["lines"]):

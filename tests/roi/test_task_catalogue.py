@@ -17,7 +17,7 @@ from histobench.roi.task_catalogue import (
     CATALOGUE,
     DEFAULT_TASKS,
     TASKS,
-    Task,
+    RoiTask,
     canonical_task,
     task_place,
     task_words,
@@ -43,7 +43,7 @@ def test_the_help_of_the_command_names_the_tasks() -> None:
 
 
 @pytest.mark.parametrize("task", CATALOGUE, ids=TASKS)
-def test_every_task_stands_in_the_documentation(task: Task) -> None:
+def test_every_task_stands_in_the_documentation(task: RoiTask) -> None:
     row = f"| `{task.name}` | {task.words} | {'yes' if task.by_default else 'no'} |\n"
     assert row in (DOCS / "protocols.md").read_text(encoding="utf-8")
 

@@ -299,9 +299,9 @@ def verify_command(args: argparse.Namespace) -> int:
     """
     from histobench.core.files import write_json
     from histobench.roi.comparison.grids import Grid
-    from histobench.roi.published.verify import DIFFERS, NOT_COMPARABLE, REPRODUCED, Verdict, verify
+    from histobench.roi.published.verify import DIFFERS, NOT_COMPARABLE, REPRODUCED, Verification, verify
 
-    def cells(verdict: Verdict) -> tuple[str, ...]:
+    def cells(verdict: Verification) -> tuple[str, ...]:
         ours, published = verdict.ours, verdict.published
         bounds = "" if ours.low is None or ours.high is None else f" [{ours.low:.3f}, {ours.high:.3f}]"
         said = f"{verdict.verdict} ({reasons[verdict.because]})" if verdict.because else verdict.verdict

@@ -6,7 +6,7 @@ import argparse
 
 from histobench.cli.terminal import open_terminal
 from histobench.mint.checkup import check_mint
-from histobench.roi.encoders.checkup import Finding, check_encoders, check_machine
+from histobench.roi.encoders.checkup import CheckupResult, check_encoders, check_machine
 
 
 def doctor_flags(parser: argparse.ArgumentParser) -> None:
@@ -25,13 +25,13 @@ def doctor_command(args: argparse.Namespace) -> int:
     """
     names = [name.strip() for name in args.models.split(",") if name.strip()]
     findings = check_machine()
-    findings += [Finding(*line) for line in check_mint()]
+    findings += [CheckupResult(*line) for line in check_mint()]
     findings += check_encoders(names, weights=args.weights, online=args.online)
     _print(findings)
     return int(any(finding.verdict == "FAIL" for finding in findings))
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(findings: list[CheckupResult]) -> None:
     from rich.text import Text
 
     console = open_terminal(soft_wrap=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from histobench.mint.agents.agent import Player
     from histobench.mint.agents.factory import Terms
     from histobench.mint.results.outcome import EpisodeOutcome
-    from histobench.mint.results.result_tables import DialectRow, Standing
+    from histobench.mint.results.result_tables import DialectRow, LeaderboardRow
     from histobench.mint.results.uncertainty import TriesRow
     from histobench.mint.rubric import Graded, Rubric
     from histobench.statistics.intervals import Interval
@@ -86,7 +86,7 @@ def table_command(args: argparse.Namespace) -> None:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
 
 
-def _leaderboard(standings: Sequence[Standing]) -> Table:
+def _leaderboard(standings: Sequence[LeaderboardRow]) -> Table:
     from histobench.mint.results.result_tables import AVERAGE, display_name
 
     budgets = sorted({k for standing in standings for k in standing.rates})

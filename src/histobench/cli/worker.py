@@ -61,7 +61,7 @@ def worker_command(args: argparse.Namespace) -> int:
 def _work_on_units(args: argparse.Namespace) -> int:
     from histobench.roi.work.loop import work_through
     from histobench.roi.work.run_folder import KINDS, REPORT, UNITS, RunFolder
-    from histobench.roi.work.worker import StoppedError, Worker
+    from histobench.roi.work.worker import Worker, WorkerStoppedError
 
     folder = RunFolder(Path(args.path))
     if not (folder.path / UNITS).is_file():
@@ -72,7 +72,7 @@ def _work_on_units(args: argparse.Namespace) -> int:
     for kind in kinds:
         if kind not in (*KINDS, REPORT):
             raise HistobenchError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}, {REPORT}")
-    progress = _Reports()
+    progress = _LogLines()
     for name in ("SIGTERM", "SIGUSR1"):  # Windows has only the first
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), lambda *_: progress.stop())
@@ -80,7 +80,7 @@ def _work_on_units(args: argparse.Namespace) -> int:
     try:
         mine = [kind for kind in kinds if kind != REPORT]
         work_through(folder, worker, kinds=mine, stopped=lambda: progress.stopped)
-    except StoppedError:
+    except WorkerStoppedError:
         pass
     finally:
         worker.close()
@@ -133,7 +133,7 @@ def _play_part(args: argparse.Namespace, play: PlayPart) -> int:
     return 0 if outcome.complete else INCOMPLETE
 
 
-class _Reports:
+class _LogLines:
     """Progress as lines of a log; asked to stop, it does so at the next batch."""
 
     def __init__(self) -> None:
@@ -149,10 +149,10 @@ class _Reports:
 
     def advance(self, count: int) -> None:
         """Images are done; here a worker can come to an end."""
-        from histobench.roi.work.worker import StoppedError
+        from histobench.roi.work.worker import WorkerStoppedError
 
         if self.stopped:
-            raise StoppedError
+            raise WorkerStoppedError
 
     def end(self) -> None:
         """Nothing to add."""

@@ -22,7 +22,7 @@ from histobench.mint.envs.native_calls import PROPOSE
 from histobench.mint.envs.turn_loop import ActionOutcome, Budget
 from histobench.mint.messages.images import load_image
 from histobench.mint.messages.parts import Message, Text, ToolResult, ToolSpec
-from histobench.mint.runs.episode_run import StoppedError
+from histobench.mint.runs.episode_run import EpisodeStoppedError
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError
 from histobench.roi.data.image_ref import locate
@@ -172,7 +172,7 @@ class EncoderTool(CaseTool):
         return self.desk.opened and self.desk.view is not None
 
 
-class Measure(CaseTool):
+class MeasureTool(CaseTool):
     """Classical image analysis of the region."""
 
     name = "measure"
@@ -207,7 +207,7 @@ class Predict(EncoderTool):
         return self.desk.encoder("predict", n=min(_positive("n", n), len(self.desk.facts.classes)))
 
 
-class Neighbours(EncoderTool):
+class NeighboursTool(EncoderTool):
     """The encoder's nearest training regions."""
 
     name = "neighbours"
@@ -267,11 +267,11 @@ def desk_tools(desk: Desk, picture: Path | None = None) -> list[Tool]:
     """All tools that may be open in some arm, in the order of the prompt."""
     look: list[Tool] = [Look(desk, picture)] if picture is not None else []
     return [
-        Measure(desk),
+        MeasureTool(desk),
         Typical(desk),
         *look,
         Predict(desk),
-        Neighbours(desk),
+        NeighboursTool(desk),
         ZeroShot(desk),
         TrackRecord(desk),
     ]
@@ -435,7 +435,7 @@ class SequenceMemory:
             if before in self._lost:
                 self._lost.add((number, position))
                 self._changed.notify_all()
-                raise StoppedError
+                raise EpisodeStoppedError
             earlier = [self._kept[number, place] for place in range(position)]
         notes = earlier[-1].notes if earlier else ""
         right = tuple(each.right for each in earlier)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from histobench.consult.arms import ROLES, at_temperature, fit_temperature
 from histobench.consult.measurements import MEASUREMENTS, measure
-from histobench.consult.study import EncoderFacts
+from histobench.consult.study import StudyEncoder
 from histobench.consult.tool_text import Neighbour
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
@@ -205,7 +205,7 @@ class Regions:
 class EncoderView:
     """One encoder in its role. `test` and `val` are calibrated probabilities of its linear probe [n, c]."""
 
-    facts: EncoderFacts
+    facts: StudyEncoder
     test: Floats
     val: Floats
     val_labels: Ints
@@ -342,7 +342,7 @@ def _view(
     temperature = fit_temperature(on_val, regions["val"].labels)
     votes = knn(train, labels, test, n_classes=n_classes, n_neighbors=min(NEIGHBOURS, len(train)))
     fingerprint = str(test_set.metadata["encoder_fingerprint"])
-    facts = EncoderFacts(
+    facts = StudyEncoder(
         role=role,
         name=label_of(name),
         fingerprint=fingerprint,

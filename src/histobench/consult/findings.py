@@ -27,7 +27,7 @@ from histobench.consult.measures import (
     DIFFERENCES,
     MEASURES,
     PIECES,
-    Evaluation,
+    MeasuredRun,
     Plays,
     area_under_risk_coverage,
     calibration_error,
@@ -209,14 +209,14 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AgentsCompared:
     """A quantity that may combine several arms or agents: its value on resampled counts, and its basis.
 
     `samples` are the cases (or sequences) that it is taken on, as places in the counts.
     """
 
     value: Callable[[Counts], Floats]
-    evaluations: tuple[tuple[Evaluation, str], ...]
+    evaluations: tuple[tuple[MeasuredRun, str], ...]
     samples: NDArray[np.intp]
     design: SamplingDesign
     difference: bool = True
@@ -253,7 +253,7 @@ class Comparison:
         ]
 
 
-class Findings:
+class StudyFindings:
     """What the episodes of a study come to."""
 
     def __init__(self, study: Study, plays: Mapping[tuple[str, str], Plays], *, level: float = 0.95) -> None:
@@ -262,7 +262,7 @@ class Findings:
         self.design = sampling_design(len(study.cases), clusters=groups_of(study))
         longest = max((int(each.sequence.max(initial=-1)) for each in plays.values()), default=-1)
         self._sequences = sampling_design(longest + 1)
-        self._evaluations: dict[tuple[str, str], Evaluation] = {}
+        self._evaluations: dict[tuple[str, str], MeasuredRun] = {}
 
     @property
     def agents(self) -> list[str]:
@@ -291,7 +291,7 @@ class Findings:
             for each, p in zip(found, holm(tested), strict=True)
         ]
 
-    def comparisons(self, agent: str) -> dict[str, Comparison | None]:
+    def comparisons(self, agent: str) -> dict[str, AgentsCompared | None]:
         """Registered contrast -> what it compares; None where its arms were not played."""
         return {each.name: self._registered(agent, each) for each in self.study.contrasts}
 
@@ -488,7 +488,7 @@ class Findings:
             return replace(made, reason=estimate.interval.reason or "no interval")
         return replace(made, p_value=p_value)
 
-    def _registered(self, agent: str, registered: RegisteredContrast) -> Comparison | None:
+    def _registered(self, agent: str, registered: RegisteredContrast) -> AgentsCompared | None:
         arms = [arm for arm in (registered.arm, registered.against) if arm]
         if any((agent, arm) not in self.plays for arm in arms):
             return None
@@ -500,22 +500,22 @@ class Findings:
             return self._alone(registered.measure, played[0])
         return self._between(registered.measure, *played)
 
-    def _between(self, measure: str, one: Plays, other: Plays) -> Comparison:
+    def _between(self, measure: str, one: Plays, other: Plays) -> AgentsCompared:
         """A measure of one minus that of the other, on the cases or steps that both have."""
         first, second = (
-            Evaluation(plays.take(np.isin(plays.keys, with_.keys)), self.weights)
+            MeasuredRun(plays.take(np.isin(plays.keys, with_.keys)), self.weights)
             for plays, with_ in ((one, other), (other, one))
         )
-        return Comparison(
+        return AgentsCompared(
             lambda counts: first(counts)[measure] - second(counts)[measure],
             ((first, measure), (second, measure)),
             np.unique(first.plays.sample),
             self._design(one),
         )
 
-    def _alone(self, measure: str, plays: Plays, evaluation: Evaluation | None = None) -> Comparison:
-        known = evaluation or Evaluation(plays, self.weights)
-        return Comparison(
+    def _alone(self, measure: str, plays: Plays, evaluation: MeasuredRun | None = None) -> AgentsCompared:
+        known = evaluation or MeasuredRun(plays, self.weights)
+        return AgentsCompared(
             lambda counts: known(counts)[measure],
             ((known, measure),),
             np.unique(plays.sample),
@@ -526,14 +526,14 @@ class Findings:
     def _design(self, plays: Plays) -> SamplingDesign:
         return self._sequences if plays.arm in SEQUENCE_ARMS else self.design
 
-    def _estimate(self, comparison: Comparison, found: LeaveOneOut | None = None) -> Estimate:
+    def _estimate(self, comparison: AgentsCompared, found: LeaveOneOut | None = None) -> Estimate:
         if comparison.evaluations[0][1] == "closure":
             value = _finite(float(comparison.value(_whole(comparison.design))[0]))
             return Estimate(value, _without("a ratio of two differences"))
         known = found or _left_out(comparison)
         return Estimate(_finite(float(known.values[0])), _bounds(known, comparison, self._level))
 
-    def _p_value(self, comparison: Comparison) -> float | None:
+    def _p_value(self, comparison: AgentsCompared) -> float | None:
         """1 minus the highest level at which the interval excludes 0."""
         found = _left_out(comparison)
         if _bounds(found, comparison, self._level).low is None:
@@ -547,20 +547,20 @@ class Findings:
                 low = middle
         return float(np.exp(-(low + high) / 2)) if high > 1e-9 else 1.0
 
-    def _evaluation(self, agent: str, arm: str) -> Evaluation:
+    def _evaluation(self, agent: str, arm: str) -> MeasuredRun:
         key = (agent, arm)
         if key not in self._evaluations:
-            self._evaluations[key] = Evaluation(self.plays[key], self.weights)
+            self._evaluations[key] = MeasuredRun(self.plays[key], self.weights)
         return self._evaluations[key]
 
     def _value(self, agent: str, arm: str, measure: str) -> float | None:
         return _finite(self._evaluation(agent, arm).estimate()[measure])
 
 
-def findings_of(folder: str | Path, *, runs: str | Path | None = None) -> Findings:
+def findings_of(folder: str | Path, *, runs: str | Path | None = None) -> StudyFindings:
     """What the runs of a study come to; they are in the study's own folder unless `runs` names another."""
     study = open_study(folder)
-    return Findings(study, read_plays(study, runs or study.folder / RUNS))
+    return StudyFindings(study, read_plays(study, runs or study.folder / RUNS))
 
 
 def groups_of(study: Study) -> Sequence[str]:
@@ -584,7 +584,7 @@ def _basis(sample: NDArray[np.int64], weight: Floats, design: SamplingDesign) ->
     )
 
 
-def _left_out(comparison: Comparison) -> LeaveOneOut:
+def _left_out(comparison: AgentsCompared) -> LeaveOneOut:
     names = [piece for piece, _ in comparison.pieces]
     evaluation, measure = comparison.evaluations[0]
 
@@ -597,7 +597,7 @@ def _left_out(comparison: Comparison) -> LeaveOneOut:
     return leave_one_out(evaluate, comparison.design)
 
 
-def _bounds(found: LeaveOneOut, comparison: Comparison, level: float) -> Interval:
+def _bounds(found: LeaveOneOut, comparison: AgentsCompared, level: float) -> Interval:
     """The interval of a comparison; the rarest of the ratios that it is made of decides what it is worth.
 
     A difference of two shares in one arm reaches at least as far as the intervals of both, added up in

@@ -249,7 +249,7 @@ def ratio_parts(plays: Plays) -> dict[str, tuple[Floats, Floats]]:
     return {name: (_mean(over), _mean(among)) for name, (over, among) in parts.items()}
 
 
-class Evaluation:
+class MeasuredRun:
     """All measures of one agent in one arm, on any resample of the study's cases."""
 
     def __init__(self, plays: Plays, weights: Floats) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.consult.findings import Comparison, Findings
+from histobench.consult.findings import AgentsCompared, StudyFindings
 from histobench.consult.study import RegisteredContrast
 from histobench.core.errors import HistobenchError
 from histobench.statistics.power import PowerEstimate, power_from_predictions
@@ -43,7 +43,7 @@ class CasePlan:
 
 
 def plan_cases(
-    findings: Findings,
+    findings: StudyFindings,
     agent: str,
     *,
     delta: float = 0.1,
@@ -79,7 +79,7 @@ def plan_cases(
 
 def _plan(
     registered: RegisteredContrast,
-    comparison: Comparison,
+    comparison: AgentsCompared,
     *,
     delta: float,
     power: float,

@@ -21,7 +21,7 @@ from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.factory import Terms, open_player, player_name
 from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, Cell, check_model_name
-from histobench.mint.configs.datasets import Dataset
+from histobench.mint.configs.datasets import TaskDataset
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.prompts.first_message import OwnWording
 from histobench.mint.results.stored_episode import FILE, WRITERS, read_episodes
@@ -213,7 +213,7 @@ def plan_cells(
             (
                 ConsultCell(
                     cell,
-                    Dataset(name, ConsultTask, FAMILY),
+                    TaskDataset(name, ConsultTask, FAMILY),
                     seat.agent,
                     seat.sampling,
                     expert,

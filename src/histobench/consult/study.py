@@ -210,7 +210,7 @@ READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
-class EncoderFacts:
+class StudyEncoder:
     """An encoder in its role: how it was fitted, and how good it is alone on all test regions."""
 
     role: str
@@ -250,7 +250,7 @@ class StudyFacts:
 
     dataset: str
     classes: tuple[str, ...]
-    encoders: tuple[EncoderFacts, ...]
+    encoders: tuple[StudyEncoder, ...]
     arms: tuple[str, ...]
     seed: int
     organ: str = ""
@@ -268,7 +268,7 @@ class StudyFacts:
     blinding: tuple[BlindingCheck, ...] = ()
     version: int = VERSION
 
-    def encoder(self, role: str) -> EncoderFacts | None:
+    def encoder(self, role: str) -> StudyEncoder | None:
         """The encoder in a role."""
         return next((encoder for encoder in self.encoders if encoder.role == role), None)
 
@@ -445,7 +445,7 @@ def open_study(folder: str | Path) -> Study:
                 f"{path} has version {record['version']}; this histobench reads {READABLE}. "
                 "Open it with the version that prepared it, or prepare it again."
             )
-        encoders = tuple(EncoderFacts(**encoder) for encoder in record.pop("encoders"))
+        encoders = tuple(StudyEncoder(**encoder) for encoder in record.pop("encoders"))
         checks = tuple(BlindingCheck(**check) for check in record.pop("blinding", ()))
         sequences = tuple(tuple(cases) for cases in record.pop("sequences", ()))
         lists = ("classes", "arms", "true_classes", "cautions")

@@ -63,7 +63,7 @@ class Rubric:
     passes: tuple[str, ...]
     show_reference: bool = True
 
-    def question(self, answer: Answer) -> str:
+    def question(self, answer: GradedAnswer) -> str:
         """What a grader reads."""
         shown = REFERENCE.format(reference=answer.reference) if self.show_reference else ""
         return PROMPT.format(
@@ -87,7 +87,7 @@ class Rubric:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GradedAnswer:
     """The last answer of an episode."""
 
     run: str
@@ -109,7 +109,7 @@ class Answer:
 class Graded:
     """An answer, and what each grader gave it (None: the grader gave no grade of the rubric)."""
 
-    answer: Answer
+    answer: GradedAnswer
     grades: Mapping[str, str | None]
     problems: tuple[str, ...] = ()
     calls: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
@@ -142,7 +142,7 @@ def read_rubric(path: str | Path) -> Rubric:
     return Rubric(str(values["rubric"]), grades, passes, bool(values.get("show_reference", True)))
 
 
-def read_answers(results: str | Path) -> list[Answer]:
+def read_answers(results: str | Path) -> list[GradedAnswer]:
     """The last answer of every stored episode that gave one."""
     found = []
     for episode in read_files(find_result_files(results)):
@@ -150,7 +150,7 @@ def read_answers(results: str | Path) -> list[Answer]:
         if proposals:
             repeats = [part for part in episode.folder.parts if re.fullmatch(r"repeat\d+", part)]
             found.append(
-                Answer(
+                GradedAnswer(
                     run=episode.outcome.run_name,
                     dataset=episode.cell.dataset,
                     task_id=str(episode.task["task_id"]),
@@ -164,7 +164,7 @@ def read_answers(results: str | Path) -> list[Answer]:
 
 
 def grade(
-    answers: Sequence[Answer],
+    answers: Sequence[GradedAnswer],
     rubric: Rubric,
     graders: Mapping[str, Player],
     *,
@@ -173,7 +173,7 @@ def grade(
 ) -> list[Graded]:
     """Ask every grader about every answer, each question on its own."""
 
-    def one(answer: Answer) -> Graded:
+    def one(answer: GradedAnswer) -> Graded:
         grades: dict[str, str | None] = {}
         problems: list[str] = []
         calls: list[Mapping[str, Any]] = []
@@ -297,7 +297,7 @@ def pass_rates(
     return found
 
 
-def _key(answer: Answer) -> dict[str, Any]:
+def _key(answer: GradedAnswer) -> dict[str, Any]:
     return {name: getattr(answer, name) for name in _KEYS}
 
 

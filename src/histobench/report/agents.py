@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Turn:
+class ShownTurn:
     """What the agent wrote and what came back."""
 
     text: str
@@ -42,7 +42,7 @@ class Episode:
 
     outcome: EpisodeOutcome
     prompt: str
-    turns: tuple[Turn, ...]
+    turns: tuple[ShownTurn, ...]
     reference: str = ""
     error: str = ""
     tokens: int | None = None
@@ -104,7 +104,7 @@ def _episodes(path: Path, once: EachOnce) -> Iterator[Episode]:
 
 def _from_recording(recording: Recording) -> Episode:
     turns = tuple(
-        Turn(turn.assistant, turn.kind, turn.observation, turn.feedback) for turn in recording.turns
+        ShownTurn(turn.assistant, turn.kind, turn.observation, turn.feedback) for turn in recording.turns
     )
     return Episode(recording.outcome, "", turns, error=recording.error or "")
 
@@ -132,7 +132,7 @@ def conversation(episode: StoredEpisode) -> Episode:
     )
 
 
-def _turn(message: Message, answer: str | None, pictures: tuple[Path, ...]) -> Turn:
+def _turn(message: Message, answer: str | None, pictures: tuple[Path, ...]) -> ShownTurn:
     """The turn with the next user message taken apart; what the model thought stands before what it wrote."""
     kind = classify(message.content).kind
     thoughts = [part.text for part in message.parts if isinstance(part, Reasoning)]
@@ -140,10 +140,10 @@ def _turn(message: Message, answer: str | None, pictures: tuple[Path, ...]) -> T
         [*(f"[reasoning]\n{thought or '(not shown)'}\n" for thought in thoughts), message.content]
     )
     if answer is None:
-        return Turn(text, kind)
+        return ShownTurn(text, kind)
     observation, _, feedback = answer.partition(FEEDBACK_HEADING)
     observation = observation.removeprefix("Observation:\n").rstrip("\n")
-    return Turn(text, kind, observation, feedback.rstrip("\n"), pictures)
+    return ShownTurn(text, kind, observation, feedback.rstrip("\n"), pictures)
 
 
 # The data of the agent pages: success by budget, turn and family, gain from feedback, conversations.

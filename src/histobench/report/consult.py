@@ -11,7 +11,7 @@ import numpy as np
 
 from histobench.consult.arms import ARMS
 from histobench.consult.consultation import RECORD
-from histobench.consult.findings import Contrast, Estimate, Findings, Line, RelianceBin, SequenceFindings
+from histobench.consult.findings import Contrast, Estimate, Line, RelianceBin, SequenceFindings, StudyFindings
 from histobench.consult.measures import NO_LABEL, Played, Plays, plays_of, read_played, risk_coverage
 from histobench.consult.study import RUNS, STUDY, Case, Study, open_study
 from histobench.consult.tool_text import read_neighbours, read_percentile
@@ -152,7 +152,7 @@ class PlayedStudy:
     name: str
     study: Study
     episodes: Played
-    findings: Findings
+    findings: StudyFindings
 
 
 def find_studies(results_dir: Path) -> tuple[list[PlayedStudy], list[str]]:
@@ -165,7 +165,7 @@ def find_studies(results_dir: Path) -> tuple[list[PlayedStudy], list[str]]:
         try:
             study = open_study(path.parent)
             episodes = read_played(study.folder / RUNS)
-            findings = Findings(study, plays_of(study, episodes))
+            findings = StudyFindings(study, plays_of(study, episodes))
         except HistobenchError as error:
             problems.append(without_folder(str(error), results_dir))
             continue
@@ -241,7 +241,7 @@ def study_payload(played: PlayedStudy) -> dict[str, Any]:
     }
 
 
-def _line(findings: Findings, line: Line) -> dict[str, Any]:
+def _line(findings: StudyFindings, line: Line) -> dict[str, Any]:
     plays = findings.plays[line.agent, line.arm]
     curve = risk_coverage(plays, findings.weights)
     return {

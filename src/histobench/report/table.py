@@ -120,7 +120,7 @@ class TableJob:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A value of the leaderboard."""
 
     value: float | None
@@ -145,7 +145,7 @@ class TableResult:
 
     board: int
     dataset_index: int
-    cells: dict[str, dict[int, Cell]] = field(default_factory=dict)  # metric -> run -> cell
+    cells: dict[str, dict[int, TableCell]] = field(default_factory=dict)  # metric -> run -> cell
     tests: dict[str, tuple[str, str]] = field(default_factory=dict)  # metric -> (test in words, note)
     winners: dict[str, dict[str, Any]] = field(default_factory=dict)  # metric -> run and corrected value
     image_sets: dict[str, WrongImages] = field(default_factory=dict)
@@ -248,7 +248,7 @@ def _add_cells(
         low, high = bounds.get(metric) or (None, None)
         standing = metrics[metric].standing(name) if metric in metrics else "untested"
         together = metrics[metric].standings if metric in metrics else None
-        result.cells.setdefault(metric, {})[number] = Cell(
+        result.cells.setdefault(metric, {})[number] = TableCell(
             rounded(run.metrics.get(metric)),
             low,
             high,

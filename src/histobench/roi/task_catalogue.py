@@ -17,7 +17,7 @@ ROBUSTNESS = "Robustness"
 
 
 @dataclass(frozen=True)
-class Task:
+class RoiTask:
     """One task. `words` say in a sentence what encoders were evaluated by."""
 
     name: str
@@ -27,15 +27,15 @@ class Task:
 
 
 #: In the order of the pages.
-CATALOGUE: tuple[Task, ...] = (
-    Task(LINEAR_PROBE, "linear probing", by_default=True),
-    Task("KNN", "k-nearest-neighbour classification", by_default=True),
-    Task("Proto", "nearest class prototypes", by_default=True),
-    Task(FEW_SHOT, "few-shot classification", by_default=True),
-    Task(ZERO_SHOT, "zero-shot classification with text prompts", by_default=True),
-    Task("Retrieval", "image retrieval"),
-    Task("Label-efficiency", "linear probing on shares of the training labels"),
-    Task(ROBUSTNESS, "measures of robustness", once=True),
+CATALOGUE: tuple[RoiTask, ...] = (
+    RoiTask(LINEAR_PROBE, "linear probing", by_default=True),
+    RoiTask("KNN", "k-nearest-neighbour classification", by_default=True),
+    RoiTask("Proto", "nearest class prototypes", by_default=True),
+    RoiTask(FEW_SHOT, "few-shot classification", by_default=True),
+    RoiTask(ZERO_SHOT, "zero-shot classification with text prompts", by_default=True),
+    RoiTask("Retrieval", "image retrieval"),
+    RoiTask("Label-efficiency", "linear probing on shares of the training labels"),
+    RoiTask(ROBUSTNESS, "measures of robustness", once=True),
 )
 TASKS = tuple(task.name for task in CATALOGUE)
 DEFAULT_TASKS = tuple(task.name for task in CATALOGUE if task.by_default)

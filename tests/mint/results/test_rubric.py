@@ -13,7 +13,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.mint.rubric import Answer, Graded, agreements, read_answers, read_rubric
+from histobench.mint.rubric import Graded, GradedAnswer, agreements, read_answers, read_rubric
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 RUBRIC = """
@@ -148,7 +148,7 @@ def test_a_label_that_is_no_grade_is_named(
 
 
 def test_the_majority_of_three_is_compared_with_the_person() -> None:
-    answers = [Answer("m", "d", str(number), 1, "?", "1", "1") for number in range(4)]
+    answers = [GradedAnswer("m", "d", str(number), 1, "?", "1", "1") for number in range(4)]
     given = [("a", "a", "b"), ("b", "b", "a"), ("a", "b", "c"), ("a", "a", "a")]
     graded = [
         Graded(answer, dict(zip("xyz", grades, strict=True)))

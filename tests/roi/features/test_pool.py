@@ -19,7 +19,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef, digest, locate
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.loading.job import Failure
-from histobench.roi.features.loading.loader import Hashing, Loader, Request, useful_workers
+from histobench.roi.features.loading.loader import Hashing, Loader, LoadRequest, useful_workers
 from histobench.roi.features.loading.pool import ProcessPool, ThreadPool
 from histobench.roi.features.loading.worker import populate
 
@@ -74,7 +74,7 @@ def test_batches_come_in_order_with_the_right_pixels(images: list[ImageRef], kin
     pool = kind(2)
     keys = [digest(ref.read()) for ref in images]
     requests = [
-        Request(tuple(images[at : at + 7]), tuple(keys[at : at + 7]), tag=at) for at in range(0, 40, 7)
+        LoadRequest(tuple(images[at : at + 7]), tuple(keys[at : at + 7]), tag=at) for at in range(0, 40, 7)
     ]
     try:
         written = []
@@ -107,7 +107,7 @@ def test_jpeg_tiles_have_pillows_pixels_and_damaged_ones_are_told(
     pool = ProcessPool(1)
     try:
         loader = Loader(pool, [TransformSpec(resize=28, crop=28)], [(28, 28, 3)], batch=6, slots=2)
-        [batch] = loader.batches([Request(tuple(refs), keys)])
+        [batch] = loader.batches([LoadRequest(tuple(refs), keys)])
     finally:
         pool.close()
     assert {row: failure.lasting for row, failure in batch.failures.items()} == {2: True}
@@ -124,7 +124,7 @@ def test_a_second_loader_of_a_pool_has_batches_of_its_own_size(images: list[Imag
         for size in (7, 4, 9):
             loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=size, slots=2)
             requests = [
-                Request(tuple(images[at : at + size]), tuple(keys[at : at + size]))
+                LoadRequest(tuple(images[at : at + size]), tuple(keys[at : at + size]))
                 for at in range(0, 36, size)
             ]
             for batch in loader.batches(requests):
@@ -150,7 +150,7 @@ def test_whoever_stops_early_leaves_no_job_at_work(images: list[ImageRef]) -> No
     try:
         loader = Loader(pool, [slow], [(3, 2, 2)], batch=5, slots=3)
         batches = loader.batches(
-            Request(tuple(images[at : at + 5]), tuple(keys[at : at + 5])) for at in range(0, 40, 5)
+            LoadRequest(tuple(images[at : at + 5]), tuple(keys[at : at + 5])) for at in range(0, 40, 5)
         )
         next(batches)
         batches.close()
@@ -165,7 +165,7 @@ def test_a_killed_worker_is_replaced_and_its_jobs_are_done_again(images: list[Im
     try:
         loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=4, slots=2)
         keys = [digest(ref.read()) for ref in images]
-        requests = [Request((ref,) * 4, (key,) * 4) for ref, key in zip(images, keys, strict=True)]
+        requests = [LoadRequest((ref,) * 4, (key,) * 4) for ref, key in zip(images, keys, strict=True)]
         for position, batch in enumerate(loader.batches(iter(requests))):
             if position in (3, 11):
                 os.kill(pool.process_ids[0], signal.SIGKILL)
@@ -232,7 +232,7 @@ def test_a_file_that_changes_after_it_was_hashed_is_not_used(images: list[ImageR
     pool = ThreadPool(1)
     try:
         loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=1)
-        (batch,) = loader.batches([Request((images[0],), (b"\0" * 32,))])
+        (batch,) = loader.batches([LoadRequest((images[0],), (b"\0" * 32,))])
     finally:
         pool.close()
     assert batch.failures[0] == Failure("the file changed while it was being used; run again", lasting=False)
@@ -247,7 +247,7 @@ def test_a_transform_that_raises_is_the_users_to_see(images: list[ImageRef]) -> 
         loader = Loader(pool, [wrong], [(3, 28, 28)], batch=2)
         keys = tuple(digest(ref.read()) for ref in images[:2])
         with pytest.raises(ZeroDivisionError):
-            list(loader.batches([Request(tuple(images[:2]), keys)]))
+            list(loader.batches([LoadRequest(tuple(images[:2]), keys)]))
     finally:
         pool.close()
 

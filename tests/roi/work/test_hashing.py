@@ -43,7 +43,7 @@ from histobench.roi.work.engines.slurm import SlurmEngine
 from histobench.roi.work.hashing import hash_units, hashes_of, write_list
 from histobench.roi.work.run_folder import RunFolder, Unit
 from histobench.roi.work.status import status_of
-from histobench.roi.work.worker import StoppedError, Worker
+from histobench.roi.work.worker import Worker, WorkerStoppedError
 
 Same = Callable[[Path, Path], None]
 
@@ -243,12 +243,12 @@ def test_a_worker_that_is_stopped_keeps_what_it_has_hashed(
         def advance(self, count: int) -> None:
             self.left -= 1
             if not self.left:
-                raise StoppedError
+                raise WorkerStoppedError
 
     run_plan(plan, engine=hands(until="hash"))
     folder = latest(plan.results)
     first = folder.units()[0]
-    with pytest.raises(StoppedError):
+    with pytest.raises(WorkerStoppedError):
         Worker(folder, Stopping()).perform([first])
     assert folder.output(first.id) is None
     assert len(reads) == 8

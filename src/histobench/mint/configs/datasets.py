@@ -84,7 +84,7 @@ _registered: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
-class Dataset:
+class TaskDataset:
     """A name, the class of its tasks and their type (family).
 
     `tool_imports` are (module, class) of its tools where a configuration file names them; else the type's.
@@ -128,24 +128,24 @@ def known_datasets() -> list[str]:
     return table + [name for name in plugin_tasks() if name not in table]
 
 
-def get_dataset(name: str) -> Dataset:
+def get_dataset(name: str) -> TaskDataset:
     """The dataset called `name`."""
     info = datasets.TASK_INFO_MAP.get(name)
     if info is not None:
-        return Dataset(name, task_class(info["class"]), info["type"])
+        return TaskDataset(name, task_class(info["class"]), info["type"])
     if name in plugin_tasks():
         found = plugin_tasks()[name]
-        return Dataset(name, found, found.task_type or name)
+        return TaskDataset(name, found, found.task_type or name)
     raise HistobenchError(f"unknown dataset {name!r}; {did_you_mean(name, known_datasets())}")
 
 
-def select_datasets(names: Iterable[str] | None = None) -> list[Dataset]:
+def select_datasets(names: Iterable[str] | None = None) -> list[TaskDataset]:
     """The named datasets, or all of them; a type (`reasoning`) stands for its datasets."""
     known = [get_dataset(name) for name in known_datasets()]
     if names is None:
         return known
     types = {dataset.type for dataset in known}
-    chosen: dict[str, Dataset] = {}
+    chosen: dict[str, TaskDataset] = {}
     for name in names:
         for dataset in [d for d in known if d.type == name] if name in types else [get_dataset(name)]:
             chosen[dataset.name] = dataset

@@ -9,11 +9,11 @@ from typing import Any
 from histobench.core.files import write_json
 from histobench.mint.configs import datasets as config_variables
 from histobench.mint.configs.cell import NONE, Cell
-from histobench.mint.configs.datasets import Dataset, select_datasets
+from histobench.mint.configs.datasets import TaskDataset, select_datasets
 
 
 def experiment_cells(
-    agent: Mapping[str, Any], provider: Mapping[str, Any] | None, datasets: Sequence[Dataset]
+    agent: Mapping[str, Any], provider: Mapping[str, Any] | None, datasets: Sequence[TaskDataset]
 ) -> Iterator[Cell]:
     """The cells of one model: every budget without an expert, the full budget with one."""
     model = agent["config"]["model_name"]
@@ -33,7 +33,7 @@ def experiment_cells(
 
 
 def cell_config(
-    cell: Cell, agent: Mapping[str, Any], provider: Mapping[str, Any] | None, dataset: Dataset
+    cell: Cell, agent: Mapping[str, Any], provider: Mapping[str, Any] | None, dataset: TaskDataset
 ) -> dict[str, Any]:
     """The content of a cell's file."""
     knowledge, _, form = cell.feedback_type.partition("-")
@@ -67,7 +67,7 @@ def write_configs(
     *,
     agents: Iterable[Mapping[str, Any]] | None = None,
     providers: Iterable[Mapping[str, Any]] | None = None,
-    datasets: Sequence[Dataset] | None = None,
+    datasets: Sequence[TaskDataset] | None = None,
 ) -> list[Path]:
     """Write the matrix of `config_variables` (or of what is given) below `folder`; returns the files."""
     datasets = select_datasets() if datasets is None else datasets
@@ -84,6 +84,6 @@ def write_configs(
     return written
 
 
-def _data_file(dataset: Dataset) -> str:
+def _data_file(dataset: TaskDataset) -> str:
     path = dataset.path(config_variables.DATASET_DIR).as_posix()
     return f"{path}/" if dataset.is_games else path

@@ -10,7 +10,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import NONE
-from histobench.mint.configs.datasets import Dataset
+from histobench.mint.configs.datasets import TaskDataset
 from histobench.mint.feedback.kind import FORMS, FeedbackKind
 from histobench.mint.inspect.solver import EXPERT, Playbook, mint_episode, task_success
 from histobench.mint.prompts.first_message import choose_wording
@@ -85,7 +85,7 @@ def _expert(feedback: str, gt: bool) -> ExpertPlan | None:
     return ExpertPlan(FeedbackKind(gt, feedback))
 
 
-def _sample(dataset: Dataset, item: MintTask, k: int) -> Sample:
+def _sample(dataset: TaskDataset, item: MintTask, k: int) -> Sample:
     """The conversation is made when the episode is played; here stands what the task is about."""
     # A household task's introduction comes from the running game; none is started for the list.
     question = f"{dataset.name}: {item.task_id}" if item.decided_by_acting else item.prompt

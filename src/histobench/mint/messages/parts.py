@@ -21,7 +21,7 @@ Ending = Literal["", "length", "filtered", "refusal"]
 
 
 @dataclass(frozen=True)
-class Origin:
+class MessageOrigin:
     """A part as its provider wrote it. `format` is the name of a `ProviderAPI`; `payload` is its JSON."""
 
     format: str
@@ -33,7 +33,7 @@ class Text:
     """Words."""
 
     text: str
-    origin: Origin | None = None
+    origin: MessageOrigin | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Image:
 
     data: bytes
     media_type: str = "image/png"
-    origin: Origin | None = None
+    origin: MessageOrigin | None = None
 
     @cached_property
     def sha256(self) -> str:
@@ -66,10 +66,10 @@ class ToolCall:
     name: str
     arguments: dict[str, Any] | None
     written: str = ""
-    origin: Origin | None = None
+    origin: MessageOrigin | None = None
 
     @classmethod
-    def parse(cls, id: str, name: str, written: str, origin: Origin | None = None) -> ToolCall:
+    def parse(cls, id: str, name: str, written: str, origin: MessageOrigin | None = None) -> ToolCall:
         """A call whose arguments come as text, as most providers send them.
 
         >>> ToolCall.parse("1", "look", "").arguments, ToolCall.parse("1", "look", "{'a': 1}").arguments
@@ -103,7 +103,7 @@ class Reasoning:
     """What the model thought before it answered; empty where the provider does not show it."""
 
     text: str = ""
-    origin: Origin | None = None
+    origin: MessageOrigin | None = None
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ class Refusal:
     """The model's words for not answering."""
 
     text: str
-    origin: Origin | None = None
+    origin: MessageOrigin | None = None
 
 
 @dataclass(frozen=True)
 class Unknown:
     """A part of a kind that is not known here: kept, and sent back to the provider that wrote it."""
 
-    origin: Origin
+    origin: MessageOrigin
 
 
 Part: TypeAlias = Text | Image | ToolCall | ToolResult | Reasoning | Refusal | Unknown

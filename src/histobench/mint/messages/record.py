@@ -11,7 +11,7 @@ from histobench.core.files import read_plain
 from histobench.mint.messages.parts import (
     Image,
     Message,
-    Origin,
+    MessageOrigin,
     Part,
     Reasoning,
     Refusal,
@@ -85,7 +85,7 @@ def part_record(part: Part, *, inline: bool = False) -> dict[str, Any]:
             if part.images:
                 record["images"] = [part_record(image, inline=inline) for image in part.images]
             return record
-        case Unknown(origin=Origin(format=format, payload=payload)) if format == RECORD:
+        case Unknown(origin=MessageOrigin(format=format, payload=payload)) if format == RECORD:
             return dict(payload)
         case Unknown():
             record = {"type": "unknown"}
@@ -96,7 +96,7 @@ def part_record(part: Part, *, inline: bool = False) -> dict[str, Any]:
 
 def part_from_record(record: Mapping[str, Any], load: Callable[[str], bytes] | None = None) -> Part:
     """The part of a record; one of a kind that a later version knows is kept as it is."""
-    origin = Origin(**record["origin"]) if record.get("origin") else None
+    origin = MessageOrigin(**record["origin"]) if record.get("origin") else None
     match record.get("type"):
         case "text":
             return Text(record["text"], origin)
@@ -116,10 +116,12 @@ def part_from_record(record: Mapping[str, Any], load: Callable[[str], bytes] | N
         case "unknown" if origin is not None:
             return Unknown(origin)
         case _:
-            return Unknown(Origin(RECORD, dict(record)))
+            return Unknown(MessageOrigin(RECORD, dict(record)))
 
 
-def _image(record: Mapping[str, Any], load: Callable[[str], bytes] | None, origin: Origin | None) -> Image:
+def _image(
+    record: Mapping[str, Any], load: Callable[[str], bytes] | None, origin: MessageOrigin | None
+) -> Image:
     if "data" in record:
         data = base64.b64decode(record["data"])
     else:

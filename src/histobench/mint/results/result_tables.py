@@ -206,7 +206,7 @@ _DISPLAY = {"agentlm-70b-llama-2": "AgentLM-70b", "lemur-70b-chat-v1": "Lemur-70
 
 
 @dataclass(frozen=True)
-class Standing:
+class LeaderboardRow:
     """One model's line of the table. Rates are percentages with two decimals."""
 
     model: str
@@ -246,7 +246,7 @@ def leaderboard(
     *,
     feedback_model: str = FEEDBACK_MODEL,
     feedback_type: str = FEEDBACK_TYPE,
-) -> list[Standing]:
+) -> list[LeaderboardRow]:
     """A line for every model, in order of their names."""
     plain: dict[str, list[EpisodeOutcome]] = defaultdict(list)
     helped: dict[str, list[EpisodeOutcome]] = defaultdict(list)
@@ -276,9 +276,9 @@ def family_rates(outcomes: Iterable[EpisodeOutcome]) -> dict[str, float]:
     return {name: rate for name in sorted(groups) if (rate := success_rate(groups[name])) is not None}
 
 
-def _standing(model: str, plain: list[EpisodeOutcome], helped: list[EpisodeOutcome]) -> Standing:
+def _standing(model: str, plain: list[EpisodeOutcome], helped: list[EpisodeOutcome]) -> LeaderboardRow:
     rates = rate_by_budget(plain)
-    return Standing(
+    return LeaderboardRow(
         model=model,
         rates=rates,
         trend=trend({k: rate for k, rate in rates.items() if k in TREND_BUDGETS}),

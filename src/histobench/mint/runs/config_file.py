@@ -14,7 +14,7 @@ from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.factory import player_name
 from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, Cell, parse_cell
-from histobench.mint.configs.datasets import Dataset, get_dataset, task_class
+from histobench.mint.configs.datasets import TaskDataset, get_dataset, task_class
 from histobench.mint.feedback.kind import parse_kind
 from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
 from histobench.mint.runs.task_source import BUILT_IN, built_in_dataset
@@ -114,7 +114,7 @@ def _expert(cell: Cell, config: Mapping[str, Any]) -> ExpertPlan | None:
     return ExpertPlan(kind, _agent(settings["agent_class"], settings), _sampling(settings, 1024))
 
 
-def _dataset(cell: Cell, config: Mapping[str, Any]) -> Dataset:
+def _dataset(cell: Cell, config: Mapping[str, Any]) -> TaskDataset:
     if cell.dataset in BUILT_IN:
         return built_in_dataset(cell.dataset)
     try:
@@ -122,13 +122,13 @@ def _dataset(cell: Cell, config: Mapping[str, Any]) -> Dataset:
     except HistobenchError:
         if ":" not in config["task_class"]:
             raise
-        dataset = Dataset(cell.dataset, task_class(config["task_class"]), config["task_type"])
+        dataset = TaskDataset(cell.dataset, task_class(config["task_class"]), config["task_type"])
     if "tool_imports" not in config:
         return dataset
     return replace(dataset, tool_imports=tuple((module, name) for module, name in config["tool_imports"]))
 
 
-def _data_place(filepath: str, dataset: Dataset) -> Path:
+def _data_place(filepath: str, dataset: TaskDataset) -> Path:
     """The file of the tasks; where there is none by that name, the folder of all datasets."""
     path = Path(filepath)
     if is_no_folder(path):

@@ -26,7 +26,7 @@ from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tools.wikipedia_search import Encyclopedia
 
 
-class StoppedError(Exception):
+class EpisodeStoppedError(Exception):
     """The run is being stopped; the episode is played again next time."""
 
 
@@ -186,7 +186,7 @@ class _Clock:
 def _stoppable(agent: EpisodeAgent, stopping: threading.Event, clock: _Clock) -> Any:
     def ask(history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         if stopping.is_set():
-            raise StoppedError
+            raise EpisodeStoppedError
         asked = clock.now()
         answer = agent(history, functions)
         clock.times.append((asked, clock.now()))

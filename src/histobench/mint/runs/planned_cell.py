@@ -17,7 +17,7 @@ from histobench.core.files import read_plain
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import Cell
-from histobench.mint.configs.datasets import Dataset
+from histobench.mint.configs.datasets import TaskDataset
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.tasks.base import Rule
 
@@ -41,7 +41,7 @@ class PlannedCell:
     """Everything that decides how the episodes of a cell are played."""
 
     cell: Cell
-    dataset: Dataset
+    dataset: TaskDataset
     agent: AgentSpec
     sampling: Sampling = AGENT_SAMPLING
     expert: ExpertPlan | None = None

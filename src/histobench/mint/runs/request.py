@@ -11,7 +11,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec, parse_agent
 from histobench.mint.configs.cell import NONE, Cell
-from histobench.mint.configs.datasets import Dataset
+from histobench.mint.configs.datasets import TaskDataset
 from histobench.mint.feedback.kind import FeedbackKind
 from histobench.mint.runs.planned_cell import AGENT_SAMPLING, PLACEBO, ExpertPlan, PlannedCell
 from histobench.mint.tasks.base import Rule
@@ -23,7 +23,7 @@ class RunRequest:
 
     agent: AgentSpec
     name: str
-    datasets: Sequence[Dataset]
+    datasets: Sequence[TaskDataset]
     budgets: Sequence[int] = (5,)
     expert: ExpertPlan | None = None
     expert_name: str = NONE
@@ -37,7 +37,7 @@ class RunRequest:
         """A cell for each budget and dataset."""
         return [self._cell(budget, dataset) for budget in self.budgets for dataset in self.datasets]
 
-    def _cell(self, budget: int, dataset: Dataset) -> PlannedCell:
+    def _cell(self, budget: int, dataset: TaskDataset) -> PlannedCell:
         cell = Cell(
             self.name,
             dataset.type,

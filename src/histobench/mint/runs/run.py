@@ -17,7 +17,7 @@ from histobench.mint.configs.cell import Cell
 from histobench.mint.envs.action import Outcome
 from histobench.mint.runs.cell_store import CellStore
 from histobench.mint.runs.episode_counter import EpisodeCounter, Standing
-from histobench.mint.runs.episode_run import RunContext, StoppedError, run_episode
+from histobench.mint.runs.episode_run import EpisodeStoppedError, RunContext, run_episode
 from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.writers import Writer, finished_by_writers
 from histobench.mint.tasks.base import CheckerError, Task
@@ -301,7 +301,7 @@ def _play(job: Job, shared: RunContext, state: _Progress) -> None:
         finished = run_episode(
             job.planned, job.task, job.repeat, shared=shared, player=job.player, expert=job.expert
         )
-    except StoppedError:
+    except EpisodeStoppedError:
         return
     except CostLimitError as error:
         state.stop(str(error))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import is_no_folder, read_plain
-from histobench.mint.configs.datasets import DATASET_DIR, Dataset, select_datasets
+from histobench.mint.configs.datasets import DATASET_DIR, TaskDataset, select_datasets
 from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.reasoning import ReasoningTask
 from histobench.mint.tools.base import Tool
@@ -38,14 +38,14 @@ class StarterTask(ReasoningTask):
     data_path = Path(__file__).parent / "starter_tasks.jsonl"
 
 
-def built_in_dataset(name: str) -> Dataset:
+def built_in_dataset(name: str) -> TaskDataset:
     """Built-in questions as a dataset; not part of the published matrix, so not in its tables."""
-    return Dataset(name, QuickstartTask if name == NAME else StarterTask, "reasoning")
+    return TaskDataset(name, QuickstartTask if name == NAME else StarterTask, "reasoning")
 
 
-def choose_datasets(names: Iterable[str]) -> list[Dataset]:
+def choose_datasets(names: Iterable[str]) -> list[TaskDataset]:
     """The named datasets or families, or built-in questions (`quickstart`, `starter`); each once."""
-    chosen: dict[str, Dataset] = {}
+    chosen: dict[str, TaskDataset] = {}
     for name in names:
         for dataset in [built_in_dataset(name)] if name in BUILT_IN else select_datasets([name]):
             chosen[dataset.name] = dataset
@@ -56,7 +56,7 @@ def choose_datasets(names: Iterable[str]) -> list[Dataset]:
     return list(chosen.values())
 
 
-def tasks_path(dataset: Dataset, data: str | Path | None) -> Path:
+def tasks_path(dataset: TaskDataset, data: str | Path | None) -> Path:
     """The file (or the folder of games) that the tasks of a dataset are read from."""
     place = Path(data) if data else Path(DATASET_DIR)
     if is_no_folder(place):
@@ -68,7 +68,7 @@ def tasks_path(dataset: Dataset, data: str | Path | None) -> Path:
     return dataset.path(place)
 
 
-def tasks_checksum(dataset: Dataset, data: str | Path | None) -> str | None:
+def tasks_checksum(dataset: TaskDataset, data: str | Path | None) -> str | None:
     """The SHA-256 of the file of the tasks (of the list of games, where they are games)."""
     path = tasks_path(dataset, data)
     if path.is_dir():
@@ -78,7 +78,7 @@ def tasks_checksum(dataset: Dataset, data: str | Path | None) -> str | None:
     return hashlib.sha256(read_plain(path)).hexdigest() if path.is_file() else None
 
 
-def load_tasks(dataset: Dataset, data: str | Path | None, limit: int | None = None) -> list[Task]:
+def load_tasks(dataset: TaskDataset, data: str | Path | None, limit: int | None = None) -> list[Task]:
     """The first `limit` tasks of a dataset in the folder `data`, or in that very file."""
     path = tasks_path(dataset, data)
     if not path.exists():
@@ -105,12 +105,12 @@ def _check_ids(path: Path, tasks: Sequence[Task]) -> None:
         raise HistobenchError(f"{path}: more than one task has the id {twice[0]!r}; ids must differ")
 
 
-def searches(dataset: Dataset) -> bool:
+def searches(dataset: TaskDataset) -> bool:
     """Whether the tools of a dataset include the search, so that its episodes depend on an encyclopedia."""
     return any(isinstance(tool, WikipediaQueryRun) for tool in dataset.tools())
 
 
-def episode_tools(dataset: Dataset, encyclopedia: Encyclopedia | None) -> Sequence[Tool]:
+def episode_tools(dataset: TaskDataset, encyclopedia: Encyclopedia | None) -> Sequence[Tool]:
     """Fresh tools for one episode; the search asks `encyclopedia` where one is given."""
     tools = dataset.tools()
     if encyclopedia is None:

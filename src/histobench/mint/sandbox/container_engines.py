@@ -27,7 +27,7 @@ class EngineError(Exception):
     """The engine is missing or refuses."""
 
 
-class Engine(Protocol):
+class ContainerEngine(Protocol):
     """Runs containers; `folder` is a private one of the host that lasts as long as the engine is used."""
 
     def prepare(self) -> None:
@@ -173,7 +173,7 @@ class Gvisor:
         }
 
 
-def engine_named(name: str, around: Surroundings) -> Engine:
+def engine_named(name: str, around: Surroundings) -> ContainerEngine:
     """The engine behind a backend's name."""
     return Gvisor(around) if name == "gvisor" else DockerLike(name, around)
 

@@ -151,7 +151,7 @@ class Use(AlfWorldTool):
         return self.act(f"use {receptacle}")
 
 
-class Look(AlfWorldTool):
+class LookAround(AlfWorldTool):
     """`look`."""
 
     name = "look"
@@ -175,7 +175,7 @@ ACTIONS: tuple[type[AlfWorldTool], ...] = (
     Heat,
     Cool,
     Use,
-    Look,
+    LookAround,
 )
 
 

@@ -47,7 +47,7 @@ def near_duplicates(
     hashes = _hashes(pictures)
     numbers = {part: number for number, part in enumerate(dict.fromkeys(parts))}
     part_of = np.array([numbers[part] for part in parts])
-    compared = _Pictures(pictures)
+    compared = _Thumbnails(pictures)
     telling = np.flatnonzero(compared.spread >= _LEAST_SPREAD)
     found: set[tuple[int, int]] = set()
     for band in range(_BANDS):
@@ -70,7 +70,7 @@ def near_duplicates(
                 yield pair
 
 
-class _Pictures:
+class _Thumbnails:
     """Thumbnails [n, SIDE, SIDE] with what it takes to tell most pairs apart at a glance.
 
     Of two vectors of length 1, a . b is at most Pa . Pb + |a - Pa| |b - Pb|, where P takes means over cells:

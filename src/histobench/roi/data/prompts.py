@@ -172,13 +172,13 @@ def _parse_yaml(path: Path, text: str) -> Any:
     import yaml
 
     # BaseLoader leaves every scalar a text: a class called NO or 1 is neither false nor a number.
-    class Loader(yaml.BaseLoader):
+    class _TextLoader(yaml.BaseLoader):
         pass
 
-    def mapping(loader: Loader, node: yaml.MappingNode) -> dict[str, Any]:
+    def mapping(loader: _TextLoader, node: yaml.MappingNode) -> dict[str, Any]:
         return _without_doubles(path, [(str(loader.construct_object(k)), v) for k, v in pairs(loader, node)])
 
-    def pairs(loader: Loader, node: yaml.MappingNode) -> list[tuple[yaml.Node, Any]]:
+    def pairs(loader: _TextLoader, node: yaml.MappingNode) -> list[tuple[yaml.Node, Any]]:
         return [(key, loader.construct_object(value, deep=True)) for key, value in node.value]
 
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)

@@ -61,7 +61,7 @@ class _Row:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _ListedImage:
     """One listed image, still as text; without a `split` it is yet to be assigned to one."""
 
     line: int
@@ -169,7 +169,7 @@ def _entries(
     split: tuple[float, float, float] | None,
     group_column: str | None,
     site_columns: Sequence[str],
-) -> list[_Entry]:
+) -> list[_ListedImage]:
     if any(f"{word}_path" in header or f"{word}_label" in header for word in SPLITS):
         if split is not None:
             raise HistobenchError(f"{path} says itself what is train and test; leave out `split`")
@@ -193,7 +193,7 @@ def _wide(
     *,
     group_column: str | None,
     site_columns: Sequence[str],
-) -> list[_Entry]:
+) -> list[_ListedImage]:
     present = [word for word in SPLITS if f"{word}_path" in header or f"{word}_label" in header]
     for word in present:
         for column in (f"{word}_path", f"{word}_label"):
@@ -212,7 +212,7 @@ def _wide(
                 _require(path, f"{word}_{group_column.lower()}", header)
             group = row.cells.get(f"{word}_{(group_column or 'group').lower()}") or None
             sites = as_sites({name: _known(row.cells[f"{word}_{name}"]) for name in sited})
-            entry = _Entry(row.line, word, file, label, group, sites)
+            entry = _ListedImage(row.line, word, file, label, group, sites)
             if _complete(path, entry, f"{word}_path", f"{word}_label", problems):
                 entries.append(entry)
     return entries
@@ -227,7 +227,7 @@ def _long(
     splitting: bool,
     group_column: str | None,
     site_columns: Sequence[str],
-) -> list[_Entry]:
+) -> list[_ListedImage]:
     file_column = next((column for column in CSV_COLUMNS["image_path"] if column in header), "image_path")
     asked = [name.lower() for name in (group_column, *site_columns) if name]
     for column in (file_column, "label", *asked):
@@ -244,7 +244,7 @@ def _long(
         split = None if splitting else SPLIT_WORDS.get(row.cells["split"].lower())
         group = row.cells.get((group_column or "group").lower()) or None
         sites = as_sites({name: _known(row.cells[name]) for name in sited})
-        entry = _Entry(row.line, split, row.cells[file_column], row.cells["label"], group, sites)
+        entry = _ListedImage(row.line, split, row.cells[file_column], row.cells["label"], group, sites)
         if not splitting and split is None:
             word = row.cells["split"]
             message = f"split {word!r} is not train, val or test" if word else "no split"
@@ -263,7 +263,7 @@ def _require(path: Path, column: str, header: Sequence[str]) -> None:
 
 
 def _complete(
-    path: Path, entry: _Entry, path_column: str, label_column: str, problems: list[Problem]
+    path: Path, entry: _ListedImage, path_column: str, label_column: str, problems: list[Problem]
 ) -> bool:
     origin = f"{path}:{entry.line}"
     if entry.path in _EMPTY:
@@ -279,11 +279,11 @@ def _complete(
 
 def _from_paths(
     path: Path,
-    entries: list[_Entry],
+    entries: list[_ListedImage],
     problems: list[Problem],
     asked: tuple[str, str],
-    read: Callable[[_Entry, str], _Entry | None],
-) -> list[_Entry]:
+    read: Callable[[_ListedImage, str], _ListedImage | None],
+) -> list[_ListedImage]:
     """The entries as `read` completes them by a regular expression; a path that does not fit is a problem."""
     what, regex = asked
     found = []
@@ -297,12 +297,12 @@ def _from_paths(
     return found
 
 
-def _with_group(entry: _Entry, regex: str) -> _Entry | None:
+def _with_group(entry: _ListedImage, regex: str) -> _ListedImage | None:
     group = group_of(entry.path, regex)
     return None if group is None else replace(entry, group=group)
 
 
-def _with_sites(entry: _Entry, regex: str) -> _Entry | None:
+def _with_sites(entry: _ListedImage, regex: str) -> _ListedImage | None:
     found = sites_in_path(entry.path, regex)
     return None if found is None else replace(entry, sites=as_sites({**dict(entry.sites), **found}))
 

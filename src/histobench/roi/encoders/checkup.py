@@ -26,7 +26,7 @@ WORKING_MEMORY = 1.5 * GIB
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckupResult:
     """One line of the check-up."""
 
     verdict: str  # PASS, WARN or FAIL
@@ -35,54 +35,58 @@ class Finding:
     fix: str = ""
 
 
-def check_machine() -> list[Finding]:
+def check_machine() -> list[CheckupResult]:
     """Python, torch, GPU, memory, disk and the download settings."""
     findings = [_python(), *_torch(), _disk()]
     if is_offline():
         findings.append(
-            Finding("WARN", "downloads", "HF_HUB_OFFLINE=1: nothing is downloaded", "unset HF_HUB_OFFLINE")
+            CheckupResult(
+                "WARN", "downloads", "HF_HUB_OFFLINE=1: nothing is downloaded", "unset HF_HUB_OFFLINE"
+            )
         )
     return findings
 
 
 def check_encoders(
     names: Iterable[str], *, weights: str | None = None, online: bool = False
-) -> list[Finding]:
+) -> list[CheckupResult]:
     """Each named encoder; without names a summary of the zoo."""
     names = list(names)
     if not names:
         specs = list_encoders()
         ready = [spec.name for spec in specs if has_weights(spec, weights)]
         message = f"{len(ready)} of {len(specs)} ready without a download: {', '.join(ready)}"
-        return [Finding("PASS", "encoders", message, "histobench doctor --models NAME checks one")]
+        return [CheckupResult("PASS", "encoders", message, "histobench doctor --models NAME checks one")]
     return [finding for name in names for finding in _encoder(name, weights, online)]
 
 
-def _python() -> Finding:
+def _python() -> CheckupResult:
     version = ".".join(map(str, sys.version_info[:3]))
     if tuple(sys.version_info[:2]) < OLDEST_PYTHON:
-        return Finding("FAIL", "python", version, "histobench needs Python 3.11 or newer")
-    return Finding("PASS", "python", version)
+        return CheckupResult("FAIL", "python", version, "histobench needs Python 3.11 or newer")
+    return CheckupResult("PASS", "python", version)
 
 
-def _torch() -> list[Finding]:
+def _torch() -> list[CheckupResult]:
     try:
         import torch
     except ImportError as error:
-        return [Finding("FAIL", "torch", f"cannot be imported: {error}", "pip install torch")]
-    findings = [Finding("PASS", "torch", torch.__version__)]
+        return [CheckupResult("FAIL", "torch", f"cannot be imported: {error}", "pip install torch")]
+    findings = [CheckupResult("PASS", "torch", torch.__version__)]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)
             name = torch.cuda.get_device_name(index)
             findings.append(
-                Finding("PASS", f"cuda:{index}", f"{name}, {free / GIB:.1f} of {total / GIB:.1f} GiB free")
+                CheckupResult(
+                    "PASS", f"cuda:{index}", f"{name}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
+                )
             )
     elif torch.backends.mps.is_available():
-        findings.append(Finding("PASS", "mps", "Apple GPU"))
+        findings.append(CheckupResult("PASS", "mps", "Apple GPU"))
     else:
         findings.append(
-            Finding(
+            CheckupResult(
                 "WARN",
                 "gpu",
                 "none found; large encoders take seconds per image on the CPU",
@@ -92,13 +96,13 @@ def _torch() -> list[Finding]:
     return findings
 
 
-def _disk() -> Finding:
+def _disk() -> CheckupResult:
     places = [cache_dir(), Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()]
     free, folder = min((shutil.disk_usage(_existing(place)).free, place) for place in places)
     message = f"{free / GIB:.1f} GiB free for {folder}"
     if free < DISK_ENOUGH:
-        return Finding("WARN", "disk", message, "free some space, or point HF_HOME to a larger disk")
-    return Finding("PASS", "disk", message)
+        return CheckupResult("WARN", "disk", message, "free some space, or point HF_HOME to a larger disk")
+    return CheckupResult("PASS", "disk", message)
 
 
 def _existing(path: Path) -> Path:
@@ -107,68 +111,70 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _encoder(name: str, weights: str | None, online: bool) -> list[Finding]:
+def _encoder(name: str, weights: str | None, online: bool) -> list[CheckupResult]:
     if names_a_file(name):
         file = Path(name.rpartition(":")[0]).expanduser()
         if file.is_file():
-            return [Finding("PASS", name, "your own encoder; the file is there")]
-        return [Finding("FAIL", name, f"the file {file} does not exist", "give the path of the Python file")]
+            return [CheckupResult("PASS", name, "your own encoder; the file is there")]
+        return [
+            CheckupResult("FAIL", name, f"the file {file} does not exist", "give the path of the Python file")
+        ]
     try:
         spec = get_spec(name)
     except HistobenchError as error:
-        return [Finding("FAIL", name, str(error), "histobench models lists all encoders")]
+        return [CheckupResult("FAIL", name, str(error), "histobench models lists all encoders")]
     return [*_packages(spec), _weights(spec, weights, online), *_memory(spec)]
 
 
-def _packages(spec: EncoderSpec) -> list[Finding]:
+def _packages(spec: EncoderSpec) -> list[CheckupResult]:
     missing = missing_packages(spec)
     if missing:
         fix = "pip install 'histobench[text]'"
-        return [Finding("FAIL", spec.full_name, f"missing packages: {', '.join(missing)}", fix)]
-    return [Finding("PASS", spec.full_name, "its packages are installed")]
+        return [CheckupResult("FAIL", spec.full_name, f"missing packages: {', '.join(missing)}", fix)]
+    return [CheckupResult("PASS", spec.full_name, "its packages are installed")]
 
 
-def _weights(spec: EncoderSpec, weights: str | None, online: bool) -> Finding:
+def _weights(spec: EncoderSpec, weights: str | None, online: bool) -> CheckupResult:
     try:
         found = find_weights(spec, weights) if spec.source.kind not in ("seed", "project") else None
     except HistobenchError as error:
-        return Finding("FAIL", spec.full_name, str(error), "correct the path in the table of weights")
+        return CheckupResult("FAIL", spec.full_name, str(error), "correct the path in the table of weights")
     if found is not None or spec.source.kind in ("seed", "project"):
-        return Finding("PASS", spec.full_name, f"weights: {found or 'come with histobench'}")
+        return CheckupResult("PASS", spec.full_name, f"weights: {found or 'come with histobench'}")
     steps = "; ".join(weights_steps(spec)[:3])
     if is_offline():
-        return Finding("FAIL", spec.full_name, "weights not on this machine, downloads are off", steps)
+        return CheckupResult("FAIL", spec.full_name, "weights not on this machine, downloads are off", steps)
     if online and spec.source.kind == "hub":
         return _access(spec, steps)
     gate = "their authors have to grant access" if spec.source.gated else "they are downloaded on first use"
-    return Finding("WARN", spec.full_name, f"weights not on this machine; {gate}", steps)
+    return CheckupResult("WARN", spec.full_name, f"weights not on this machine; {gate}", steps)
 
 
-def _access(spec: EncoderSpec, steps: str) -> Finding:
+def _access(spec: EncoderSpec, steps: str) -> CheckupResult:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
     try:
         HfApi().auth_check(spec.source.repo)
     except GatedRepoError:
-        return Finding("FAIL", spec.full_name, f"no access to {spec.source.repo} yet", steps)
+        return CheckupResult("FAIL", spec.full_name, f"no access to {spec.source.repo} yet", steps)
     except (HfHubHTTPError, OSError) as error:
         message = f"cannot ask the model hub about {spec.source.repo} ({type(error).__name__})"
-        return Finding("WARN", spec.full_name, message, "check the network connection; hf auth login")
-    return Finding(
+        return CheckupResult("WARN", spec.full_name, message, "check the network connection; hf auth login")
+    return CheckupResult(
         "PASS", spec.full_name, f"access to {spec.source.repo} is granted; downloaded on first use"
     )
 
 
-def _memory(spec: EncoderSpec) -> list[Finding]:
+def _memory(spec: EncoderSpec) -> list[CheckupResult]:
     free = _free_memory()
     if spec.cost is None or free is None:
         return []
     need = spec.cost.params * 4 + WORKING_MEMORY
     message = f"needs about {need / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB are free"
     if need > free:
-        return [Finding("WARN", spec.full_name, message, "use a larger machine, or a smaller encoder")]
-    return [Finding("PASS", spec.full_name, message)]
+        return [CheckupResult("WARN", spec.full_name, message, "use a larger machine, or a smaller encoder")]
+    return [CheckupResult("PASS", spec.full_name, message)]
 
 
 def _free_memory() -> int | None:

@@ -174,7 +174,7 @@ MAPPING = (__file__, os.__file__, _collections_abc.__file__, "<frozen os>", "<fr
 
 
 @dataclass
-class Recording:
+class ImportRecording:
     """What was used while a recording was open."""
 
     files: set[str] = field(default_factory=set)
@@ -186,7 +186,7 @@ class Recording:
     #: Threads that were there before: what they do is not the encoder's.
     others: frozenset[threading.Thread] = frozenset()
 
-    def add(self, other: Recording) -> None:
+    def add(self, other: ImportRecording) -> None:
         """Include what another recording has."""
         self.files |= other.files
         self.written |= other.written
@@ -197,14 +197,14 @@ class Recording:
 _mine = threading.local()
 _lock = threading.Lock()
 #: The recordings that are open, over all threads; almost always none.
-_open: list[Recording] = []
+_open: list[ImportRecording] = []
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[Recording]:
+def recording() -> Iterator[ImportRecording]:
     """Note what this thread, and threads that it starts, use until the end of the block."""
-    outer: Recording | None = getattr(_mine, "recording", None)
-    record = Recording(others=frozenset(threading.enumerate()))
+    outer: ImportRecording | None = getattr(_mine, "recording", None)
+    record = ImportRecording(others=frozenset(threading.enumerate()))
     before = dict(sys.modules)
     with _lock:
         _listen()
@@ -225,9 +225,9 @@ def recording() -> Iterator[Recording]:
             outer.add(record)
 
 
-def _current() -> Recording | None:
+def _current() -> ImportRecording | None:
     """The recording that this thread's actions belong to."""
-    mine: Recording | None = getattr(_mine, "recording", None)
+    mine: ImportRecording | None = getattr(_mine, "recording", None)
     if mine is not None or not _open:
         return mine
     thread = threading.current_thread()
@@ -275,7 +275,7 @@ def _shows_text(frame: FrameType | None) -> bool:
     return False
 
 
-def _note_module(record: Recording, module: ModuleType | None) -> None:
+def _note_module(record: ImportRecording, module: ModuleType | None) -> None:
     file = getattr(module, "__file__", None)
     if isinstance(file, str):
         record.modules.add(os.path.abspath(file))
@@ -368,7 +368,7 @@ def _kind(name: str) -> str:
     return "own" if _is_module_of_user(Path(name)) else "library"
 
 
-def used(record: Recording, path: Path, encoder: nn.Module | None = None) -> dict[str, Any]:
+def used(record: ImportRecording, path: Path, encoder: nn.Module | None = None) -> dict[str, Any]:
     """What an encoder of the file `path` depends on, as a part of its identity.
 
     `files` are the sha256 of files, `packages` the versions of installed packages that its text imports,
@@ -395,7 +395,7 @@ def variable_digest(name: str, value: str) -> str:
 
 
 def own_files(
-    path: Path, encoder: nn.Module | None, record: Recording
+    path: Path, encoder: nn.Module | None, record: ImportRecording
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The sha256 of every file besides `path` itself on which the encoder depends, and installed packages.
 
@@ -648,7 +648,7 @@ def from_factory(
     return frozen
 
 
-def _text_of(kind: type, encoder: BasePatchEncoder, record: Recording) -> dict[str, Any]:
+def _text_of(kind: type, encoder: BasePatchEncoder, record: ImportRecording) -> dict[str, Any]:
     """The file that defines a class, with what it needs, as a part of the identity; nothing at a prompt."""
     try:
         path = Path(inspect.getfile(kind)).resolve()
@@ -667,7 +667,7 @@ def identity_of_object(encoder: BasePatchEncoder) -> dict[str, Any]:
         if part.__module__.partition(".")[0] not in ("torch", "histobench", "builtins"):
             with contextlib.suppress(OSError, TypeError):  # defined at a prompt
                 digest.update(inspect.getsource(part).encode())
-    modules = used(Recording(modules=modules_named_in(kind)), Path.cwd() / "prompt")
+    modules = used(ImportRecording(modules=modules_named_in(kind)), Path.cwd() / "prompt")
     return {
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "weights": f"sha256:{state_sha256(encoder)}",

@@ -72,7 +72,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class TextTower:
+class TextTowerSpec:
     """What an image-text encoder needs besides its checkpoint."""
 
     context: int = 77
@@ -113,7 +113,7 @@ class EncoderSpec:
     normalised: bool = False
     pathology: bool = True
     mpp: float | None = None
-    text: TextTower | None = None
+    text: TextTowerSpec | None = None
     variants: Mapping[str, Variant] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     #: Facts of the checkpoint's own configuration that are known to be wrong, and are overruled.
@@ -254,8 +254,8 @@ def _source(reader: _Entry) -> WeightsSource:
     return source
 
 
-def _text(reader: _Entry) -> TextTower:
-    text = TextTower(
+def _text(reader: _Entry) -> TextTowerSpec:
+    text = TextTowerSpec(
         context=reader.integer("context", 77), files=reader.strings("files"), url=reader.text("url", "")
     )
     reader.finish()

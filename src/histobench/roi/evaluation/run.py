@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Row:
+class TaskRow:
     """One line of the table of an evaluation."""
 
     task: str
@@ -46,7 +46,7 @@ class EvaluationOutcome:
     encoder: str
     preset: str
     results_dir: Path
-    rows: tuple[Row, ...]
+    rows: tuple[TaskRow, ...]
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     unchanged: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class _Done:
 
     def __init__(self, results_dir: Path) -> None:
         self.asked = results_dir
-        self.rows: list[Row] = []
+        self.rows: list[TaskRow] = []
         self.skipped: dict[str, str] = {}
         self.failed: dict[str, str] = {}
         self.unchanged: list[str] = []
@@ -160,7 +160,7 @@ def _written(
     known_by: Mapping[str, str],
     identity: RunIdentity,
     context: Context,
-) -> Iterator[tuple[Path, Row]]:
+) -> Iterator[tuple[Path, TaskRow]]:
     """Write the results of a task one by one, and beside them what every episode or run predicted."""
     with ExitStack() as stack:
         file: EpisodeFile | None = None
@@ -180,13 +180,13 @@ def _write(
     result: TaskResult | RobustnessResult,
     identity: RunIdentity,
     context: Context,
-) -> Row:
+) -> TaskRow:
     if isinstance(result, RobustnessResult):
         for caveat in result.caveats:
             log.warning("%s: %s", task, caveat)
         write_robustness(results_dir, result, identity=identity)
         measured = {name: measure.value for name, measure in result.pack.measures.items()}
-        return Row(task, result.column, measured, len(result.tissue.labels), result.caveats)
+        return TaskRow(task, result.column, measured, len(result.tissue.labels), result.caveats)
     for warning in (*result.warnings, *result.notes):
         log.warning("%s: %s", task, warning)
     caveats = (*context.caveats, *result.warnings)
@@ -205,7 +205,7 @@ def _write(
     if result.episode_metrics is not None:
         write_episodes(files, result.episode_metrics, info=result.predictions.info)
     values = {name: score.value for name, score in result.scores.items()}
-    return Row(task, result.setting, values, len(result.predictions), caveats)
+    return TaskRow(task, result.setting, values, len(result.predictions), caveats)
 
 
 def _classes(request: EvaluationRequest) -> tuple[str, ...]:

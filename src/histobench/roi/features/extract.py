@@ -30,7 +30,7 @@ from histobench.roi.encoders.own_name import check_labels
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.encoders.zoo import check_distinct_weights, require_encoders
 from histobench.roi.features.assemble import feature_file, model_name
-from histobench.roi.features.cache.content_hashes import Inventory, take_inventory
+from histobench.roi.features.cache.content_hashes import HashInventory, take_inventory
 from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.feature_file import check_origin
@@ -41,7 +41,7 @@ from histobench.roi.features.fingerprint import (
 )
 from histobench.roi.features.inference.device_runner import PRECISION, Stage, Track
 from histobench.roi.features.inference.forward import resolve_precision
-from histobench.roi.features.inference.loop import Unit, plan_units, shard_size
+from histobench.roi.features.inference.loop import InferenceUnit, plan_units, shard_size
 from histobench.roi.features.inference.multi_device import DeviceProcess, Share, share_units
 from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
 from histobench.roi.features.loading.loader import Pool, open_pool, useful_workers
@@ -232,7 +232,7 @@ class _Run:
                 "what has been computed is kept"
             )
 
-    def _track(self, encoder: BasePatchEncoder, inventory: Inventory) -> Track:
+    def _track(self, encoder: BasePatchEncoder, inventory: HashInventory) -> Track:
         precision = resolve_precision(self.settings.precision, encoder.precision, self.device)
         kind = torch.device(self.device).type
         numerics = f"exact on {kind}" if self.settings.is_exact(precision) else "fast"
@@ -244,7 +244,7 @@ class _Run:
         return Track(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
 
     @contextmanager
-    def _alone(self, tracks: Sequence[Track], inventory: Inventory) -> Iterator[None]:
+    def _alone(self, tracks: Sequence[Track], inventory: HashInventory) -> Iterator[None]:
         """Wait for other runs that compute with the same encoders: what they make need not be made twice.
 
         Two that computed the same images at once would also differ in the last bits, as batches do.
@@ -276,7 +276,7 @@ class _Run:
                     )
                 check_origin(path, track.encoder)
 
-    def _trusted(self, track: Track, inventory: Inventory) -> Track:
+    def _trusted(self, track: Track, inventory: HashInventory) -> Track:
         """The track with its cached rows, if some of them computed again come out the same; else without."""
         keys = [key for key in self._keys(inventory) if key in track.cache.rows]
         asked = self.settings.recheck
@@ -302,17 +302,17 @@ class _Run:
         track.cache.discard(difference.digest)
         return self._track(track.encoder, inventory)
 
-    def _keys(self, inventory: Inventory) -> list[bytes]:
+    def _keys(self, inventory: HashInventory) -> list[bytes]:
         """The readable images of the dataset, each once."""
         images = (image for split in SPLITS for image in self.dataset.splits.get(split, ()))
         keys = (inventory.key_of(image) for image in images)
         return list(dict.fromkeys(key for key in keys if key is not None))
 
-    def _missing(self, cache: RowCache, inventory: Inventory) -> list[bytes]:
+    def _missing(self, cache: RowCache, inventory: HashInventory) -> list[bytes]:
         return [key for key in self._keys(inventory) if key not in cache]
 
     def _compute(
-        self, tracks: Sequence[Track], missing: Sequence[list[bytes]], inventory: Inventory, pool: Pool
+        self, tracks: Sequence[Track], missing: Sequence[list[bytes]], inventory: HashInventory, pool: Pool
     ) -> dict[bytes, str]:
         """Fill the caches; gives back every image that is known to be bad."""
         bad = {key: why for track in tracks for key, why in track.cache.bad.items() if key in inventory.refs}
@@ -372,7 +372,7 @@ class _Run:
             self.seconds[track.cache.fingerprint] = forward.seconds
         return bad
 
-    def _kept(self, tracks: Sequence[Track], inventory: Inventory) -> str:
+    def _kept(self, tracks: Sequence[Track], inventory: HashInventory) -> str:
         """What is in the cache when the run is interrupted."""
         if self.settings.no_cache:
             return "nothing is kept without the cache"
@@ -387,7 +387,7 @@ class _Run:
         return "; ".join(told)
 
     def _copied(
-        self, copies: LocalCopies, units: Sequence[Unit], inventory: Inventory
+        self, copies: LocalCopies, units: Sequence[InferenceUnit], inventory: HashInventory
     ) -> dict[bytes, ImageRef]:
         """Where the images are read from: copies of some shards each, as far as there is room for them."""
         self.progress.say(f"copying images to {copies.folder}")
@@ -399,14 +399,16 @@ class _Run:
             self.progress.say(f"images are read where they are: {copies.reason}")
         return refs
 
-    def _cut(self, missing: Sequence[list[bytes]]) -> list[Unit]:
+    def _cut(self, missing: Sequence[list[bytes]]) -> list[InferenceUnit]:
         """The missing images of every encoder as shards."""
         asked = self.settings.batch_size
         on_cpu = torch.device(self.device).type == "cpu"
         batch = asked if isinstance(asked, int) else cpu_batch() if on_cpu else LARGEST
         return plan_units(missing, shard_size(batch, on_cpu=on_cpu))
 
-    def _stage(self, tracks: Sequence[Track], missing: Sequence[list[bytes]], inventory: Inventory) -> Stage:
+    def _stage(
+        self, tracks: Sequence[Track], missing: Sequence[list[bytes]], inventory: HashInventory
+    ) -> Stage:
         """The encoders on the device, with everything decided."""
         keys = missing[0][:: max(1, len(missing[0]) // TRIAL_IMAGES)][:TRIAL_IMAGES]
         images = [inventory.refs[key] for key in keys]
@@ -458,7 +460,7 @@ class _Run:
     def _elsewhere(
         self,
         device: str | None,
-        units: Sequence[Unit],
+        units: Sequence[InferenceUnit],
         recipes: Sequence[BasePatchEncoder | EncoderRecipe],
         tracks: Sequence[Track],
         refs: Mapping[bytes, ImageRef],
@@ -486,7 +488,7 @@ class _Run:
         track: Track,
         asked: str,
         split: str,
-        inventory: Inventory,
+        inventory: HashInventory,
         problems: dict[RoiImage, str],
         lacking: set[bytes],
     ) -> Extraction:

@@ -17,7 +17,7 @@ from histobench.roi.features.cache.listing import record_set
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.fingerprint import feature_set_fingerprint, versions
 from histobench.roi.features.inference.device_runner import Track
-from histobench.roi.features.inference.loop import Unit
+from histobench.roi.features.inference.loop import InferenceUnit
 from histobench.roi.features.settings import EncoderRecipe
 
 
@@ -188,7 +188,7 @@ class ExtractionPlan:
     encoders: tuple[PlannedEncoder, ...]
     #: Encoder -> why it cannot be used.
     failures: Mapping[str, str]
-    units: tuple[Unit, ...]
+    units: tuple[InferenceUnit, ...]
     refs: Mapping[bytes, ImageRef]
     keys: Mapping[Path, bytes]
     unreadable: Mapping[Path, str]

@@ -29,7 +29,7 @@ from histobench.roi.work.status import DRIVER, check_free, differences
 
 
 @dataclass(frozen=True)
-class Failure:
+class EncoderFailure:
     """A job that could not be done, and why."""
 
     job: str
@@ -44,8 +44,8 @@ class PlanOutcome:
     folder: RunFolder
     evaluated: int = 0
     unchanged: int = 0
-    failures: list[Failure] = field(default_factory=list)
-    skipped: list[Failure] = field(default_factory=list)
+    failures: list[EncoderFailure] = field(default_factory=list)
+    skipped: list[EncoderFailure] = field(default_factory=list)
     #: False where jobs go on after this process.
     finished: bool = True
 
@@ -136,13 +136,13 @@ def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:
             continue
         note = folder.output(unit.id)
         if note is None:
-            _add(outcome.failures, Failure(unit.job, "it was not done; run again"))
+            _add(outcome.failures, EncoderFailure(unit.job, "it was not done; run again"))
         elif note["state"] == FAILED and unit.kind in ("features", "evaluate", "splits"):
             place = ": splits" if unit.kind == "splits" else ""
-            _add(outcome.failures, Failure(f"{note['job']}{place}", note["reason"]))
+            _add(outcome.failures, EncoderFailure(f"{note['job']}{place}", note["reason"]))
         elif note["state"] == DONE and unit.kind == "evaluate":
             if note["outcome"] == "skipped":
-                _add(outcome.skipped, Failure(f"{unit.job}: {unit.spec['task']}", note["reason"]))
+                _add(outcome.skipped, EncoderFailure(f"{unit.job}: {unit.spec['task']}", note["reason"]))
             outcome.evaluated += note["outcome"] == "evaluated"
             outcome.unchanged += note["outcome"] == "unchanged"
         elif note["state"] == DONE and unit.kind == "splits":
@@ -150,7 +150,7 @@ def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:
                 outcome.evaluated += len(told["evaluated"])
                 outcome.unchanged += len(told["unchanged"])
                 for task, reason in told["failed"].items():
-                    _add(outcome.failures, Failure(f"{unit.job} x {split}: {task}", reason))
+                    _add(outcome.failures, EncoderFailure(f"{unit.job} x {split}: {task}", reason))
     return outcome
 
 
@@ -170,7 +170,7 @@ def note_speeds(folder: RunFolder, results: Path) -> None:
             )
 
 
-def _add(failures: list[Failure], failure: Failure) -> None:
+def _add(failures: list[EncoderFailure], failure: EncoderFailure) -> None:
     """The tasks of one evaluation may fail for one reason, which is told once."""
     if failure not in failures:
         failures.append(failure)

@@ -108,7 +108,7 @@ class OurValue:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """A published number and the nearest of ours; `because` says why the two cannot be compared."""
 
     published: PublishedValue
@@ -122,7 +122,7 @@ class Verdict:
         return self.ours.value - self.published.value
 
 
-def verify(results_dir: str | Path) -> list[Verdict]:
+def verify(results_dir: str | Path) -> list[Verification]:
     """A verdict for every published number of which a results folder has the encoder, dataset and task.
 
     A number is reproduced when it lies in our 95 % interval, up to the rounding of the source. Another split,
@@ -185,17 +185,17 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                 )
 
 
-def judge(published: PublishedValue, ours: OurValue) -> Verdict:
+def judge(published: PublishedValue, ours: OurValue) -> Verification:
     """The verdict on one published number and one of ours for the same encoder, dataset and task."""
     apart = _apart(published, ours)
     if apart:
-        return Verdict(published, ours, NOT_COMPARABLE, "; ".join(apart))
+        return Verification(published, ours, NOT_COMPARABLE, "; ".join(apart))
     if ours.low is None or ours.high is None:
         again = "no interval is stored; run: histobench robustness" if ours.task == ROBUSTNESS else ""
         because = ours.no_interval or again or "our value has no interval"
-        return Verdict(published, ours, NOT_COMPARABLE, because)
+        return Verification(published, ours, NOT_COMPARABLE, because)
     inside = ours.low - published.rounding <= published.value <= ours.high + published.rounding
-    return Verdict(published, ours, REPRODUCED if inside else DIFFERS)
+    return Verification(published, ours, REPRODUCED if inside else DIFFERS)
 
 
 def _is_near(published: PublishedValue, ours: OurValue) -> bool:
@@ -244,6 +244,6 @@ def _base(name: str) -> str:
     return name.lower().partition("@")[0]
 
 
-def _preference(verdict: Verdict) -> tuple[bool, int, str]:
+def _preference(verdict: Verification) -> tuple[bool, int, str]:
     """Of several of ours the comparable one, then the one with the fewest differences."""
     return (verdict.verdict == NOT_COMPARABLE, verdict.because.count(";"), str(verdict.ours.path))

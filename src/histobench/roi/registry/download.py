@@ -20,7 +20,7 @@ from histobench.core.files import check_plain, open_plain
 from histobench.roi.registry.entry import RemoteFile, size_in_words
 from histobench.roi.registry.transfer import (
     Progress,
-    StoppedError,
+    TransferStoppedError,
     discard,
     expects_page,
     is_page,
@@ -86,7 +86,7 @@ def fetch_all(
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
     failed = [job.exception() for job in jobs if not job.cancelled() and job.exception()]
-    for error in sorted(failed, key=lambda error: isinstance(error, StoppedError)):
+    for error in sorted(failed, key=lambda error: isinstance(error, TransferStoppedError)):
         assert error is not None
         raise error
     return [job.result() for job in jobs]

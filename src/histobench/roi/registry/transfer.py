@@ -33,7 +33,7 @@ _UNDONE = frozenset({"gzip", "deflate"})
 Progress = Callable[[str, int, int | None], None]
 
 
-class StoppedError(Exception):
+class TransferStoppedError(Exception):
     """Another file failed, or the user interrupted: what has arrived stays for the next run."""
 
 
@@ -86,7 +86,7 @@ def transfer(
                     f"{file.name}: {reason} ({_host(url)}); what has arrived is kept, run the command again"
                 )
             if stop.wait(max(wait, min(60.0, pause * 2 ** (failures - 1)))):
-                raise StoppedError
+                raise TransferStoppedError
 
 
 def _check_address(url: str, file: RemoteFile) -> None:
@@ -186,7 +186,7 @@ def _append(
                 )
             report(have)
             if stop.is_set():
-                raise StoppedError
+                raise TransferStoppedError
         handle.flush()
         os.fsync(handle.fileno())
     return have

@@ -17,8 +17,8 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.robustness.neighbours import (
     Floats,
     Ints,
-    Neighbours,
     TypedList,
+    TypedNeighbours,
     distances_from,
     nearest_rows,
     norms_of,
@@ -71,7 +71,7 @@ def candidates_for(count: int) -> tuple[int, ...]:
     return tuple(k for k in CANDIDATES if k < count)
 
 
-def choose_k(near: Neighbours, labels: Ints, candidates: Sequence[int]) -> tuple[int, dict[int, float]]:
+def choose_k(near: TypedNeighbours, labels: Ints, candidates: Sequence[int]) -> tuple[int, dict[int, float]]:
     """The k whose majority vote has the best balanced accuracy (ties: the first), and the accuracy of each.
 
     Of classes with equally many votes the lowest wins; images without a neighbour do not vote.
@@ -79,7 +79,7 @@ def choose_k(near: Neighbours, labels: Ints, candidates: Sequence[int]) -> tuple
     return _best_vote(near.index, labels, labels, candidates)
 
 
-def chosen_without(near: Neighbours, labels: Ints, candidates: Sequence[int], units: Ints) -> Ints:
+def chosen_without(near: TypedNeighbours, labels: Ints, candidates: Sequence[int], units: Ints) -> Ints:
     """The k that `choose_k` chooses without each unit [units]."""
     found = np.empty(int(units.max()) + 1, dtype=np.int64)
     for unit in range(len(found)):
@@ -121,7 +121,7 @@ def _best_vote(
     return next(k for k in candidates if k in scores and scores[k] == best), scores
 
 
-def robustness_index(near: Neighbours, labels: Ints, sites: Ints, *, k: int) -> Evidence:
+def robustness_index(near: TypedNeighbours, labels: Ints, sites: Ints, *, k: int) -> Evidence:
     """RI: among the first k neighbours, how many share the biology and not the site, against the reverse."""
     so, os = np.zeros(len(labels)), np.zeros(len(labels))
     for rows in _blocks(near, k):
@@ -131,7 +131,7 @@ def robustness_index(near: Neighbours, labels: Ints, sites: Ints, *, k: int) -> 
 
 
 def margin_aware_index(
-    near: Neighbours,
+    near: TypedNeighbours,
     features: NDArray[np.floating],
     labels: Ints,
     sites: Ints,
@@ -166,7 +166,7 @@ def margin_aware_index(
 
 
 def sums_without(
-    near: Neighbours,
+    near: TypedNeighbours,
     found: Evidence,
     features: NDArray[np.floating],
     labels: Ints,
@@ -242,14 +242,14 @@ def index_without(so: Floats, os: Floats) -> Floats:
     return values
 
 
-def _blocks(near: Neighbours, k: int) -> list[slice]:
+def _blocks(near: TypedNeighbours, k: int) -> list[slice]:
     """Images in blocks, so that nothing of the size of all neighbours is made on the way."""
     count, step = len(near.index), max(1, _PAIRS_AT_ONCE // k)
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def _typed(
-    near: Neighbours, labels: Ints, sites: Ints, rows: slice, k: int
+    near: TypedNeighbours, labels: Ints, sites: Ints, rows: slice, k: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which of the first k neighbours of some images are SO, and which OS."""
     index = near.index[rows, :k]
@@ -282,7 +282,7 @@ class Margins:
         return float(np.mean(self.values <= 0))
 
 
-def cross_site_margin(near: Neighbours) -> Margins:
+def cross_site_margin(near: TypedNeighbours) -> Margins:
     """CRoMa: (D_OS - D_SO) / (D_OS + D_SO), D the mean distance to the m nearest of that type."""
     missing = int((~np.isfinite(near.so).all(axis=1) | ~np.isfinite(near.os).all(axis=1)).sum())
     m = near.so.shape[1]
@@ -297,7 +297,7 @@ def cross_site_margin(near: Neighbours) -> Margins:
     return Margins((os - so) / (os + so), m)
 
 
-def margins_without(near: Neighbours, margins: Margins, units: Ints) -> dict[str, Floats]:
+def margins_without(near: TypedNeighbours, margins: Margins, units: Ints) -> dict[str, Floats]:
     """Median, mean of the worst tenth and share at or below 0 of the margins without each unit [units].
 
     An image that has too few relatives without a unit does not count without it.

@@ -38,7 +38,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class TypedNeighbours:
     """The nearest images of other groups: `index` [n, k] in order of distance, -1 where there are fewer.
 
     `so` and `os` [n, m] are the distances to the nearest of these types, inf where there are fewer. `wide`
@@ -77,7 +77,7 @@ def find_neighbours(
     m: int,
     sizes: Sequence[int] | None = None,
     units: Ints | None = None,
-) -> Neighbours:
+) -> TypedNeighbours:
     """Neighbours of every image among all others of another group.
 
     `features` [n, d]; `labels`, `sites`, `groups` [n] as whole numbers. Of two at the same distance the first
@@ -87,7 +87,7 @@ def find_neighbours(
     """
     count = len(features)
     k = max(1, min(k, count - 1))
-    search = _Search(features, labels, sites, groups)
+    search = _TypedSearch(features, labels, sites, groups)
     edges = range(1, k + 1) if sizes is None else sorted({min(size, k) for size in (*sizes, k)})
     index = np.full((count, min(k + _spare(units, count, k), count)), -1, dtype=np.int32)
     width = m if units is None else m + _TYPED_SPARE
@@ -120,7 +120,7 @@ def find_neighbours(
     for start in range(0, len(undecided), step):
         _whole_rows(search, undecided[start : start + step], index, typed, unit_of)
     so, os = typed["so"], typed["os"]
-    return Neighbours(index[:, :k], so.distance[:, :m], os.distance[:, :m], index, so, os)
+    return TypedNeighbours(index[:, :k], so.distance[:, :m], os.distance[:, :m], index, so, os)
 
 
 def _spare(units: Ints | None, count: int, k: int) -> int:
@@ -155,7 +155,7 @@ def nearest_rows(features: NDArray[np.floating], groups: Ints, rows: Ints, width
     return found
 
 
-class _Search:
+class _TypedSearch:
     """Features scaled to length 1 and sorted by label and site, less their mean.
 
     z_i . z_j = mean . z_i + (r_i . r_j + mean . r_j) with r = z - mean. The first term is the same for all
@@ -354,7 +354,7 @@ def _row_distances(features: NDArray[np.floating], norms: Floats, rows: Ints) ->
 
 
 def _whole_rows(
-    search: _Search, rows: Ints, index: NDArray[np.int32], typed: dict[str, TypedList], units: Ints
+    search: _TypedSearch, rows: Ints, index: NDArray[np.int32], typed: dict[str, TypedList], units: Ints
 ) -> None:
     """Some images wholly in float64: those with so many near-copies that float32 cannot decide."""
     apart = _row_distances(search.features, search.norms, rows)

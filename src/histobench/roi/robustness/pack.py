@@ -42,7 +42,7 @@ from histobench.roi.robustness.leaving_out import (
     site_probe_without,
     units_of,
 )
-from histobench.roi.robustness.neighbours import Floats, Ints, Neighbours, find_neighbours
+from histobench.roi.robustness.neighbours import Floats, Ints, TypedNeighbours, find_neighbours
 from histobench.roi.robustness.probes import FitWithout, leave_one_site_out, site_probe
 
 #: Nearest relatives of each type that CRoMa averages.
@@ -99,7 +99,7 @@ def measure_robustness(
         raise HistobenchError("there is one site only; robustness compares sites")
     if len(np.unique(tissue.labels)) < 2:
         raise HistobenchError("there is one class only; robustness compares classes with sites")
-    work = _Work(np.ascontiguousarray(features), tissue)
+    work = _PackWork(np.ascontiguousarray(features), tissue)
     work.indices(k)
     work.paired_index()
     work.probe()
@@ -110,7 +110,7 @@ def measure_robustness(
     return Pack(work.measures, work.details)
 
 
-class _Work:
+class _PackWork:
     """The measures so far."""
 
     def __init__(self, features: NDArray[np.floating], tissue: Tissue) -> None:
@@ -189,7 +189,7 @@ class _Work:
     def _evidence(
         self,
         name: str,
-        near: Neighbours,
+        near: TypedNeighbours,
         found: Evidence,
         chosen: Ints | None = None,
         value_at: Callable[[int], float] = lambda k: float("nan"),

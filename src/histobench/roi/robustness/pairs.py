@@ -67,7 +67,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class PairAgreement:
     """How alike the images of a match are, place by place: `cosine` [n], `found` by k [n].
 
     `found` is 1 where both images find each other among the first k, 1/2 where one does. Where others are
@@ -130,7 +130,7 @@ def matches(registered: Registration) -> Iterator[Match]:
             yield Match(one, other, tuple(name for name, a, b in values if a != b), rows)
 
 
-def agreement(features: NDArray[np.floating], match: Match, *, device: str = "cpu") -> Agreement:
+def agreement(features: NDArray[np.floating], match: Match, *, device: str = "cpu") -> PairAgreement:
     """Cosine and retrieval over one match; `features` [n, d] of the registered images.
 
     As plismbench: the images of both views are stacked, and an image looks for its partner among all others.
@@ -156,7 +156,7 @@ def agreement(features: NDArray[np.floating], match: Match, *, device: str = "cp
     # The partner is level with itself.
     nearer, tied = ahead.double().numpy(), np.maximum(level.double().numpy() - 1, 0)
     found = {k: np.clip((k - nearer) / (tied + 1), 0, 1).mean(axis=0) for k in TOP}
-    return Agreement(np.clip(partner.cpu().numpy(), -1, 1), found)
+    return PairAgreement(np.clip(partner.cpu().numpy(), -1, 1), found)
 
 
 def joined_groups(place: Ints, groups: Ints) -> Ints:
@@ -237,18 +237,18 @@ def _name(measure: str, kind: str) -> str:
     return f"{measure}_other_{kind}" if kind else measure
 
 
-def _found_in(k: int) -> Callable[[Agreement], Floats]:
+def _found_in(k: int) -> Callable[[PairAgreement], Floats]:
     return lambda each: each.found[k]
 
 
 class _PairWork:
     """The measures so far."""
 
-    def __init__(self, found: Sequence[Match], agreements: Sequence[Agreement], units: Units) -> None:
+    def __init__(self, found: Sequence[Match], agreements: Sequence[PairAgreement], units: Units) -> None:
         self.found, self.agreements, self.units = found, agreements, units
         self.measures: dict[str, Measure] = {}
 
-    def median(self, name: str, chosen: Sequence[int], terms_of: Callable[[Agreement], Floats]) -> None:
+    def median(self, name: str, chosen: Sequence[int], terms_of: Callable[[PairAgreement], Floats]) -> None:
         """Median over the chosen matches of the mean over places."""
         if not chosen:
             most = max(len(match.rows) for match in self.found)
@@ -284,7 +284,7 @@ class _PairWork:
 
 
 def _details(
-    found: Sequence[Match], agreements: Sequence[Agreement], registered: Registration
+    found: Sequence[Match], agreements: Sequence[PairAgreement], registered: Registration
 ) -> Mapping[str, object]:
     names = [" / ".join(view) for view in registered.views]
     kinds = sorted({match.kind for match in found})

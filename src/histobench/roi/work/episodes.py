@@ -27,14 +27,14 @@ FOLDER = "work/episodes"
 
 
 @dataclass(frozen=True)
-class Part:
+class EpisodePart:
     """Settings (way, shot) that are played by one unit."""
 
     settings: tuple[tuple[int, int], ...]
     seconds: float
 
 
-def parts_of(dataset: RoiDataset, preset: str, options: Mapping[str, Any]) -> list[Part]:
+def parts_of(dataset: RoiDataset, preset: str, options: Mapping[str, Any]) -> list[EpisodePart]:
     """How the few-shot evaluation of a dataset is cut; no parts where it is not large."""
     recipe = get_preset(preset)
     if recipe.few_shot == "voted":
@@ -58,7 +58,7 @@ def parts_of(dataset: RoiDataset, preset: str, options: Mapping[str, Any]) -> li
     return list(_grouped(seconds)) if sum(seconds.values()) > LARGE_SECONDS else []
 
 
-def episode_units(parts: Sequence[Part], evaluate: Unit) -> list[Unit]:
+def episode_units(parts: Sequence[EpisodePart], evaluate: Unit) -> list[Unit]:
     """The units of the parts of one evaluation."""
     return [
         Unit(
@@ -78,14 +78,14 @@ def played_in(folder: RunFolder) -> Path:
     return folder.results / FOLDER
 
 
-def _grouped(seconds: Mapping[tuple[int, int], float]) -> Iterator[Part]:
+def _grouped(seconds: Mapping[tuple[int, int], float]) -> Iterator[EpisodePart]:
     """Settings in their order, as many together as the limit allows."""
     some: list[tuple[int, int]] = []
     spent = 0.0
     for setting, each in seconds.items():
         if some and spent + each > LARGE_SECONDS:
-            yield Part(tuple(some), spent)
+            yield EpisodePart(tuple(some), spent)
             some, spent = [], 0.0
         some.append(setting)
         spent += each
-    yield Part(tuple(some), spent)
+    yield EpisodePart(tuple(some), spent)

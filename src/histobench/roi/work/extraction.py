@@ -19,7 +19,7 @@ from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.extract import extract, plan_extraction
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.features.inference.device_runner import PRECISION
-from histobench.roi.features.inference.loop import Unit as Shard
+from histobench.roi.features.inference.loop import InferenceUnit as Shard
 from histobench.roi.features.inference.share_stage import ShareStage
 from histobench.roi.features.loading.loader import useful_workers
 from histobench.roi.features.loading.local_copies import LocalCopies

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from histobench.roi.features.loading.local_copies import LocalCopies
 
 
-class StoppedError(Exception):
+class WorkerStoppedError(Exception):
     """The worker was asked to stop; what it had finished is kept, and the unit is not done."""
 
 

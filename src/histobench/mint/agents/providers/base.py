@@ -10,7 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from histobench.mint.agents.completion import Completion, ReasoningHistory, Sampling, whole_characters
-from histobench.mint.messages.parts import Image, Message, Origin, Part, Reasoning, Refusal, Text, ToolSpec
+from histobench.mint.messages.parts import (
+    Image,
+    Message,
+    MessageOrigin,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolSpec,
+)
 
 #: How providers say that a conversation is longer than the model can read.
 _TOO_LONG = re.compile(
@@ -109,11 +118,11 @@ class ProviderAPI(ABC):
     def own(self, part: Part) -> Any:
         """The part as this provider wrote it; None if another did, or nobody."""
         origin = getattr(part, "origin", None)
-        return origin.payload if isinstance(origin, Origin) and origin.format == self.format else None
+        return origin.payload if isinstance(origin, MessageOrigin) and origin.format == self.format else None
 
-    def origin(self, payload: Any) -> Origin:
+    def origin(self, payload: Any) -> MessageOrigin:
         """Marks a part as this provider's."""
-        return Origin(self.format, payload)
+        return MessageOrigin(self.format, payload)
 
 
 def is_too_long(status: int, text: str) -> bool:

@@ -307,7 +307,7 @@ _ENTRIES = 1024
 
 
 @dataclass(frozen=True)
-class Tissue:
+class DrawnTissue:
     """Stain concentrations of a tile before any slide: haematoxylin, eosin, and blood where there is any."""
 
     haematoxylin: Array
@@ -337,7 +337,7 @@ class Slide:
         red, _, blue = self.stains[0]
         return "synthetic-lot-1" if red / blue < _LOT else "synthetic-lot-2"
 
-    def scan(self, tissue: Tissue, rng: np.random.Generator) -> NDArray[np.uint8]:
+    def scan(self, tissue: DrawnTissue, rng: np.random.Generator) -> NDArray[np.uint8]:
         """The RGB image [size, size, 3] of a piece of tissue on this slide."""
         size = tissue.eosin.shape[0]
         image = np.empty((size, size, 3), np.uint8)
@@ -490,7 +490,7 @@ class Brush:
         press(cells, "erythrocyte", y, x, rng=self.rng)
         self.blood = inside(cells)
 
-    def finish(self, haematoxylin: Array, eosin: Array) -> Tissue:
+    def finish(self, haematoxylin: Array, eosin: Array) -> DrawnTissue:
         """Lay the nuclei and the blood over the stained ground."""
         nuclear = inside(self.nuclear)
         ground = np.maximum(nuclear, haematoxylin)
@@ -508,7 +508,7 @@ class Brush:
             bare = 1.0 - np.minimum(self.blood, np.float32(1.0))
             ground *= bare
             cover *= bare
-        return Tissue(haematoxylin=ground, eosin=cover, blood=self.blood)
+        return DrawnTissue(haematoxylin=ground, eosin=cover, blood=self.blood)
 
 
 def ramp(values: Array, low: float, high: float) -> Array:

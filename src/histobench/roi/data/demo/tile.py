@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.roi.data.demo.drawing import Brush, Slide, Tissue, fields, make_slide, ramp
+from histobench.roi.data.demo.drawing import Brush, DrawnTissue, Slide, fields, make_slide, ramp
 from histobench.roi.data.demo.tissues import (
     paint_background,
     paint_debris,
@@ -25,7 +25,7 @@ from histobench.roi.data.demo.tissues import (
 #: Class names in the order of their ids.
 CLASSES = ("NORM", "STR", "TUM", "MUS", "MUC", "LYM", "DEB", "BACK", "ADI")
 
-PAINTERS: dict[str, Callable[[Brush], Tissue]] = {
+PAINTERS: dict[str, Callable[[Brush], DrawnTissue]] = {
     "NORM": paint_normal,
     "STR": paint_stroma,
     "TUM": paint_tumour,
@@ -106,7 +106,7 @@ def _stream(domain: str, *key: int) -> np.random.Generator:
     return np.random.default_rng([DOMAINS[domain], *key])
 
 
-def _transition(main: Tissue, other: Tissue, rng: np.random.Generator) -> Tissue:
+def _transition(main: DrawnTissue, other: DrawnTissue, rng: np.random.Generator) -> DrawnTissue:
     """A tile whose larger part is `main`: a straight front, made uneven, through the tile."""
     size = main.eosin.shape[0]
     angle = rng.random() * 2 * np.pi
@@ -118,7 +118,7 @@ def _transition(main: Tissue, other: Tissue, rng: np.random.Generator) -> Tissue
     blood = main.blood
     if blood is not None:
         blood = blood * (1.0 - share)
-    return Tissue(
+    return DrawnTissue(
         haematoxylin=main.haematoxylin + share * (other.haematoxylin - main.haematoxylin),
         eosin=main.eosin + share * (other.eosin - main.eosin),
         blood=blood,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from histobench.roi.data.demo.drawing import Array, Brush, Tissue, fields, inside, layer, press, ramp
+from histobench.roi.data.demo.drawing import Array, Brush, DrawnTissue, fields, inside, layer, press, ramp
 
 
-def paint_lymphocytes(brush: Brush) -> Tissue:
+def paint_lymphocytes(brush: Brush) -> DrawnTissue:
     """LYM: densely packed small, round, dark nuclei with hardly any cytoplasm."""
     bank, rng, size = fields(), brush.rng, brush.size
     dense = brush.uniform(0.0, 1.0)
@@ -38,7 +38,7 @@ def paint_lymphocytes(brush: Brush) -> Tissue:
     return brush.finish(haematoxylin, eosin)
 
 
-def paint_debris(brush: Brush) -> Tissue:
+def paint_debris(brush: Brush) -> DrawnTissue:
     """DEB: pink, amorphous, granular necrosis with nuclear dust, ghost cells and cracks."""
     bank, rng, size = fields(), brush.rng, brush.size
     across, along = brush.directed(brush.uniform(0.0, np.pi), wave=45.0, stretch=brush.uniform(1.0, 1.6))
@@ -72,7 +72,7 @@ def paint_debris(brush: Brush) -> Tissue:
     return brush.finish(haematoxylin, eosin)
 
 
-def paint_background(brush: Brush) -> Tissue:
+def paint_background(brush: Brush) -> DrawnTissue:
     """BACK: glass. Nearly white, with a faint veil, dust, and sometimes a shred of tissue."""
     bank, rng, size = fields(), brush.rng, brush.size
     veil = bank.cloud.crop(rng, size) * np.float32(brush.uniform(0.0, 0.02))
@@ -99,7 +99,7 @@ def paint_background(brush: Brush) -> Tissue:
 # Painters of the fibrous and fatty classes: muscle, stroma, mucus, fat.
 
 
-def paint_muscle(brush: Brush) -> Tissue:
+def paint_muscle(brush: Brush) -> DrawnTissue:
     """MUS: parallel pink fibres with cigar-shaped nuclei along them; now and then cut across."""
     if brush.chance(0.12):
         return _muscle_across(brush)
@@ -125,7 +125,7 @@ def paint_muscle(brush: Brush) -> Tissue:
     return brush.finish(haematoxylin, eosin)
 
 
-def _muscle_across(brush: Brush) -> Tissue:
+def _muscle_across(brush: Brush) -> DrawnTissue:
     """Fibre bundles cut across: small polygons with a thin pale seam."""
     bank = fields()
     across, along = brush.directed(brush.uniform(0.0, np.pi), wave=6.0, stretch=brush.uniform(0.8, 1.3))
@@ -140,7 +140,7 @@ def _muscle_across(brush: Brush) -> Tissue:
     return brush.finish(haematoxylin, np.maximum(eosin, 0.0))
 
 
-def paint_stroma(brush: Brush) -> Tissue:
+def paint_stroma(brush: Brush) -> DrawnTissue:
     """STR: wavy collagen with sparse spindle nuclei, clefts and a few immune cells."""
     bank, rng = fields(), brush.rng
     across, along = brush.directed(brush.uniform(0.0, np.pi), wave=brush.uniform(6.0, 24.0))
@@ -164,7 +164,7 @@ def paint_stroma(brush: Brush) -> Tissue:
     return brush.finish(haematoxylin, eosin)
 
 
-def paint_mucus(brush: Brush) -> Tissue:
+def paint_mucus(brush: Brush) -> DrawnTissue:
     """MUC: pale streaming mucin with thin threads, few floating cells, sometimes a septum."""
     bank, rng = fields(), brush.rng
     across, along = brush.directed(brush.uniform(0.0, np.pi), wave=brush.uniform(8.0, 34.0))
@@ -199,7 +199,7 @@ def paint_mucus(brush: Brush) -> Tissue:
     return brush.finish(haematoxylin, eosin)
 
 
-def paint_fat(brush: Brush) -> Tissue:
+def paint_fat(brush: Brush) -> DrawnTissue:
     """ADI: large empty cells with thin pink membranes and a rare flattened nucleus."""
     bank, rng = fields(), brush.rng
     across, along = brush.directed(brush.uniform(0.0, np.pi), stretch=brush.uniform(0.75, 1.6))
@@ -315,7 +315,7 @@ def _capillary_blood(brush: Brush, rng: np.random.Generator, probability: float)
 # Painters of the epithelial classes: normal colon mucosa and tumour.
 
 
-def paint_normal(brush: Brush) -> Tissue:
+def paint_normal(brush: Brush) -> DrawnTissue:
     """NORM: round glands with a ring of basal nuclei and goblet vacuoles, in cell-rich lamina propria."""
     bank, rng, size = fields(), brush.rng, brush.size
     loose = brush.uniform(0.0, 0.5)
@@ -439,7 +439,7 @@ def _crypts(brush: Brush) -> list[_Crypt]:
     return crypts
 
 
-def paint_tumour(brush: Brush) -> Tissue:
+def paint_tumour(brush: Brush) -> DrawnTissue:
     """TUM: crowded, irregular glands or sheets with large, uneven, dark nuclei."""
     bank, rng, size = fields(), brush.rng, brush.size
     stretch = brush.uniform(0.9, 1.9)

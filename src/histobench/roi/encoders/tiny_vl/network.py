@@ -99,7 +99,7 @@ class ImageTower(nn.Module):
         return features
 
 
-class TextTower(nn.Module):
+class TinyTextTower(nn.Module):
     """Piece ids to one vector per text: mean of pieces per word, positions, one attention block, mean."""
 
     def __init__(self, width: int = 96, heads: int = 4) -> None:
@@ -143,7 +143,7 @@ class TinyVL(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.image = ImageTower()
-        self.text = TextTower()
+        self.text = TinyTextTower()
         self.image_projection = nn.Linear(EMBED_DIM, SHARED_DIM, bias=False)
         self.text_projection = nn.Linear(96, SHARED_DIM, bias=False)
         self.logit_scale = nn.Parameter(torch.tensor(math.log(10.0)))

@@ -166,7 +166,7 @@ def stamp_of(ref: ImageRef) -> Stamp | None:
 
 
 @dataclass(frozen=True)
-class Inventory:
+class HashInventory:
     """Per path of the dataset its content hash; per hash one place to read it from; the unreadable paths."""
 
     keys: Mapping[Path, bytes]
@@ -191,7 +191,7 @@ def distinct_paths(dataset: RoiDataset) -> list[Path]:
 @collector_paused()
 def take_inventory(
     dataset: RoiDataset, pool: Pool, memory: Path, hashed: HashedImages | None = None
-) -> Inventory:
+) -> HashInventory:
     """Hash every image that has changed since it was last hashed, here or (`hashed`) elsewhere."""
     paths = distinct_paths(dataset)
     places, refs, unreadable = _located(paths)
@@ -209,7 +209,7 @@ def take_inventory(
         else:
             keys[paths[place]] = result
             sources.setdefault(result, ref)
-    return Inventory(keys, sources, unreadable, table)
+    return HashInventory(keys, sources, unreadable, table)
 
 
 def hash_images(

@@ -19,7 +19,7 @@ from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.inference.forward import Forward, pin
-from histobench.roi.features.inference.loop import Lane, Unit, compute
+from histobench.roi.features.inference.loop import InferenceUnit, Lane, compute
 from histobench.roi.features.inference.tuning import (
     PROMISED,
     Exactness,
@@ -94,7 +94,7 @@ class Stage:
 
     def run(
         self,
-        units: Sequence[Unit],
+        units: Sequence[InferenceUnit],
         refs: Mapping[bytes, ImageRef],
         pool: Pool,
         *,

@@ -16,7 +16,7 @@ from histobench.roi.features.cache.rows import RowCache, ShardWriter
 from histobench.roi.features.inference.forward import Forward, Pending
 from histobench.roi.features.inference.tuning import Exactness
 from histobench.roi.features.loading.job import Failure
-from histobench.roi.features.loading.loader import Batch, Loader, Request
+from histobench.roi.features.loading.loader import Batch, Loader, LoadRequest
 
 #: Images per shard, about: what a kill can cost at most, and what is held in memory at a time. Either is
 #: a few seconds of work.
@@ -25,7 +25,7 @@ CPU_SHARD_IMAGES = 256
 
 
 @dataclass(frozen=True)
-class Unit:
+class InferenceUnit:
     """Images (by content hash) that the encoders at these positions have not seen."""
 
     keys: tuple[bytes, ...]
@@ -41,7 +41,7 @@ def shard_size(batch: int, *, on_cpu: bool = False) -> int:
     return -(-(CPU_SHARD_IMAGES if on_cpu else SHARD_IMAGES) // batch) * batch
 
 
-def plan_units(missing: Sequence[Sequence[bytes]], size: int) -> list[Unit]:
+def plan_units(missing: Sequence[Sequence[bytes]], size: int) -> list[InferenceUnit]:
     """Cut each encoder's missing images into shards; encoders that miss the same shard share its decoding.
 
     The cut is such that a run that was killed is cut in the same places when it goes on: what is left of a
@@ -52,7 +52,7 @@ def plan_units(missing: Sequence[Sequence[bytes]], size: int) -> list[Unit]:
     for encoder, keys in enumerate(missing):
         for start in range(0, len(keys), size):
             sharing.setdefault(tuple(keys[start : start + size]), []).append(encoder)
-    return [Unit(keys, tuple(encoders)) for keys, encoders in sharing.items()]
+    return [InferenceUnit(keys, tuple(encoders)) for keys, encoders in sharing.items()]
 
 
 #: Batches the device has been given and not finished: it never waits for the host.
@@ -73,7 +73,7 @@ class Lane:
 class _Work:
     """A unit that is being computed."""
 
-    unit: Unit
+    unit: InferenceUnit
     left: int
     decode_only: bool | None = None
     rows: list[list[np.ndarray]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class _Work:
 
 
 def compute(
-    units: Sequence[Unit],
+    units: Sequence[InferenceUnit],
     lanes: Sequence[Lane],
     loader: Loader,
     refs: Mapping[bytes, ImageRef],
@@ -128,12 +128,14 @@ def compute(
     return bad
 
 
-def _requests(units: Sequence[Unit], refs: Mapping[bytes, ImageRef], batch: int) -> Iterator[Request]:
+def _requests(
+    units: Sequence[InferenceUnit], refs: Mapping[bytes, ImageRef], batch: int
+) -> Iterator[LoadRequest]:
     for unit in units:
         work = _Work(unit, left=len(unit.keys), rows=[[] for _ in unit.encoders])
         for start in range(0, len(unit.keys), batch):
             keys = unit.keys[start : start + batch]
-            yield Request(tuple(refs[key] for key in keys), keys, work)
+            yield LoadRequest(tuple(refs[key] for key in keys), keys, work)
 
 
 def _start(work: _Work, batch: Batch, lanes: Sequence[Lane]) -> list[Pending]:

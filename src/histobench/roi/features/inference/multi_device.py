@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.features.inference.loop import Unit
+from histobench.roi.features.inference.loop import InferenceUnit
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import Settings
 
@@ -33,7 +33,7 @@ class Share:
     recipes: tuple[EncoderRecipe, ...]
     descriptions: tuple[dict[str, Any], ...]
     records: tuple[dict[str, Any], ...]
-    units: tuple[Unit, ...]
+    units: tuple[InferenceUnit, ...]
     refs: Mapping[bytes, ImageRef]
     root: Path
     settings: Settings
@@ -145,7 +145,7 @@ def compute_share(share: Share, reports: _Reports) -> dict[bytes, str]:
         return stage.run(share.units, share.refs, known_bad=share.known_bad, progress=reports)
 
 
-def share_units(units: Sequence[Unit], devices: int) -> list[list[Unit]]:
+def share_units(units: Sequence[InferenceUnit], devices: int) -> list[list[InferenceUnit]]:
     """Deal the units out like cards."""
     return [list(units[start::devices]) for start in range(devices)]
 

@@ -13,7 +13,7 @@ from histobench.roi.encoders.own_encoder import check_same
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.inference.device_runner import Stage, Track
-from histobench.roi.features.inference.loop import Unit
+from histobench.roi.features.inference.loop import InferenceUnit
 from histobench.roi.features.loading.loader import Pool, open_pool
 from histobench.roi.features.loading.pool import ThreadPool
 from histobench.roi.features.settings import EncoderRecipe
@@ -55,7 +55,12 @@ class ShareStage:
         return [forward.seconds for forward in self._stage.forwards]
 
     def run(
-        self, units: Sequence[Unit], refs: Mapping[bytes, ImageRef], *, known_bad: bool, progress: Progress
+        self,
+        units: Sequence[InferenceUnit],
+        refs: Mapping[bytes, ImageRef],
+        *,
+        known_bad: bool,
+        progress: Progress,
     ) -> dict[bytes, str]:
         """Compute units into the caches; the images that could not be used, and why."""
         stop = self._settings.on_bad_image == "stop"

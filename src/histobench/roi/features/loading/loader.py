@@ -33,7 +33,7 @@ def open_pool(workers: int, *, polite: bool = False) -> Pool:
 
 
 @dataclass(frozen=True)
-class Request:
+class LoadRequest:
     """Images that are decoded into one batch; `tag` comes back with it."""
 
     refs: tuple[ImageRef, ...]
@@ -45,7 +45,7 @@ class Request:
 class Batch:
     """Decoded images: `pixels[i]` is [batch, ...] for the i-th transform, of which `count` rows are meant."""
 
-    request: Request
+    request: LoadRequest
     slot: int
     pixels: Sequence[NDArray[Any]]
     failures: dict[int, Failure] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Loader:
         self._changed = threading.Condition()
         self._on_written = on_written
 
-    def batches(self, requests: Iterable[Request]) -> Generator[Batch]:
+    def batches(self, requests: Iterable[LoadRequest]) -> Generator[Batch]:
         """The requests' batches in order; give each back with `release` when its pixels have been used."""
         ahead: deque[Batch] = deque()
         try:
@@ -93,7 +93,7 @@ class Loader:
             while ahead:
                 self._settle(ahead.popleft())
 
-    def _in_order(self, waiting: Iterator[Request], ahead: deque[Batch]) -> Iterator[Batch]:
+    def _in_order(self, waiting: Iterator[LoadRequest], ahead: deque[Batch]) -> Iterator[Batch]:
         more = True
         while True:
             while more and self._free:
@@ -123,7 +123,7 @@ class Loader:
         """Let the batch's memory be filled again."""
         self._free.append(batch.slot)
 
-    def _begin(self, request: Request) -> Batch:
+    def _begin(self, request: LoadRequest) -> Batch:
         slot = self._free.popleft()
         batch = Batch(request, slot, self._ring[slot], left=len(request.refs))
         for array in batch.pixels:  # what is left of another batch must not reach the device
