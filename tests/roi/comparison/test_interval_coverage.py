@@ -218,13 +218,16 @@ def test_every_surface_shows_the_same_interval(
     ]
     on_pages = sorted(payload["bounds"]["balanced_accuracy"] for payload in payloads)
     for entry in table_of.entries:
-        both = (entry.interval.low, entry.interval.high)
+        both = pytest.approx((entry.interval.low, entry.interval.high), rel=0, abs=1e-12)
         assert (python.loc[entry.name, "low"], python.loc[entry.name, "high"]) == both
         assert (parquet[entry.name]["low"], parquet[entry.name]["high"]) == both
         (path,) = (results / f"Colon_{entry.name}").rglob("*_intervals.json")
         stored = json.loads(path.read_text())["metrics"]["balanced_accuracy"]
         assert (stored["ci_lower"], stored["ci_upper"]) == both
-        assert any(np.allclose(both, bounds, atol=1e-4) for bounds in on_pages)
+        assert any(
+            tuple(bounds) == pytest.approx((entry.interval.low, entry.interval.high), abs=1e-4)
+            for bounds in on_pages
+        )
 
 
 @pytest.fixture(scope="module")

@@ -181,5 +181,5 @@ def _parse_yaml(path: Path, text: str) -> Any:
     def pairs(loader: _TextLoader, node: yaml.MappingNode) -> list[tuple[yaml.Node, Any]]:
         return [(key, loader.construct_object(value, deep=True)) for key, value in node.value]
 
-    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
-    return read_yaml(text, where=str(path), loader=Loader)
+    _TextLoader.add_constructor("tag:yaml.org,2002:map", mapping)
+    return read_yaml(text, where=str(path), loader=_TextLoader)
