@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
-from histobench.roi.encoders.zoo import create_encoder
+from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.extract import extract
 from histobench.roi.features.feature_file import load
 

@@ -11,8 +11,9 @@ import sys
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.roi.encoders.cost import measure_cost
+from histobench.roi.encoders.registry import list_encoders
 from histobench.roi.encoders.spec import Cost
-from histobench.roi.encoders.zoo import BUILT_IN, list_encoders
+from histobench.roi.encoders.zoo import BUILT_IN
 
 
 def with_cost(text: str, name: str, cost: Cost) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from histobench.core.files import write_text
 from histobench.roi.encoders.catalogue import markdown_table
-from histobench.roi.encoders.zoo import list_encoders
+from histobench.roi.encoders.registry import list_encoders
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 START, END = "<!-- encoder-table -->", "<!-- /encoder-table -->"

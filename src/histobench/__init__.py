@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from histobench.core.version import __version__
 
 #: public name -> where it is; nothing is imported before it is asked for, so that importing is quick
 _HOMES = {

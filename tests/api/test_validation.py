@@ -276,7 +276,7 @@ def test_an_encoder_that_cannot_be_made_is_told_by_what_the_run_gives(
     assert "left out: " in repr(bench)
     assert not hb.open_results(tmp_path / "r").left_out
     broken.write_text(
-        "from histobench.roi.encoders.zoo import create_encoder\n"
+        "from histobench.roi.encoders.registry import create_encoder\n"
         "def Mine():\n    return create_encoder('tiny-vl')\n"
     )
     assert len(hb.run(tiles, ["tiny-vl", f"mine={broken}:Mine"], **asked).encoders) == 2, "it is tried again"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from histobench.cli.main import main
-from histobench.roi.encoders.zoo import list_encoders
+from histobench.roi.encoders.registry import list_encoders
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from histobench.report.encoder_facts import bibtex, encoder_facts, licence_terms
-from histobench.roi.encoders.zoo import list_encoders
+from histobench.roi.encoders.registry import list_encoders
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in list_encoders()])

@@ -105,7 +105,7 @@ def create_encoder(
     size : image size (default: the encoder's own)
     """
     from histobench.core.devices import resolve_device
-    from histobench.roi.encoders.zoo import create_encoder as create
+    from histobench.roi.encoders.registry import create_encoder as create
 
     size, place = encoder_settings(text(name, "name"), size, weights)
     where = resolve_device(device_text(device))
@@ -125,7 +125,7 @@ def encoder_settings(
 ) -> tuple[int | None, str | None]:
     """Size and weights of an encoder that is to be made, checked; what it would not look at is refused."""
     from histobench.roi.encoders.own_name import names_a_file
-    from histobench.roi.encoders.zoo import find_spec
+    from histobench.roi.encoders.registry import find_spec
 
     size = None if size is None else whole_number(size, "size", least=1)
     if weights is None:
@@ -169,7 +169,7 @@ def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) ->
     >>> list_encoders(zero_shot=True, open=True)[:1][0].name
     'keep'
     """
-    from histobench.roi.encoders.zoo import list_encoders as everyone
+    from histobench.roi.encoders.registry import list_encoders as everyone
 
     for asked, value in (("zero_shot", zero_shot), ("open", open)):
         if value is not None:

@@ -75,7 +75,7 @@ def extract_command(args: argparse.Namespace) -> int:
       histobench extract --dataset_split_csv tiles/ --split 0.7/0.1/0.2 --model_name efficientnet-lite0
     """
     from histobench.roi.data.split import check_learnt
-    from histobench.roi.encoders.zoo import require_encoders
+    from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.features.extract import extract
     from histobench.roi.features.settings import EncoderRecipe
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from histobench import __version__
 from histobench.cli.entry import Command, printing, run_command
 from histobench.cli.terminal import say
 from histobench.core.errors import did_you_mean
+from histobench.core.version import __version__
 
 #: The commands in the groups of `histobench --help`. Each is imported when it is run.
 GROUPS: dict[str, dict[str, Command]] = {

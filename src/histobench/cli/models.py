@@ -9,8 +9,8 @@ import sys
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.catalogue import describe, markdown_table, rows
+from histobench.roi.encoders.registry import get_spec, list_encoders
 from histobench.roi.encoders.spec import EncoderSpec
-from histobench.roi.encoders.zoo import get_spec, list_encoders
 
 
 def models_flags(parser: argparse.ArgumentParser) -> None:

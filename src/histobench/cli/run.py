@@ -188,7 +188,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool) -> int:
     from rich.table import Table
 
     from histobench.core.devices import resolve_device
-    from histobench.roi.encoders.zoo import require_encoders
+    from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.planner import extraction_jobs
     from histobench.roi.plan.run import check_prompts, load_datasets, unresolved_encoders
 

@@ -22,12 +22,12 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from numpy.typing import NDArray
 
-from histobench import __version__
 from histobench.consult.encoder_views import EncoderView, Gallery, Regions, StudyPlan, view_encoders
 from histobench.consult.measurements import measure, measurement_text
 from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_text
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.progress import Progress
+from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset
 
 MOST_LISTED = 200

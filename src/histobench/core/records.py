@@ -15,13 +15,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import io
-import json
 import types
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import (
@@ -36,13 +32,9 @@ from typing import (
     get_type_hints,
 )
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import atomic_path, read_bytes, unreadable
 from histobench.core.parameters import InvalidParameterError, file_path, refused, text
-from histobench.core.plain_data import LARGEST, parse_json
+from histobench.core.plain_data import LARGEST
 
 _KEY = "histobench option"
 R = TypeVar("R")
@@ -476,127 +468,3 @@ def markdown_rows(options: Iterable[Declared]) -> str:
         f"| `{each.name}` | {each.said.help} | {f'`{default_text(each)}`' if default_text(each) else ''} |\n"
         for each in options
     )
-
-
-# Records that one process stores for another: one archive with a JSON text and its arrays.
-
-T = TypeVar("T")
-_TEXT, _ABOUT = "record.json", "about.json"
-
-
-class ArrayOf:
-    """Marks a field of a record as an array of one dtype; other values are refused when a file is read."""
-
-    def __init__(self, dtype: DTypeLike) -> None:
-        self.dtype = np.dtype(dtype)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """What pydantic asks of a marker: the check that replaces its own one of the type."""
-        from pydantic_core import core_schema
-
-        return core_schema.with_info_plain_validator_function(self._check)
-
-    def _check(self, value: Any, info: Any) -> NDArray[Any]:
-        match value:
-            case {"array": int(number)} if len(value) == 1 and 0 <= number < len(info.context):
-                array: NDArray[Any] = info.context[number]
-            case _:
-                raise ValueError(f"expected an array, found {type(value).__name__}")
-        if array.dtype != self.dtype:
-            raise ValueError(f"expected an array of {self.dtype}, found {array.dtype}")
-        return array
-
-
-def write_record(path: Path, record: Any, *, about: Mapping[str, Any]) -> None:
-    """Write a dataclass; `about` says in plain JSON values what it was made from, for `read_record`."""
-    arrays: list[NDArray[Any]] = []
-    text = json.dumps(_plain(record, arrays))
-    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for name, content in ((_ABOUT, json.dumps(about)), (_TEXT, text)):
-            with archive.open(name, "w") as member:  # without a date: the same record is the same bytes
-                member.write(content.encode("utf-8"))
-        for number, array in enumerate(arrays):
-            with archive.open(f"{number}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
-
-
-def read_record(path: Path, kind: type[T], *, about: Mapping[str, Any]) -> T | None:
-    """The record of a file; None where there is no file, where it is damaged, or made from something else.
-
-    A whole file whose values do not have the types of `kind` is an error that names the file.
-    """
-    try:
-        data = read_bytes(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise unreadable(path, error) from error
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if archive.testzip() is not None or parse_json(archive.read(_ABOUT)) != _as_read(about):
-                return None
-            text = archive.read(_TEXT)
-            count = sum(name.endswith(".npy") for name in archive.namelist())
-            arrays = [_array(archive, f"{number}.npy") for number in range(count)]
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError):
-        return None
-    return _validated(path, kind, text, arrays)
-
-
-def _plain(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name), arrays) for field in fields(value)}
-    if isinstance(value, tuple | list):
-        return [_plain(item, arrays) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item, arrays) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        arrays.append(np.ascontiguousarray(value))
-        return {"array": len(arrays) - 1}
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _as_read(about: Mapping[str, Any]) -> Any:
-    return parse_json(json.dumps(about))
-
-
-def _values(text: str | bytes) -> Any:
-    """The values of a JSON text for a comparison: NaN equals NaN, and 0 equals 0.0."""
-    return parse_json(text, parse_constant=str)
-
-
-def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    with archive.open(name) as member:
-        array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-    return array
-
-
-@cache
-def _adapter_record_files(kind: Any) -> Any:
-    from pydantic import ConfigDict, TypeAdapter
-
-    # In a tuple: pydantic passes the settings of a plain type on to the dataclasses inside it.
-    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid"))
-
-
-def _validated(path: Path, kind: type[T], text: bytes, arrays: list[NDArray[Any]]) -> T:
-    from pydantic import ValidationError
-
-    try:
-        (record,) = _adapter_record_files(kind).validate_json(  # type: ignore[arg-type]
-            b"[" + text + b"]", strict=True, context=arrays
-        )
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"][1:])) or kind.__name__
-        raise HistobenchError(
-            f"{path} does not hold a {kind.__name__}: {where}: {first['msg']}; delete the file and run again"
-        ) from error
-    read: T = record
-    written: list[NDArray[Any]] = []
-    # A field that is missing in the file would have its default.
-    if _values(json.dumps(_plain(read, written))) != _values(text) or len(written) != len(arrays):
-        raise HistobenchError(
-            f"{path} does not hold a {kind.__name__} as it was written; delete the file and run again"
-        )
-    return read

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.registry import find_spec
 from histobench.roi.encoders.spec import EncoderSpec
-from histobench.roi.encoders.zoo import find_spec
 from histobench.roi.plan.speeds import FILE, Speed, read_speeds
 
 _NOT_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial|research", re.IGNORECASE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from histobench import __version__
 from histobench.consult.findings import is_policy
+from histobench.core.version import __version__
 from histobench.report.agents import AgentRun
 from histobench.report.consult import PlayedStudy
 from histobench.report.encoder_facts import bibtex, encoder_facts

@@ -11,8 +11,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from histobench import __version__
 from histobench.core.errors import HistobenchError
+from histobench.core.version import __version__
 from histobench.report.agents import find_agent_runs, write_agents
 from histobench.report.board import board_payload, split_payloads
 from histobench.report.consult import find_studies, write_studies

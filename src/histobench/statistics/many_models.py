@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from histobench.core.records import ArrayOf
+from histobench.core.record_files import ArrayOf
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import FEWEST_DEGREES, LeaveOneOut, pair_errors, t_p_value, t_quantile
 

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.records import ArrayOf, read_record, write_record
+from histobench.core.record_files import ArrayOf, read_record, write_record
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs, dataset_table
 from histobench.roi.comparison.table_files import _known, read_table, write_table
 from histobench.roi.results.layout import TaskFiles

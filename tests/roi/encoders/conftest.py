@@ -14,7 +14,7 @@ import yaml
 from torch import Tensor
 
 from histobench.roi.encoders.construct import construct
-from histobench.roi.encoders.zoo import get_spec
+from histobench.roi.encoders.registry import get_spec
 
 FOLDER = Path(__file__).parent / "manifests"
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.registry import get_spec
 from histobench.roi.encoders.spec import EncoderSpec
-from histobench.roi.encoders.zoo import get_spec
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from histobench.roi.encoders.checkpoint import fit_names, strip_shared_prefixes
 from histobench.roi.encoders.construct import SkipRandomInit, construct
 from histobench.roi.encoders.cost import measure_cost
 from histobench.roi.encoders.families.family import family_of
+from histobench.roi.encoders.registry import build_network, get_spec, list_encoders
 from histobench.roi.encoders.spec import EncoderSpec
-from histobench.roi.encoders.zoo import build_network, get_spec, list_encoders
 
 ZOO = {spec.name: spec for spec in list_encoders()}
 #: Encoders whose weights come from outside.

@@ -18,7 +18,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.encoders import download
 from histobench.roi.encoders.construct import construct
 from histobench.roi.encoders.file_hash import sha256_of
-from histobench.roi.encoders.zoo import create_encoder, get_spec
+from histobench.roi.encoders.registry import create_encoder, get_spec
 
 
 def test_offline_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:

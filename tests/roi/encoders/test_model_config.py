@@ -11,7 +11,7 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.construct import construct, disagreements
-from histobench.roi.encoders.zoo import get_spec
+from histobench.roi.encoders.registry import get_spec
 
 
 def test_the_configuration_beside_a_checkpoint_has_to_agree(checkpoint: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.zoo import create_encoder, get_spec, list_encoders
+from histobench.roi.encoders.registry import create_encoder, get_spec, list_encoders
 
 PATCH_EMBED_START = [0.006820317, 0.018321397, 0.031856194]
 

@@ -12,8 +12,8 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.encoders import zoo
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_encoder import state_sha256
+from histobench.roi.encoders.registry import create_encoder, register_encoder
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.encoders.zoo import create_encoder, register_encoder
 
 FILE = """
 import torch

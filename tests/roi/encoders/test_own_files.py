@@ -13,7 +13,7 @@ import torch
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.own_name import check_labels, label_of, split_alias
-from histobench.roi.encoders.zoo import create_encoder
+from histobench.roi.encoders.registry import create_encoder
 
 FILE = """
 import torch

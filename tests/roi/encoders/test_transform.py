@@ -8,9 +8,10 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.registry import get_spec
 from histobench.roi.encoders.spec import parse_spec
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.encoders.zoo import get_spec, load_zoo
+from histobench.roi.encoders.zoo import load_zoo
 from histobench.roi.features.fingerprint import describe_transform
 from histobench.roi.features.inference.device_runner import distinct
 

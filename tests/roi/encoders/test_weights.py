@@ -16,8 +16,8 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.encoders import download
 from histobench.roi.encoders.construct import construct
 from histobench.roi.encoders.file_hash import sha256_of
+from histobench.roi.encoders.registry import create_encoder, get_spec, list_encoders
 from histobench.roi.encoders.weights import find_weights, read_table, resolve_companion, resolve_weights
-from histobench.roi.encoders.zoo import create_encoder, get_spec, list_encoders
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -169,7 +169,7 @@ def test_a_file_that_keeps_its_size_and_time_is_still_seen_to_have_changed(tmp_p
 
 
 def test_one_checkpoint_does_not_fill_several_encoders(checkpoint: Path, tmp_path: Path) -> None:
-    from histobench.roi.encoders.zoo import check_distinct_weights
+    from histobench.roi.encoders.registry import check_distinct_weights
 
     both = ["kaiko-vits16", "lunit-vits16"]
     with pytest.raises(

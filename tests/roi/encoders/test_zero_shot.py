@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.clip_tokens import wordpiece_tokenizer
 from histobench.roi.encoders.construct import construct
-from histobench.roi.encoders.zoo import get_spec
+from histobench.roi.encoders.registry import get_spec
 from histobench.roi.encoders.zoo_encoder import ImageTextEncoder, PromptEncoder, class_vectors
 
 

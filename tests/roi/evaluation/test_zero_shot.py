@@ -12,7 +12,7 @@ import torch
 from histobench.cli.main import main
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.zoo import create_encoder
+from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.evaluation.zero_shot import _zoo_entry
@@ -53,7 +53,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
         given.append(weights)
         return create_encoder(name)
 
-    monkeypatch.setattr("histobench.roi.encoders.zoo.create_encoder", create)
+    monkeypatch.setattr("histobench.roi.encoders.registry.create_encoder", create)
     return given
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.roi.encoders.zoo import create_encoder
+from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.extract import extract
 from histobench.roi.features.inference import loop
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.encoders.zoo import create_encoder
 from histobench.roi.features.extract import extract
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.inference.forward import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.roi.encoders.zoo import create_encoder
+from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.extract import extract
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.inference import tuning

@@ -20,7 +20,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_encoder import recording
-from histobench.roi.encoders.zoo import create_encoder
+from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.extract import Extraction, extract, plan_extraction
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.inference.share_stage import ShareStage

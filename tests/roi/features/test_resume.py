@@ -22,7 +22,7 @@ import pytest
 from histobench.core.errors import DiskFullError, HistobenchError, InterruptedWorkError
 from histobench.core.progress import Silent
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.roi.encoders.zoo import create_encoder
+from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.features.cache import rows
 from histobench.roi.features.cache.rows import read_keys, shard_files
 from histobench.roi.features.extract import extract

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from histobench import __version__
 from histobench.core.files import atomic_path
+from histobench.core.version import __version__
 from histobench.mint.envs.action import classify
 from histobench.mint.results.stored_episode import StoredEpisode
 

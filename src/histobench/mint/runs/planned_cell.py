@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from histobench import __version__
 from histobench.core.address import without_credentials
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain
+from histobench.core.version import __version__
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.agents.spec import AgentSpec
 from histobench.mint.configs.cell import Cell

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from histobench import __version__
 from histobench.core.errors import HistobenchError
 from histobench.core.files import open_unpacked, read_plain
 from histobench.core.folders import local_dir
 from histobench.core.plain_data import parse_json
+from histobench.core.version import __version__
 from histobench.mint.tools.base import Tool, ToolServiceError
 
 # An article and how search results are worded.

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from histobench import __version__
 from histobench.core.files import read_bytes, unreadable
-from histobench.core.records import read_record, write_record
+from histobench.core.record_files import read_record, write_record
+from histobench.core.version import __version__
 from histobench.roi.comparison.comparison import CompareSettings, DatasetTable, dataset_table
 from histobench.roi.comparison.selection import distinct_names
 from histobench.roi.results.layout import TaskFiles

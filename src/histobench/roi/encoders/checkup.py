@@ -14,9 +14,9 @@ from histobench.roi.encoders.catalogue import has_weights, weights_steps
 from histobench.roi.encoders.download import is_offline
 from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.own_name import names_a_file
+from histobench.roi.encoders.registry import get_spec, list_encoders
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.weights import find_weights, missing_packages
-from histobench.roi.encoders.zoo import get_spec, list_encoders
 
 GIB = 1024**3
 DISK_ENOUGH = 10 * GIB

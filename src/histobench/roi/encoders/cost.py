@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from histobench.roi.encoders.families.family import family_of
+from histobench.roi.encoders.registry import build_network
 from histobench.roi.encoders.spec import Cost, EncoderSpec
-from histobench.roi.encoders.zoo import build_network
 
 
 def measure_cost(spec: EncoderSpec, network: nn.Module | None = None) -> Cost:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.core.files import HAND_WRITTEN, read_plain_text
 from histobench.core.plain_data import read_yaml
-from histobench.roi.encoders.own_name import names_a_file
 from histobench.roi.encoders.spec import EncoderSpec, parse_spec
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from histobench.roi.encoders.base import BasePatchEncoder
+    pass
 
 
 BUILT_IN = Path(__file__).with_name("zoo.yaml")
@@ -86,151 +81,3 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
-
-
-# From a name to a ready encoder: the zoo, the user's own file, plug-ins and decorated classes.
-
-ENTRY_POINTS = "histobench.encoders"
-Factory = TypeVar("Factory", bound=Callable[..., Any])
-_REGISTERED: dict[str, Callable[..., Any]] = {}
-
-
-def list_encoders() -> list[EncoderSpec]:
-    """Every encoder of the zoo in its default output, in the order of the zoo file."""
-    return list(load_zoo().values())
-
-
-def get_spec(name: str) -> EncoderSpec:
-    """The zoo entry of `name`, with the output asked for: `get_spec("virchow2@cls").dim == 1280`."""
-    spec = find_spec(name)
-    if spec is None:
-        zoo = load_zoo()
-        known = [*zoo, *aliases_of(zoo), *_REGISTERED, *_plug_ins()]
-        raise HistobenchError(f"unknown encoder {name!r}; {did_you_mean(name, known)}")
-    return spec
-
-
-def find_spec(name: str) -> EncoderSpec | None:
-    """As `get_spec`, and None for what the zoo does not know: asks no installed package for plug-ins."""
-    zoo = load_zoo()
-    aliases = aliases_of(zoo)
-    # An alias may stand for a named output as well (`virchow2-cls`).
-    base, _, output = aliases.get(name, name).partition("@")
-    spec = zoo.get(aliases.get(base, base).partition("@")[0])
-    return spec.with_output(output) if spec is not None and output else spec
-
-
-def register_encoder(name: str) -> Callable[[Factory], Factory]:
-    """Class decorator: makes a `BasePatchEncoder` known under `name`."""
-
-    def remember(factory: Factory) -> Factory:
-        if name in load_zoo():
-            raise HistobenchError(f"the zoo has an encoder {name!r} already; choose another name")
-        _REGISTERED[name] = factory
-        return factory
-
-    return remember
-
-
-def create_encoder(
-    name: str,
-    *,
-    resize_size: int | None = None,
-    weights: str | None = None,
-    allow_random: bool = False,
-    allow_revision: bool = False,
-) -> BasePatchEncoder:
-    """A frozen encoder in eval mode.
-
-    `name` is a zoo name (`uni_v1`, `virchow2@cls`), a registered name, a plug-in's name, or
-    `my_file.py:MyEncoder`. `weights` is a checkpoint, a folder, or a table of paths; without it the
-    places of `resolve_weights` are asked. `allow_random` gives seeded random weights where there are none;
-    `allow_revision` takes what the hub's cache has, where that is another revision than the pinned one.
-    """
-    from histobench.roi.encoders.own_encoder import from_factory, from_file
-
-    if names_a_file(name):
-        return from_file(name, resize_size=resize_size)
-    factory = _REGISTERED.get(name) or _plug_ins().get(name)
-    if factory is not None:
-        return from_factory(name, factory, resize_size=resize_size)
-    from histobench.roi.encoders.construct import construct
-
-    spec = get_spec(name).with_size(resize_size)
-    return construct(spec, weights=weights, allow_random=allow_random, allow_revision=allow_revision)
-
-
-def why_unresolved(
-    name: str,
-    *,
-    resize_size: int | None = None,
-    weights: str | None = None,
-    allow_revision: bool = False,
-    download: bool = True,
-) -> str:
-    """Why an encoder cannot be made, empty if nothing is known against it; its code is not run.
-
-    Names, files, packages and weights are looked for. Without `download` nothing is fetched.
-    """
-    from histobench.roi.encoders.own_name import check_file
-    from histobench.roi.encoders.weights import check_packages, find_weights, is_offline, resolve_weights
-
-    try:
-        if names_a_file(name):
-            check_file(name)
-        elif name not in _REGISTERED and name not in _plug_ins():
-            spec = get_spec(name).with_size(resize_size)
-            place = str(Path(weights).expanduser()) if weights else None
-            check_packages(spec)
-            if spec.source.kind in ("seed", "project"):
-                return ""
-            if download or is_offline():
-                resolve_weights(spec, place, allow_revision=allow_revision)
-            else:
-                find_weights(spec, place)
-    except HistobenchError as error:
-        return str(error)
-    return ""
-
-
-def require_encoders(reasons: Mapping[str, str], *, keep_going: bool = False) -> None:
-    """Raise when encoders cannot be made, with all of them together; `keep_going` lets the others run."""
-    missing = {name: why for name, why in reasons.items() if why}
-    if not missing or (keep_going and len(missing) < len(reasons)):
-        return
-    if len(reasons) == 1:
-        raise HistobenchError(next(iter(missing.values())))
-    lines = "".join(f"\n  {name}: {why}" for name, why in missing.items())
-    advice = "" if len(missing) == len(reasons) else "\nNothing was computed; `keep_going` runs the others."
-    raise HistobenchError(f"{len(missing)} of {len(reasons)} encoders cannot be used:{lines}{advice}")
-
-
-def check_distinct_weights(names: Iterable[str], weights: str | None = None) -> None:
-    """Raise when several encoders of the zoo would be made from one and the same checkpoint of the user's."""
-    from histobench.roi.encoders.weights import check_distinct
-
-    specs = []
-    for name in names:
-        with contextlib.suppress(HistobenchError):  # the user's own, or unknown, which building it says
-            specs.append(get_spec(name))
-    if len(specs) > 1:
-        check_distinct(specs, weights)
-
-
-def build_network(spec: EncoderSpec, *, device: str = "meta", depth: int | None = None) -> nn.Module:
-    """The bare network of a zoo entry with initial weights: offline, for tests and for counting."""
-    import torch
-
-    from histobench.roi.encoders.families.family import family_of
-
-    with torch.device(device):
-        return family_of(spec).build(spec, depth=depth).eval()
-
-
-def _plug_ins() -> dict[str, Callable[..., Any]]:
-    from importlib.metadata import entry_points
-
-    def loader(point: Any) -> Callable[..., Any]:
-        return lambda **kwargs: point.load()(**kwargs)
-
-    return {point.name: loader(point) for point in entry_points(group=ENTRY_POINTS)}

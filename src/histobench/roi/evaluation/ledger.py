@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from histobench import __version__
 from histobench.core.files import HAND_WRITTEN, read_note, read_plain_text, write_json
+from histobench.core.version import __version__
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.results.layout import COMPLETE, TaskFiles, stored_in
 

@@ -25,7 +25,7 @@ _SPREAD = ("accuracy", "balanced_accuracy", "f1_score", "auroc")
 
 def zero_shot_outcome(context: Context) -> Outcome:
     """Probabilities of the test images against the prompts of the request."""
-    from histobench.roi.encoders.zoo import create_encoder
+    from histobench.roi.encoders.registry import create_encoder
     from histobench.roi.evaluation.context import TaskSkippedError
 
     options = context.request.options
@@ -72,7 +72,7 @@ def zero_shot_outcome(context: Context) -> Outcome:
 
 def _zoo_entry(name: str) -> EncoderSpec | None:
     """The entry behind a name or an alias; None for the user's own encoders, which are known once built."""
-    from histobench.roi.encoders.zoo import get_spec
+    from histobench.roi.encoders.registry import get_spec
 
     try:
         return get_spec(name)

@@ -27,8 +27,8 @@ from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage, listin
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.file_hash import cache_dir
 from histobench.roi.encoders.own_name import check_labels
+from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.encoders.transform import TransformSpec
-from histobench.roi.encoders.zoo import check_distinct_weights, require_encoders
 from histobench.roi.features.assemble import feature_file, model_name
 from histobench.roi.features.cache.content_hashes import HashInventory, take_inventory
 from histobench.roi.features.cache.hashed_images import HashedImages

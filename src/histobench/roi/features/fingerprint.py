@@ -13,7 +13,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from histobench import __version__
+from histobench.core.version import __version__
 from histobench.roi.encoders.own_name import names_a_file, split_alias
 from histobench.roi.encoders.transform import TransformSpec
 

@@ -22,7 +22,7 @@ class EncoderRecipe:
 
     def unresolved(self, *, download: bool = True) -> str:
         """Why the encoder cannot be made: its name, file, packages, weights; empty if nothing is missing."""
-        from histobench.roi.encoders.zoo import why_unresolved
+        from histobench.roi.encoders.registry import why_unresolved
 
         return why_unresolved(
             self.name,
@@ -34,7 +34,7 @@ class EncoderRecipe:
 
     def build(self) -> BasePatchEncoder:
         """The encoder itself."""
-        from histobench.roi.encoders.zoo import create_encoder
+        from histobench.roi.encoders.registry import create_encoder
 
         weights = str(Path(self.weights).expanduser()) if self.weights else None
         return create_encoder(

@@ -70,7 +70,7 @@ def extraction_jobs(plan: Plan, datasets: dict[str, RoiDataset], device: str) ->
 
 def _job(plan: Plan, entry: DatasetEntry, encoder: str, images: int, device: str) -> ExtractionJob:
     from histobench.core.errors import HistobenchError
-    from histobench.roi.encoders.zoo import get_spec
+    from histobench.roi.encoders.registry import get_spec
 
     try:
         spec = get_spec(encoder)

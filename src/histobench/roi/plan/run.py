@@ -15,7 +15,7 @@ from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.data.split import check_learnt
 from histobench.roi.encoders.own_name import check_labels, label_of
-from histobench.roi.encoders.zoo import check_distinct_weights, require_encoders
+from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes

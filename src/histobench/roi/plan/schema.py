@@ -14,12 +14,7 @@ from histobench.core.clusters import read_options
 from histobench.core.errors import HistobenchError
 from histobench.core.files import HAND_WRITTEN, check_plain, read_plain_text
 from histobench.core.plain_data import read_yaml
-from histobench.core.records import (
-    options_of,
-    schema_of,
-    unknown_key,
-    values_from,
-)
+from histobench.core.records import options_of, schema_of, unknown_key, values_from
 from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options

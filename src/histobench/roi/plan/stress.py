@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench import __version__
 from histobench.core.devices import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
 from histobench.core.progress import Progress
 from histobench.core.text import check_plain_name
+from histobench.core.version import __version__
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
@@ -161,7 +161,7 @@ def _counted(images: Iterator[tuple[str, Pixels]], progress: Progress) -> Iterat
 
 
 def _loaded(name: str, weights: str | None, device: str) -> BasePatchEncoder:
-    from histobench.roi.encoders.zoo import create_encoder
+    from histobench.roi.encoders.registry import create_encoder
 
     return create_encoder(name, weights=weights).to(device).float().eval()
 

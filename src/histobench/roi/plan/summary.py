@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from histobench import __version__
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
+from histobench.core.version import __version__
 from histobench.roi.comparison.comparison import CompareSettings, Comparison, TableMaker, compare_runs
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
 from histobench.roi.comparison.robustness import RobustnessTable, robustness_grid

@@ -232,7 +232,7 @@ def _apart(published: PublishedValue, ours: OurValue) -> list[str]:
 
 
 def _own_size(encoder: str) -> str:
-    from histobench.roi.encoders.zoo import get_spec
+    from histobench.roi.encoders.registry import get_spec
 
     try:
         return str(get_spec(encoder).transform.crop)

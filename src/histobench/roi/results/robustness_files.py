@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench import __version__
 from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, check_plain, files_below, read_plain_text, write_json
 from histobench.core.plain_data import parse_json
 from histobench.core.text import check_plain_name
+from histobench.core.version import __version__
 from histobench.roi.results.layout import ROBUSTNESS, RunIdentity
 from histobench.roi.robustness.leaving_out import METHOD
 from histobench.roi.task_catalogue import ROBUSTNESS as TASK

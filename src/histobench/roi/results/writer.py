@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench import __version__
 from histobench.core.files import write_json, write_text
+from histobench.core.version import __version__
 from histobench.roi.metrics.classification import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.layout import RunIdentity, TaskFiles

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.construct import construct
 from histobench.roi.encoders.networks import conch, conch_v15, ctranspath, genbio_pathfm, keep, musk
-from histobench.roi.encoders.zoo import get_spec
+from histobench.roi.encoders.registry import get_spec
 
 pytestmark = pytest.mark.slow
 
