@@ -1,4 +1,4 @@
-"""Rank encoders by one metric and say which differences are real."""
+"""`compare`, `power` and `verify`: what stored results show."""
 
 from __future__ import annotations
 

@@ -1,16 +1,20 @@
-"""Consult: does a language model use an image encoder well? The agent is fixed, the encoder is randomised."""
+"""`histobench consult`: prepare, register and run a study of agents that consult encoders."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import add_workers_arguments, check_engine_flags, positive, seed
-from histobench.cli.mint import CALLS, DEFAULT, INCOMPLETE, add_model_arguments, add_provider_arguments
+from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
+from histobench.core.records import Declared, add_flags, options_of
+from histobench.mint.configs.cell import CALLS
+from histobench.mint.runs.options import RunOptions
 
 if TYPE_CHECKING:
     from histobench.consult.playing import ConsultRun
@@ -211,8 +215,24 @@ def register_command(args: argparse.Namespace) -> int:
 
 # Let an agent play the cases of a study in some arms; what is finished is kept, and a killed run goes on.
 
+#: Tokens of one message by default: five messages are the 4,000 tokens of the protocol.
+MAX_TOKENS = 800
 #: Flags that every worker of a run must know besides those of all runs of agents.
 MORE = ("arms", "calls", "pictures", "expert", "outcomes")
+
+
+def _options_of_any_run() -> list[Declared]:
+    """The options of `mint run` that a study has, too, some with another default."""
+    shared = {
+        *("repeat", "name", "output", "sandbox", "concurrency", "max_cost", "max_tokens", "temperature"),
+        *("top_p", "seed", "reasoning_effort", "reasoning_history", "constrain", "cache", "prices"),
+        *("attempts", "timeout", "rpm", "tpm", "balance", "batch"),
+    }
+    found = {each.name: each for each in options_of(RunOptions) if each.name in shared}
+    output = found["output"]
+    found["output"] = replace(output, said=replace(output.said, default_text="runs in the study's folder"))
+    found["max_tokens"] = replace(found["max_tokens"], default=MAX_TOKENS)
+    return list(found.values())
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
@@ -233,34 +253,14 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="in sequence arms, tell the agent after each case whether its final answer was right",
     )
-    what.add_argument(
-        "--repeat",
-        type=int,
-        default=DEFAULT.repeat,
-        help=f"play everything N times (default: {DEFAULT.repeat})",
-    )
+    what.add_argument("--pictures", action="store_true", help="the agent sees the region and may look(box)")
+    what.add_argument("--expert", help="the agent that gives feedback in the arm expert")
     what.add_argument(
         "--calls",
         choices=CALLS,
-        help="how the agent acts: tags in its text, or calls of functions (default: text; policies: native)",
+        help="how the agent acts: tags in its text, or function calls (default: text; policies: native)",
     )
-    what.add_argument("--pictures", action="store_true", help="the agent sees the region and may look(box)")
-    what.add_argument("--expert", help="the agent that gives feedback in the arm expert")
-    what.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
-    what.add_argument("-o", "--output", help="folder of the episodes (default: runs in the study)")
-    what.add_argument(
-        "--sandbox", default=DEFAULT.sandbox, help="auto, or one that `histobench doctor` lists"
-    )
-    limits = parser.add_argument_group("limits")
-    limits.add_argument(
-        "--concurrency",
-        type=int,
-        default=DEFAULT.concurrency,
-        help=f"episodes at a time (default: {DEFAULT.concurrency})",
-    )
-    limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
-    add_model_arguments(parser.add_argument_group("advanced: how the model writes"), max_tokens=800)
-    add_provider_arguments(parser.add_argument_group("advanced: the provider"))
+    add_flags(parser, _options_of_any_run())
     add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
 
 
@@ -293,9 +293,10 @@ def run_command(args: argparse.Namespace) -> int:
 def asked_for(args: argparse.Namespace) -> ConsultRun:
     """The run that the flags ask for."""
     from histobench.consult.playing import ConsultRun
-    from histobench.mint.runs.options import RunOptions
 
     more = {name: getattr(args, name) for name in ("study", *MORE)}
+    if args.max_tokens is None:
+        args.max_tokens = MAX_TOKENS
     return ConsultRun(options=RunOptions.of(args), **more)
 
 

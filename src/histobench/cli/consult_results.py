@@ -1,4 +1,4 @@
-"""What agents make of the encoders that they consult: accuracy, trust, the registered contrasts, cost."""
+"""`consult table`, `compare` and `power`: what a study shows."""
 
 from __future__ import annotations
 

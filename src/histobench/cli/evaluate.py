@@ -1,4 +1,4 @@
-"""Evaluate stored features: linear probe, KNN, prototypes, few-shot, zero-shot and more."""
+"""`histobench evaluate`: evaluate stored features and print the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extract features: images through one or more encoders to feature files."""
+"""`histobench extract`: images to feature files, with progress."""
 
 from __future__ import annotations
 

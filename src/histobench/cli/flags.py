@@ -1,4 +1,4 @@
-"""How the values of flags are read."""
+"""Flags that several commands share, and how their values are read."""
 
 from __future__ import annotations
 

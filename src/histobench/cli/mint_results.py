@@ -1,4 +1,4 @@
-"""The leaderboard: success for every budget k, improvement per turn, gain from an expert's feedback."""
+"""`mint table`, `compare`, `grade`, `export` and `import`: what finished runs show."""
 
 from __future__ import annotations
 

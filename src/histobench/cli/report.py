@@ -1,4 +1,4 @@
-"""Turn a results folder into a web site: leaderboard, datasets, runs, comparisons, methods."""
+"""`report` and `serve`: results as a web site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a whole benchmark: datasets x encoders x tasks, from images to a ranked summary."""
+"""`run` and `status`: a whole benchmark, from images to a ranked summary."""
 
 from __future__ import annotations
 

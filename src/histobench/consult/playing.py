@@ -37,8 +37,6 @@ from histobench.mint.tasks.base import Task
 #: Turns of an episode, two of them for answers; in a sequence there is one more, for notes.
 TURNS = 5
 ANSWERS = 2
-#: Five messages of at most so many tokens are the 4,000 of the protocol.
-MAX_TOKENS = 800
 #: Cells of a run with their episodes.
 Planned = list[tuple[PlannedCell, list[Task]]]
 

@@ -1,4 +1,4 @@
-"""A Ray cluster: the one that is named, the one this machine is part of, or a new one on this machine."""
+"""Ray and Slurm: find or start a cluster, submit jobs, read their options."""
 
 from __future__ import annotations
 

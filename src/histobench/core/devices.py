@@ -1,4 +1,4 @@
-"""Which device a computation runs on."""
+"""Devices, threads and the garbage collector of a computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where histobench keeps what can be made again."""
+"""The cache folder, and fast local folders for temporary copies."""
 
 from __future__ import annotations
 

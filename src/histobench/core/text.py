@@ -1,4 +1,4 @@
-"""Names that become files and folders: one part of a path, on any system."""
+"""Text from elsewhere made safe: file names, natural order, terminal output, Python syntax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of language-model agents: finished episodes, grouped by agent, expert and budget."""
+"""The data of the agents page: finished episodes by agent, expert and budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leaderboard: encoders x datasets of one task at one setting and preset."""
+"""A leaderboard: encoders x datasets of one task, also over many splits."""
 
 from __future__ import annotations
 

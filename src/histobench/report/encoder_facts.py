@@ -1,4 +1,4 @@
-"""What the zoo knows about the encoders of a results folder: licence, cost, citation."""
+"""Facts about the encoders of a results folder: license, cost, speed, citation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the images of a dataset are: found by the names that results files use."""
+"""Where the images of a dataset are, and the pictures that pages show."""
 
 from __future__ import annotations
 

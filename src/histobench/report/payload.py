@@ -1,4 +1,4 @@
-"""Data files of the site: JavaScript that hands one value to the page, so that it works without a server."""
+"""Data files and pages of the site; they work without a server."""
 
 from __future__ import annotations
 

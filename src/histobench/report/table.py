@@ -1,4 +1,4 @@
-"""One table: the runs of one task at one setting and preset on one dataset, from files to data files."""
+"""One table of the site: the runs of one task on one dataset, and the images they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confidence intervals from bootstrap replicates: percentile and bias-corrected accelerated (BCa)."""
+"""Intervals of proportions and from bootstrap replicates (percentile, BCa)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jackknife: what leaving out one unit (a patient, a slide, an image) at a time tells about a metric.
+"""The jackknife over units (patients, slides, images): variances, logit-t intervals, crossed designs.
 
     leave_one_out(evaluate, design)          metrics as functions of counts [b, n], as for the bootstrap
     leave_one_out_of_totals(metric, parts)   metrics of sums over units (confusion matrices, sums of losses)

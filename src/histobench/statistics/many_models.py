@@ -1,4 +1,4 @@
-"""All pairs of models at once: intervals of which all hold together, and the ranks that follow from them.
+"""Many models at once: max-t intervals of all pairs, the set of the best, ranks.
 
 Every pair has its jackknife t statistic. The critical value is that of the largest of them all (max-t), so
 the chance that *any* of the intervals misses its true difference is at most 1 - level; in particular a

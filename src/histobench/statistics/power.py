@@ -1,4 +1,4 @@
-"""How many test images (or patients) it takes to see a difference between two models."""
+"""How many test images or patients a difference needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bootstrap resamples as matrices of counts: row b says how often each sample was drawn in resample b."""
+"""Bootstrap resamples as count matrices, and the paired bootstrap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""McNemar's test: do two classifiers err on the same samples equally often?
+"""Paired tests: McNemar, sign-flip, signed-rank, tests over splits, multiplicity.
 
 Samples in clusters (images of one patient) are not independent. Their clustered form adds up, within each
 cluster, the samples that only the first gets right less those that only the second does. Between equal

@@ -1,4 +1,4 @@
-"""What a run has spent, the limit it must not pass, and what models cost as far as that is known."""
+"""Limits of a run: cost, request rate, retries and the choice of a server."""
 
 from __future__ import annotations
 

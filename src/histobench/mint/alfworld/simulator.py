@@ -1,4 +1,4 @@
-"""Plays games in side processes: the host's view."""
+"""ALFWorld on the host: find the installation, play games in side processes, ask the expert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset of tasks: which class reads it, which tools belong to it, where its file lies."""
+"""Datasets of tasks: their classes, tools and files, built in or from plug-ins."""
 
 from __future__ import annotations
 

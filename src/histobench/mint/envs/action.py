@@ -1,4 +1,4 @@
-"""What the model did in a turn, read from its message alone."""
+"""The action in a message: how it is read, and the grammar that enforces it."""
 
 from __future__ import annotations
 

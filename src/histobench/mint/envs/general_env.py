@@ -1,4 +1,4 @@
-"""The environment around the turn loop: runs code in the sandbox and asks the task's checker."""
+"""The environment of an episode: opening message, sandbox, tools, checker, ALFWorld."""
 
 from __future__ import annotations
 

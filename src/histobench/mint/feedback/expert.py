@@ -1,4 +1,4 @@
-"""The expert of one episode."""
+"""The expert that gives feedback: its prompt, its answer, and the check that it leaks no solution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays one sample with the turn loop, the sandbox and the checkers of this project."""
+"""Solver and scorer for Inspect: the same turn loop, sandbox and checkers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message is made of, whichever provider wrote it.
+"""The parts of a message, whichever provider wrote it.
 
 A part that came from a provider keeps the provider's own form (`origin`): it goes back to that provider
 exactly as it came, signatures and encrypted reasoning included, and another provider gets it made anew.

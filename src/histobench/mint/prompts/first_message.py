@@ -1,4 +1,4 @@
-"""Builds the first message of an episode."""
+"""The first message of an episode, and the choice of its wording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text dialect beside native calls: what a format costs, told apart from what a model can do."""
+"""The tables of finished runs: leaderboard, groups, feedback, text against native calls."""
 
 from __future__ import annotations
 

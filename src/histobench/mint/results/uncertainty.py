@@ -1,4 +1,4 @@
-"""How sure a success rate is: tasks are the units, each with all its episodes."""
+"""Success rates, their intervals and reliability; tasks are the units."""
 
 from __future__ import annotations
 

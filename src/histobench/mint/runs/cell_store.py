@@ -1,4 +1,4 @@
-"""The folder of one cell: finished episodes, what they cost, and what kept others from finishing."""
+"""The folder of one cell: finished episodes, their cost, failures, and the journal."""
 
 from __future__ import annotations
 

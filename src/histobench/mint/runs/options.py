@@ -1,14 +1,10 @@
-"""What a run of agents may be told; the command line and Python take names and defaults from here."""
+"""The options of a run of agents. Flags, Python parameters, checks and help come from this record."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from numbers import Integral, Real
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
-
 from histobench.core.errors import HistobenchError
-from histobench.core.parameters import InvalidParameterError, flag, one_of, text
+from histobench.core.parameters import InvalidParameterError
+from histobench.core.records import option, options_of, record
 from histobench.mint.agents.completion import ReasoningHistory, Sampling
 from histobench.mint.agents.limits import Balance
 from histobench.mint.configs.cell import CALLS
@@ -19,74 +15,139 @@ OUTPUT = "mint-results"
 ANSWERS = "answers.sqlite"
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """Who plays what, how, and where the episodes go; docs/mint.md tells each one's meaning."""
+_LIMITS, _WRITING = "limits", "advanced: how the model writes"
+_PROTOCOL, _PROVIDER = "advanced: the protocol", "advanced: the provider"
+_WHAT = "what is run"
 
-    agent: str | None = None
-    tasks: str | None = None
-    data: str | None = None
-    k: str = "5"
-    limit: int | None = None
-    repeat: int = 1
-    calls: str = "text"
-    feedback: str = "none"
-    output: str | None = None
-    concurrency: int = 8
-    max_cost: float | None = None
-    episode_tokens: int | None = None
-    episode_cost: float | None = None
-    episode_seconds: float | None = None
-    max_tokens: int = 512
-    temperature: float = 0.0
-    top_p: float | None = None
-    seed: int | None = None
-    reasoning_effort: str | None = None
-    reasoning_history: ReasoningHistory = "provider"
-    constrain: bool = False
-    name: str | None = None
-    config: str | None = None
-    rule: str = "strict"
-    prompts: str = "own"
-    prompts_dir: str | None = None
-    wikipedia: str = "live"
-    sandbox: str = "auto"
-    feedback_form: Form = "textual"
-    gt: bool = False
-    cache: str | None = None
-    prices: str | None = None
-    attempts: int = 10
-    timeout: float = 300.0
-    rpm: float | None = None
-    tpm: float | None = None
-    balance: Balance = "least-busy"
-    batch: str | None = None
+
+@record
+class RunOptions:
+    """The options of a run of agents: the model, the tasks, the limits and the output folder."""
+
+    agent: str | None = option(
+        "the model under test", default=None, default_text="local:, a small model without a key", group=_WHAT
+    )
+    tasks: str | None = option(
+        "datasets or families of tasks, comma-separated", default=None, default_text="quickstart", group=_WHAT
+    )
+    data: str | None = option(
+        "folder of the datasets", default=None, default_text="data/processed", group=_WHAT
+    )
+    k: str = option("maximum number of actions in an episode: 5, or 1,3,5, or 1..5", default="5", group=_WHAT)
+    limit: int | None = option("only the first N tasks of each dataset", default=None, least=1, group=_WHAT)
+    repeat: int = option("play every task N times", default=1, least=1, group=_WHAT)
+    calls: str = option(
+        "how the model acts: tags in its text, as published (text), or function calls (native)",
+        default="text",
+        choices=CALLS,
+        group=_WHAT,
+    )
+    feedback: str = option("expert feedback: an agent, placebo or none", default="none", group=_WHAT)
+    output: str | None = option(
+        "folder of the results", default=None, also=("-o",), default_text=OUTPUT, group=_WHAT
+    )
+    concurrency: int = option("episodes that run at the same time", default=8, least=1, group=_LIMITS)
+    max_cost: float | None = option(
+        "limit in dollars for all runs in the output folder; a request that could exceed it is not sent",
+        default=None,
+        above=0,
+        group=_LIMITS,
+    )
+    episode_tokens: int | None = option(
+        "limit for the tokens of one episode, input and output", default=None, above=0, group=_LIMITS
+    )
+    episode_cost: float | None = option(
+        "limit in dollars for one episode", default=None, above=0, group=_LIMITS
+    )
+    episode_seconds: float | None = option(
+        "limit in seconds for one episode", default=None, above=0, group=_LIMITS
+    )
+    max_tokens: int = option("maximum number of tokens in one message", default=512, least=1, group=_WRITING)
+    temperature: float = option("sampling temperature", default=0.0, least=0, group=_WRITING)
+    top_p: float | None = option(
+        "nucleus sampling", default=None, above=0, most=1, default_text="the provider's", group=_WRITING
+    )
+    seed: int | None = option("seed of the sampling, if the provider has one", default=None, group=_WRITING)
+    reasoning_effort: str | None = option(
+        "low, medium, high, ...; temperature and stop words are not sent then", default=None, group=_WRITING
+    )
+    reasoning_history: ReasoningHistory = option(
+        "which of its earlier reasoning the model receives: as the provider documents, none, or all",
+        default="provider",
+        group=_WRITING,
+    )
+    constrain: bool = option(
+        "make every message a well-formed action: by a grammar (local: and llama.cpp servers), or with "
+        "--calls native by requiring a function call",
+        default=False,
+        group=_WRITING,
+    )
+    name: str | None = option(
+        "name of the agent in folders and tables", default=None, default_text="the model's", group=_PROTOCOL
+    )
+    config: str | None = option(
+        "a configuration file, or a folder of them, instead of --tasks and --k", default=None, group=_PROTOCOL
+    )
+    rule: str = option("scoring rule", default="strict", choices=("strict", "published"), group=_PROTOCOL)
+    prompts: str = option(
+        "prompts of this package (own) or of the published benchmark (official)",
+        default="own",
+        choices=("own", "official"),
+        group=_PROTOCOL,
+    )
+    prompts_dir: str | None = option(
+        "a clone of the published benchmark, for --prompts official", default=None, group=_PROTOCOL
+    )
+    wikipedia: str = option("live, tape:FILE or folder:DIR", default="live", group=_PROTOCOL)
+    sandbox: str = option(
+        "the sandbox for code: auto, or one that `histobench doctor` lists", default="auto", group=_PROTOCOL
+    )
+    feedback_form: Form = option("form of the feedback", default="textual", group=_PROTOCOL)
+    gt: bool = option("show the reference solution to the expert", default=False, group=_PROTOCOL)
+    cache: str | None = option(
+        "file of cached answers, or none",
+        default=None,
+        default_text=f"{ANSWERS} in the output folder",
+        group=_PROVIDER,
+    )
+    prices: str | None = option(
+        "YAML file of prices: MODEL: [input, output], dollars per million tokens",
+        default=None,
+        group=_PROVIDER,
+    )
+    attempts: int = option("attempts per request", default=10, least=1, group=_PROVIDER)
+    timeout: float = option("seconds to wait for one answer", default=300.0, above=0, group=_PROVIDER)
+    rpm: float | None = option(
+        "limit of requests per minute, besides the provider's own", default=None, group=_PROVIDER
+    )
+    tpm: float | None = option(
+        "limit of tokens per minute, besides the provider's own", default=None, group=_PROVIDER
+    )
+    balance: Balance = option(
+        "how to choose between several servers (openai:M@http://a/v1,http://b/v1)",
+        default="least-busy",
+        group=_PROVIDER,
+    )
+    batch: str | None = option(
+        "send the turns of all running episodes together: `hosted` (the provider's batch service), or a "
+        "command with {requests} and {answers}; --concurrency is the size of a batch",
+        default=None,
+        metavar="HOW",
+        group=_PROVIDER,
+    )
 
     @classmethod
     def of(cls, given: object) -> RunOptions:
-        """From an object that has some of the options as attributes (parsed arguments); None is unsaid."""
-        values = vars(given)
-        known = {field.name: values.get(field.name) for field in fields(cls)}
-        return cls(**{name: value for name, value in known.items() if value is not None})
+        """From parsed arguments; an option that is missing or None keeps its default."""
+        values = {each.name: getattr(given, each.name, None) for each in options_of(RunOptions)}
+        return cls(**{name: value for name, value in values.items() if value is not None})
 
-    def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            object.__setattr__(self, name, _of_kind(getattr(self, name), f"`{name}`", kind))
-        one_of(self.calls, "`calls`", CALLS)
-        for name in ("concurrency", "repeat", "limit", "attempts", "max_tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise HistobenchError(f"`{name}` must be at least 1, not {value}")
-        for name in ("max_cost", "episode_tokens", "episode_cost", "episode_seconds"):
-            if (value := getattr(self, name)) is not None and not value > 0:  # also "nan"
-                raise HistobenchError(f"`{name}` must be more than 0, not {value}")
-        if not self.timeout > 0:  # also "nan"
-            raise HistobenchError(f"`timeout` must be more than 0 seconds, not {self.timeout}")
-        if not 0 <= self.temperature < float("inf"):
-            raise HistobenchError(f"`temperature` must be 0 or more, not {self.temperature}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise HistobenchError(f"`top_p` must be more than 0 and at most 1, not {self.top_p}")
+    def check(self) -> None:
+        """Check options that depend on each other."""
+        if self.temperature == float("inf"):
+            raise InvalidParameterError("`temperature`: expected a finite number, found inf")
         if self.calls == "native" and self.prompts != "own":
-            raise HistobenchError("`calls` native has words of its own; leave out `prompts` official")
+            raise HistobenchError("`calls` native has prompts of its own; leave out `prompts` official")
 
     @property
     def sampling(self) -> Sampling:
@@ -103,28 +164,3 @@ class RunOptions:
             last_grammar=SOLUTION_GRAMMAR if in_tags else None,
             must_call=self.constrain and not in_tags,
         )
-
-
-def _of_kind(value: Any, name: str, kind: Any) -> Any:
-    """The value, if it is of the kind that the option is declared with; NumPy's numbers become Python's.
-
-    Options end up in names of folders and in files of settings, so that another kind would do harm there.
-    """
-    kinds = get_args(kind) if get_origin(kind) is not Literal else ()
-    if value is None and NoneType in kinds:
-        return None
-    kind = next((each for each in kinds if each is not NoneType), kind)
-    if get_origin(kind) is Literal:
-        return one_of(value, name, get_args(kind))
-    if kind is bool:
-        return flag(value, name)
-    if kind is str:
-        return text(value, name)
-    if kind not in (int, float):
-        raise TypeError(f"{name} is declared as {kind!r}, which this check does not know")
-    if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
-        raise InvalidParameterError(
-            f"{name}: expected a {'whole ' if kind is int else ''}number, found {value!r}"
-        )
-    number: int | float = kind(value)
-    return number

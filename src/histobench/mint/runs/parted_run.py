@@ -1,4 +1,4 @@
-"""A run in parts: what the workers are told, what one of them does, and how far all of them are."""
+"""A run in parts, for the workers of Ray and Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of every task."""
+"""The base class of every task, and the scoring rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code generation tasks: a program is right when its unit tests pass, in a sandbox of their own."""
+"""Code generation tasks: a program passes when its unit tests pass in a sandbox."""
 
 from __future__ import annotations
 

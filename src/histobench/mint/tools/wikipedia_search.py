@@ -1,4 +1,4 @@
-"""The search tool of the reasoning tasks."""
+"""The Wikipedia search tool: live, from a tape, or from a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a comparison as CSV, Markdown, LaTeX and JSON."""
+"""Write a comparison as CSV, Markdown, LaTeX and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals of means over episodes or runs, over episodes and test units alike."""
+"""Intervals of few-shot means: over episodes and test units, crossed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every pair of a table's runs in columns: fifty runs make more than a thousand pairs of each metric."""
+"""Every pair of a table's runs: differences, intervals and tests, in columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The independent units of a test set (patients, slides or images), and what they allow to be said."""
+"""The independent units of a test set: patients, slides or images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders over many splits of one dataset: means, their spread, ranks, and differences that hold."""
+"""Encoders over many splits of one dataset: means, ranks, tests, and their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The class map: which class name stands for which label id."""
+"""The class map (name to label id), and how labels are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets listed in a CSV file, in the wide or the long layout."""
+"""Read datasets from CSV files, folders of classes and tar archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One record for where a dataset is and how it is to be read; every verb, plan and note uses it."""
+"""Where a dataset is and how to read it; `load_dataset` reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: read without running their code, unwrapped, and loaded whole or not at all."""
+"""Checkpoints: found, read without running code, and loaded completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a ready encoder from a zoo entry: network, weights, checks, identity."""
+"""Make an encoder from a zoo entry: network, weights or random weights, checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published files: from the model hub at a pinned revision, or from a fixed address; checked by hash."""
+"""Published files: from the model hub at a pinned revision or a fixed address, checked by hash."""
 
 from __future__ import annotations
 

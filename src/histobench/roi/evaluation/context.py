@@ -1,4 +1,4 @@
-"""What every task of one evaluation works with."""
+"""What every task of one evaluation works with, and the caveats of its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature files: written as plain tensors, read without ever executing what is in them."""
+"""Feature sets and their files: plain tensors, read without executing anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature files from cached rows: what is written needs no network, only what was noted about it."""
+"""Which images an encoder still needs, in shards, and feature files from cached rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tallies of many evaluations with their own scores: few-shot episodes, or a single test set."""
+"""Counts and ranks of many evaluations: few-shot episodes, or a single test set."""
 
 from __future__ import annotations
 

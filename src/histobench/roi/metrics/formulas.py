@@ -1,4 +1,4 @@
-"""Metrics as functions of a `Tally`; the conventions for absent classes are decided here, once.
+"""Metrics as functions of a `Tally` of counts; conventions for absent classes are decided here.
 
 * With exactly two classes the binary convention holds: every AUROC and AUPRC is that of class 1.
 * `balanced_accuracy`: mean recall over the classes present in the test set (as scikit-learn).

@@ -1,4 +1,4 @@
-"""Few-shot (SimpleShot): nearest support mean, many episodes through one matrix product per class.
+"""Few-shot (SimpleShot): sampled episodes, nearest support mean, one matrix product per class.
 
 Episodes are played in groups, from the draw to the metrics. A group is a few long operations, none of them
 per episode on a GPU; on the CPU each is one thread's, which hardly needs Python's lock, and threads take

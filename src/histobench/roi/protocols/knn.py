@@ -1,4 +1,4 @@
-"""K nearest neighbours: uniform votes."""
+"""K nearest neighbors, retrieval and prototypes."""
 
 from __future__ import annotations
 

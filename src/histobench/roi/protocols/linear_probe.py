@@ -1,4 +1,4 @@
-"""Linear probe: a softmax classifier on frozen features."""
+"""Linear probe: a softmax classifier on frozen features, its held-out choice, label efficiency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our numbers beside published ones: reproduced, different, or not to be compared and why."""
+"""Compare stored results with published ones: reproduced, different, or not comparable and why."""
 
 from __future__ import annotations
 

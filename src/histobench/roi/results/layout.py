@@ -1,4 +1,4 @@
-"""Where the files of a task lie: the documented folder layout, in one place."""
+"""Where the files of a task are, and the identity of a run."""
 
 from __future__ import annotations
 

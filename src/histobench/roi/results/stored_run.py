@@ -1,4 +1,4 @@
-"""What a results folder holds about one task of one encoder on one dataset."""
+"""One task of one encoder on one dataset, as a results folder holds it."""
 
 from __future__ import annotations
 

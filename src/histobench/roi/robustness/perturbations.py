@@ -1,4 +1,4 @@
-"""What stain, scanner and handling do to an image: each a function of the image and a random generator.
+"""Stain, scanner and handling applied to images, and the stress test that uses them.
 
 The stress tests have three strengths each; the others are the fourteen transforms of THUNDER's invariance
 test, by their published parameters.

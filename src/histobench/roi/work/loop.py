@@ -1,4 +1,4 @@
-"""The loop that does a run's units: find what can be done, claim it, do it, until nothing is left."""
+"""The loop of a worker: find units that can be done, claim one, do it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of one run: its units, written once, and the output of each, written when it is done.
+"""Units of work and the folder of one run that holds them.
 
 Whether a unit is done is seen from its output alone: it is there and what it names is there. So any number of
 workers may read and write here at the same time, on any machine, and each may be killed at any moment.

@@ -1,4 +1,4 @@
-"""What the painters of the nine classes share: coordinates, points, and pieces of tissue."""
+"""Drawing of synthetic tissue: noise fields, nuclei, brushes and stains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Painters of the classes without architecture: lymphocytes, debris, background."""
+"""Painters of the nine tissue classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers that load images: processes, or threads for what cannot leave the process."""
+"""The workers that load images, and the memory they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine does everything: one process, and more of them where many evaluations are left."""
+"""What an engine is, and the local one: this process, and more where much is left."""
 
 from __future__ import annotations
 
