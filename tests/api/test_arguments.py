@@ -18,8 +18,8 @@ import histobench as hb
 from histobench.api.features import TemporaryResults
 from histobench.api.validation import label_array
 from histobench.core.parameters import InvalidParameterError, positive_number
-from histobench.roi.data.columns import CSV_COLUMNS, FRAME_COLUMNS
 from histobench.roi.data.sites import SITE_COLUMNS
+from histobench.roi.data.tables import CSV_COLUMNS, FRAME_COLUMNS
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate as evaluate_features
 from histobench.roi.features.feature_file import FeatureSet

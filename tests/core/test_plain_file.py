@@ -30,7 +30,7 @@ from histobench.core.files import (
 )
 from histobench.core.plain_data import parse_json
 from histobench.mint.messages.images import load_image
-from histobench.mint.replay.journal import Journal
+from histobench.mint.replay.gates import Journal
 from histobench.mint.replay.recording import read_recordings
 from histobench.mint.results.outcome import read_outcome_table
 from histobench.mint.runs.cell_store import LineJournal

@@ -23,8 +23,7 @@ from histobench.mint.alfworld.simulator import expert_calls, expert_observations
 from histobench.mint.configs.cell import parse_cell
 from histobench.mint.envs.action import classify
 from histobench.mint.prompts.published import LiteralSource
-from histobench.mint.replay.journal import Journal
-from histobench.mint.replay.normalise import alike, same
+from histobench.mint.replay.gates import Journal, alike, same
 from histobench.mint.replay.recording import read_recordings
 from histobench.mint.results.outcome import read_outcome_table
 from histobench.mint.results.stored_episode import read_episodes

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from histobench.api.validation import is_missing
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import retold
-from histobench.roi.data.columns import FRAME_COLUMNS
+from histobench.roi.data.tables import FRAME_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd

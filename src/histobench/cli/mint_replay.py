@@ -15,7 +15,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.mint.replay.gate import Gate
+    from histobench.mint.replay.gates import Gate
     from histobench.mint.replay.recording import Recording
     from histobench.mint.sandbox import SandboxPool
     from histobench.mint.tasks.base import Task
@@ -64,7 +64,8 @@ def replay_command(args: argparse.Namespace) -> int:
     """
 
     from histobench.mint.configs.datasets import select_datasets
-    from histobench.mint.replay import proof, scoring
+    from histobench.mint.replay import gates as proof
+    from histobench.mint.replay import gates as scoring
     from histobench.mint.replay.recording import read_recordings
     from histobench.mint.sandbox import Limits, open_sandbox
 
@@ -135,7 +136,8 @@ def _spare_memory_mb(workers: int) -> int:
 def _programs(
     console: Console, folder: Path, args: argparse.Namespace, tasks: Tasks, pool: SandboxPool
 ) -> Gate:
-    from histobench.mint.replay import proof, scoring
+    from histobench.mint.replay import gates as proof
+    from histobench.mint.replay import gates as scoring
 
     with _progress(console) as progress:
         bar = progress.add_task("testing recorded programs", total=None)
@@ -159,10 +161,8 @@ def _execution(
     names: Sequence[str],
     pool: SandboxPool,
 ) -> list[Gate]:
-    from histobench.mint.replay import proof
-    from histobench.mint.replay.execution import environment_opener
-    from histobench.mint.replay.journal import Journal
-    from histobench.mint.replay.recorded_python import python_of_runs
+    from histobench.mint.replay import gates as proof
+    from histobench.mint.replay.gates import Journal, environment_opener, python_of_runs
     from histobench.mint.tools.wikipedia_search import Tape, WikipediaQueryRun
 
     chosen = [r for r in proof.sample(recordings, args.limit) if (r.task, r.task_id) in tasks]
@@ -188,7 +188,7 @@ def _execution(
 
 def _experts(console: Console, args: argparse.Namespace, tasks: Tasks) -> list[Gate]:
     from histobench.mint.alfworld.simulator import shared_simulator
-    from histobench.mint.replay.experts import experts_gate
+    from histobench.mint.replay.gates import experts_gate
     from histobench.mint.tasks.alfworld import AlfWorldTask
 
     games = [task.game_file for task in tasks.values() if isinstance(task, AlfWorldTask)]

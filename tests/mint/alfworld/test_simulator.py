@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.alfworld.expert_replay import replay_expert
 from histobench.mint.alfworld.games import GameFile
 from histobench.mint.alfworld.server import HELD_GAMES
 from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError, expert_calls
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import AlfWorldEnv
-from histobench.mint.replay.execution import replay
-from histobench.mint.replay.recorded_python import PYTHON38
+from histobench.mint.replay.gates import PYTHON38, replay, replay_expert
 from histobench.mint.replay.recording import Recording, read_recordings
 from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tools.alfworld import ACTIONS, household_tools

@@ -15,12 +15,18 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.datasets import select_datasets
 from histobench.mint.envs.action import classify
-from histobench.mint.replay.execution import Replayed, environment_opener, replay
-from histobench.mint.replay.gate import Gate
-from histobench.mint.replay.journal import Journal
-from histobench.mint.replay.normalise import alike, same
-from histobench.mint.replay.proof import execution_gates, sample
-from histobench.mint.replay.recorded_python import python_of_runs
+from histobench.mint.replay.gates import (
+    Gate,
+    Journal,
+    Replayed,
+    alike,
+    environment_opener,
+    execution_gates,
+    python_of_runs,
+    replay,
+    same,
+    sample,
+)
 from histobench.mint.replay.recording import Recording, read_recordings
 from histobench.mint.sandbox import open_sandbox
 from histobench.mint.tasks import ReasoningTask

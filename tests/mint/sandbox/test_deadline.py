@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from histobench.mint.sandbox import SandboxPool, deadline
-from histobench.mint.sandbox.deadline import Deadline
+from histobench.mint.sandbox import SandboxPool, limits
+from histobench.mint.sandbox.limits import Deadline
 
 
 @pytest.fixture
 def starved(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     times: dict[int, float] = {}
-    monkeypatch.setattr(deadline, "starved_seconds", lambda pid: times.get(pid, 0.0))
+    monkeypatch.setattr(limits, "starved_seconds", lambda pid: times.get(pid, 0.0))
     return times
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.clip_tokens import wordpiece_tokenizer
 from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.families.family import wordpiece_tokenizer
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.encoders.zoo_encoder import ImageTextEncoder, PromptEncoder, class_vectors
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from histobench.mint.sandbox.deadline import Deadline, next_message
 from histobench.mint.sandbox.guest.frames import MAX_FRAME, BrokenFrameError, Channel, LongMessageError
-from histobench.mint.sandbox.limits import Limits
+from histobench.mint.sandbox.limits import Deadline, Limits, next_message
 from histobench.mint.sandbox.zygote_process import SandboxError
 
 if TYPE_CHECKING:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from typing import Any
+
+from histobench.mint.sandbox.guest.frames import Channel
+from histobench.mint.sandbox.guest.starvation import starved_seconds
 
 # Loaded once in the zygote; an episode's import of them then costs nothing.
 SCIENCE = (
@@ -33,3 +38,43 @@ class Limits:
     tool_seconds: float = 600.0  # time that tools may take in one cell without counting against it
     patience: float = 3.0  # how many times its limit a cell may be starved by a busy machine without harm
     grace: float = 5.0  # seconds between the soft time-out, which keeps the state, and the hard kill
+
+
+# The hard time limit of a cell, as the host measures it.
+
+
+class Deadline:
+    """A moment that moves on by the time for which the process was kept from running, up to a bound.
+
+    The host asks the kernel for that time; nothing the process says about itself counts.
+    """
+
+    def __init__(self, seconds: float, *, pid: int, patience: float) -> None:
+        self.moment = time.monotonic() + seconds
+        self._pid = pid
+        self._already_starved = starved_seconds(pid)
+        self._patience = patience
+        self._granted = 0.0
+
+    def extend(self, seconds: float) -> None:
+        """Move on for a reason of the host's own."""
+        self.moment += seconds
+
+    def passed(self) -> bool:
+        """Whether the time is over, after what starvation adds."""
+        if time.monotonic() <= self.moment:
+            return False
+        starved = min(starved_seconds(self._pid) - self._already_starved, self._patience)
+        self.moment += max(0.0, starved - self._granted)
+        self._granted = max(starved, self._granted)
+        return time.monotonic() > self.moment
+
+
+def next_message(channel: Channel, deadline: Deadline) -> dict[str, Any]:
+    """The next message; TimeoutError when there is none and the time is over."""
+    while True:
+        try:
+            return channel.receive(deadline.moment)
+        except TimeoutError:
+            if deadline.passed():
+                raise

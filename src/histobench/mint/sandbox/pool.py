@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.util import find_spec
+from importlib.util import cache_from_source, find_spec
 from typing import Any
 
-from histobench.mint.sandbox.bytecode import ensure_compiled
+from histobench.core.redaction import environment_without_keys
 from histobench.mint.sandbox.code_session import CodeSession
 from histobench.mint.sandbox.container_fleet import CONTAINERS, ContainerFleet
 from histobench.mint.sandbox.guest.frames import BrokenFrameError, Channel
 from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.withheld import withheld_paths
 from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess, sender_pid
+
+# Compiled modules on disk: without them every start of a zygote compiles the scientific packages anew.
+
+
+def ensure_compiled(modules: tuple[str, ...]) -> None:
+    """Import `modules` once in a process that may write their bytecode, where that is missing and writable.
+
+    Inside the sandbox the packages are read-only, and an environment with PYTHONDONTWRITEBYTECODE (common in
+    container images) never wrote them outside either.
+    """
+    if any(_lacks_bytecode(name) for name in modules):
+        environment = environment_without_keys()
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        # A module that fails to import is reported when the zygote loads it.
+        command = [sys.executable, "-c", "; ".join(f"import {name}" for name in modules)]
+        subprocess.run(
+            command, env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+
+def _lacks_bytecode(name: str) -> bool:
+    try:
+        spec = find_spec(name.partition(".")[0])
+    except (ImportError, ValueError):
+        return False
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return False
+    compiled = cache_from_source(spec.origin)
+    folder = os.path.dirname(spec.origin)
+    return not os.path.exists(compiled) and os.access(folder, os.W_OK)
+
 
 ISOLATING = ("bubblewrap", "landlock")
 _CONFINE_SECONDS = 60.0

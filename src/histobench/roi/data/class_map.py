@@ -9,7 +9,7 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import HAND_WRITTEN
-from histobench.roi.data.text_file import read_text
+from histobench.roi.data.tables import read_text
 
 #: How a line may pair a name with an id, the documented forms first.
 _FORMS = {

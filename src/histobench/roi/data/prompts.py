@@ -11,7 +11,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import HAND_WRITTEN
 from histobench.core.plain_data import read_json, read_yaml
-from histobench.roi.data.text_file import read_text
+from histobench.roi.data.tables import read_text
 
 #: Where the class name goes in a template.
 PLACEHOLDERS = ("CLASSNAME", "{}")

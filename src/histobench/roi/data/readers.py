@@ -16,12 +16,11 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import open_plain
 from histobench.core.plain_data import parse_json
 from histobench.roi.data.class_map import classes_of, label_reader
-from histobench.roi.data.columns import CSV_COLUMNS
 from histobench.roi.data.image_ref import tar_members
 from histobench.roi.data.roi_dataset import SPLITS, Problem, Reading, RoiDataset, RoiImage
 from histobench.roi.data.sites import Sites, as_sites, check_site_names, sites_in_path, wanted_columns
 from histobench.roi.data.split import SPLIT_WORDS, arrange, group_of
-from histobench.roi.data.text_file import read_text
+from histobench.roi.data.tables import CSV_COLUMNS, read_text
 
 # The names by which images are known in feature files and results.
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.columns import CSV_COLUMNS
+from histobench.roi.data.tables import CSV_COLUMNS
 
 #: Columns that are taken by themselves; others are asked for.
 SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair")

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.clip_tokens import clip_tokenizer, wordpiece_tokenizer
-from histobench.roi.encoders.families.family import Family, Tokenizer
+from histobench.roi.encoders.families.family import Family, Tokenizer, clip_tokenizer, wordpiece_tokenizer
 from histobench.roi.encoders.spec import EncoderSpec
 
 

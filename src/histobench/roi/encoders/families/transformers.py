@@ -9,9 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.clip_tokens import clip_tokenizer
-from histobench.roi.encoders.families.family import Family, Tokenizer, pool_tokens
-from histobench.roi.encoders.positions import resample_positions
+from histobench.roi.encoders.families.family import (
+    Family,
+    Tokenizer,
+    clip_tokenizer,
+    pool_tokens,
+    resample_positions,
+)
 from histobench.roi.encoders.spec import EncoderSpec
 
 POSITIONS = "vision_model.embeddings.position_embedding.weight"

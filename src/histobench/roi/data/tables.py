@@ -1,4 +1,4 @@
-"""Small text files that people write by hand or export from a spreadsheet."""
+"""Tables of images: the names of their columns, and how their text is read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import LISTED, read_plain
+
+#: In a CSV with a row per image; of several, the first that is there. Case does not matter.
+CSV_COLUMNS = {
+    "image_path": ("image_path", "path", "file", "filename", "image"),
+    "label": ("label",),
+    "split": ("split",),
+    "group": ("group",),
+}
+#: In a DataFrame, where nobody had a format in mind; a patient comes before a slide.
+FRAME_COLUMNS = {
+    "image_path": ("image_path", "path", "paths", "file", "filename", "image"),
+    "label": ("label", "labels", "class"),
+    "split": ("split", "splits"),
+    "group": ("group", "groups", "patient", "slide"),
+}
+
+
+# Small text files that people write by hand or export from a spreadsheet.
 
 
 def read_text(path: str | Path, *, what: str, limit: int = LISTED) -> str:
