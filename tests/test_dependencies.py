@@ -48,6 +48,7 @@ def test_no_file_has_a_name_that_explains_nothing() -> None:
     assert not {path.stem for path in SOURCE.rglob("*.py")} & NAMES_THAT_EXPLAIN_NOTHING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", sorted(ALLOWED))
 def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
     paths = sorted((SOURCE / room).rglob("*.py"))
@@ -196,6 +197,7 @@ def test_starting_up_imports_nothing_heavy(statement: str) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_a_report_is_built_without_the_deep_learning_libraries() -> None:
     code = (
         "import histobench.report.site, sys; print(sorted({'torch', 'timm', 'sklearn'} & set(sys.modules)))"

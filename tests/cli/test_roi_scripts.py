@@ -189,6 +189,7 @@ def test_a_mistake_is_one_clear_line_and_exit_code_two(
     assert "Traceback" not in said
 
 
+@pytest.mark.nightly
 def test_an_encoder_without_text_skips_zero_shot_and_runs_the_rest(workplace: Path) -> None:
     _run(
         "00-ROI_Feature_Extract.py",

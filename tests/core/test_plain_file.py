@@ -57,8 +57,7 @@ OWN_READS = {
     "roi/encoders/checkup.py: Path('/proc/meminfo').read_text",
     "roi/protocols/neighbours.py: info.read_text",  # /proc/cpuinfo
     "roi/published/verify.py: files(__package__).joinpath('results.yaml').read_text",
-    "roi/registry/entry.py: "
-    "resources.files('histobench.roi.registry').joinpath('datasets.yaml').read_text",
+    "roi/registry/entry.py: resources.files('histobench.roi.registry').joinpath('datasets.yaml').read_text",
 }
 LIBRARIES = ("np.load", "torch.load", "pq.read_table", "gzip.open")
 
@@ -237,6 +236,7 @@ RESULT_FILES: list[tuple[Callable[[Path], Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_every_file_is_read_through_the_door() -> None:
     """A new `read_text` or `open` on a path that a user may name would wait for pipes again."""
     found = set()

@@ -347,6 +347,7 @@ def test_there_are_more_than_a_hundred() -> None:
     assert len(PROGRAMS) == 1 + len(RAW) + len(SPECIAL) + len(ANSWERS) + len(TRICKS) > 150
 
 
+@pytest.mark.sample(90)
 @pytest.mark.parametrize("tests", [COMPARED, EXECUTED], ids=["compared", "executed"])
 @pytest.mark.parametrize(
     "how",
@@ -364,6 +365,7 @@ def test_the_truth_passes_after_all_of_them(science_pool: SandboxPool, tests: st
     assert verdict.passed, verdict.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
 def test_an_address_in_the_program_means_nothing_to_the_tests(backend: str) -> None:
     """The forgery once passed every time where only NumPy was loaded: its addresses were right."""

@@ -64,6 +64,7 @@ def shard_files_below(cache: Path) -> list[Path]:
     return [path for folder in (cache / "features").glob("*") for path in shard_files(folder)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("Slow",), ("Slow", "Wide", "Large")], ids=["one", "three"])
 @pytest.mark.parametrize("seed", [1, 2])
@@ -123,6 +124,8 @@ class StopsAt(Silent):
             raise KeyboardInterrupt
 
 
+@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("Tiny",), ("Tiny", "Wide")], ids=["one", "two"])
 def test_an_interrupt_keeps_the_finished_rows_of_the_open_shard(
     make_dataset: Make,
@@ -169,6 +172,7 @@ class Sleepy(BasePatchEncoder):
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("verb", ["extract", "run"])
@@ -230,6 +234,7 @@ def test_a_kill_loses_at_most_one_shard(
     assert train.computed + test.computed == 97 - kept
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_run_and_keeps_what_was_done(
     make_dataset: Make,
     encoder_file: Path,
@@ -259,6 +264,7 @@ def test_a_full_disk_stops_the_run_and_keeps_what_was_done(
     assert train.computed + test.computed == 96 - 32
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_computed_again(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, own_cache: Path
 ) -> None:
@@ -280,6 +286,7 @@ def test_a_damaged_shard_is_computed_again(
     assert work() == whole
 
 
+@pytest.mark.nightly
 def test_exact_mode_repeats_itself_bit_for_bit(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +308,7 @@ def test_exact_mode_repeats_itself_bit_for_bit(
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 def test_exact_features_are_not_taken_from_fast_ones(
     make_dataset: Make, encoder_file: Path, tmp_path: Path
 ) -> None:
@@ -312,6 +320,7 @@ def test_exact_features_are_not_taken_from_fast_ones(
     assert [item.computed for item in exact] == [5, 2]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_noticed_before_the_next_shard_and_no_encoder_is_tried_again(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,6 +214,7 @@ def test_an_encoder_without_typed_neighbours_is_stored_and_costs_the_others_noth
     assert stored["kind"].value("robustness_index") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["class equals site", "twelve images", "a crossed set"])
 def test_good_encoders_end_no_evaluation(case: str, tmp_path: Path) -> None:
     features = _without_typed_neighbours()
