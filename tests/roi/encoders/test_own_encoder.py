@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders import zoo
+from histobench.roi.encoders import registry
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.own_encoder import state_sha256
 from histobench.roi.encoders.registry import create_encoder, register_encoder
@@ -131,7 +131,7 @@ class Constant(BasePatchEncoder):
 
 @pytest.mark.slow
 def test_a_decorated_class_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo, "_REGISTERED", {})
+    monkeypatch.setattr(registry, "_REGISTERED", {})
     register_encoder("constant")(Constant)
     assert create_encoder("constant").name == "constant"
     with pytest.raises(HistobenchError, match="did you mean constant"):
