@@ -2,7 +2,7 @@
 
     python tests/mutations.py            # all; --list prints them, --only WORD takes those that contain it
 
-Each fault is applied alone. The tests named beside it run as `make test` runs them (without the nightly ones);
+Each fault is applied alone. The tests named beside it run as `make test` runs them (no nightly ones);
 they must pass without the fault and fail with it.
 """
 

@@ -156,7 +156,7 @@ def test_an_interrupt_keeps_the_finished_rows_of_the_open_shard(
 
 
 SLOW = """
-import time
+import os, time
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 
@@ -167,6 +167,7 @@ class Sleepy(BasePatchEncoder):
         self.embed_dim = 3
 
     def forward(self, images):
+        os.mkdir(f"{marks}/{{time.monotonic_ns()}}")
         time.sleep(0.2)
         return images.mean(dim=(2, 3))
 """
@@ -180,7 +181,9 @@ def test_a_signal_says_what_is_kept_and_how_to_go_on(
     verb: str, number: int, code: int, make_dataset: Make, tmp_path: Path, own_cache: Path
 ) -> None:
     dataset = make_dataset(80, 40)
-    (tmp_path / "sleepy.py").write_text(SLOW)
+    marks = tmp_path / "batches"
+    marks.mkdir()
+    (tmp_path / "sleepy.py").write_text(SLOW.format(marks=marks))
     lines = ["image_path,label,split"]
     for split, images in dataset.splits.items():
         lines += [f"{image.path},{image.label},{split}" for image in images]
@@ -196,10 +199,9 @@ def test_a_signal_says_what_is_kept_and_how_to_go_on(
         command += ["--results", str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("tiles x"):
-                break
-        time.sleep(2)
+        while len(list(marks.iterdir())) < 6:  # batches of four images that were begun
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
         process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == code, said
