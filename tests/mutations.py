@@ -36,7 +36,7 @@ FAULTS = [
         "roi/protocols/knn.py",
         "torch.arange(1, relevant.shape[1] + 1,",
         "torch.arange(2, relevant.shape[1] + 2,",
-        "roi/protocols/test_knn.py",
+        "roi/protocols/test_presets.py",
     ),
     Fault(
         "roi/protocols/knn.py",
