@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
+from builders import feature_set
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import FeatureSet
@@ -24,8 +24,7 @@ def features(n: int, seed: int) -> FeatureSet:
     labels = np.arange(n) % 3
     rows = np.random.default_rng(7).normal(size=(3, 12))[labels] + 1.5 * rng.normal(size=(n, 12))
     meta = {"dataset": "set", "encoder": "e", "classes": ["a", "b", "c"]}
-    names = tuple(f"{seed}-{k}" for k in range(n))
-    return FeatureSet(torch.tensor(rows, dtype=torch.float32), torch.tensor(labels), names, metadata=meta)
+    return feature_set(rows, labels, names=f"{seed}-{{}}", **meta)
 
 
 def probabilities(folder: Path, task: str, setting: str = "") -> np.ndarray:
