@@ -166,7 +166,7 @@ def shared_dir() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", params=["slice", "whole"])
+@pytest.fixture(scope="session", params=["slice", pytest.param("whole", marks=pytest.mark.nightly)])
 def reference_dir(request: pytest.FixtureRequest) -> Path:
     """Reference data: the slice that comes with the tests, and the whole where it is on this machine."""
     if request.param == "slice":
