@@ -32,8 +32,9 @@ def probabilities(folder: Path, task: str, setting: str = "") -> np.ndarray:
     return run.predictions.probabilities
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("preset", ["uni", "sklearn", "thunder"])
+@pytest.mark.parametrize(
+    "preset", ["uni", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sklearn", "thunder"))]
+)
 def test_all_labels_give_the_linear_probe_of_the_same_preset(preset: str, tmp_path: Path) -> None:
     tasks = ("Linear-Probe", "Label-efficiency")
     outcome = evaluate(
