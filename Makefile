@@ -15,7 +15,7 @@ PARALLEL := -n 3 --dist worksteal
 # compile all that it imports: 44 s of processor time instead of 18 to collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: report-assets setup demo demo-small test test-fast test-lowest test-newest check docs bench lock alfworld clean
+.PHONY: report-assets setup demo demo-small test test-fast test-rest test-all test-lowest test-newest check docs bench lock alfworld clean
 
 setup: $(STAMP)
 
@@ -40,14 +40,22 @@ demo: $(STAMP)
 demo-small: $(STAMP)
 	@$(BIN)/histobench demo --per-class 8 --test-per-class 12 --output demo-results/$(VERSION)
 
-# On CI the household simulator is tested too, where it can be built.
+# What to run before a commit: lint, types, and every behavior once; less than five minutes on two cores.
 test: check
 	@bash scripts/system-packages.sh
-	@if [ -n "$$CI" ]; then $(MAKE) --no-print-directory alfworld || echo "note: ALFWorld was not built; its tests are skipped" >&2; fi
-	@$(BIN)/python -m pytest $(PARALLEL) --durations=15
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not nightly" -rs --durations=15
 
-# What fits between two thoughts: everything but the tests that are marked slow. These compute and do not wait: one
-# worker a core, of which each imports half the world first.
+# The rest: the other cases of what `make test` samples, clusters, a live model, notebooks, simulations, the wheel;
+# on CI also the household simulator, where it can be built.
+test-rest: $(STAMP)
+	@bash scripts/system-packages.sh
+	@if [ -n "$$CI" ]; then $(MAKE) --no-print-directory alfworld || echo "note: ALFWorld was not built; its tests are skipped" >&2; fi
+	@$(BIN)/python -m pytest $(PARALLEL) -m nightly -rs --durations=15
+
+test-all: test test-rest
+
+# What fits between two thoughts: no test that is marked slow. These compute and do not wait: one worker a core, of
+# which each imports half the world first.
 test-fast: $(STAMP)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 

@@ -8,34 +8,43 @@ import io
 import os
 import random
 import re
+import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine is no defect of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fast", settings.get_profile("patient"), max_examples=20)
+settings.register_profile("usual", settings.get_profile("patient"), max_examples=50)
+settings.register_profile("fast", settings.get_profile("patient"), max_examples=10)
 settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[1]
+SECONDS_BEFORE = pytest.StashKey[float]()
 
 
-#: Files with tests of a minute and more.
-LONGEST = ("test_clusters.py", "test_live_model.py", "test_documentation.py")
-SLOW_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
-#: From here on a test belongs to the slow ones; `--durations=0` shows what each took.
-SLOW_SECONDS = 2.0
+#: Files with tests of a minute and more: they begin first, so that no worker ends alone with them.
+LONGEST = ("test_clusters.py", "test_wheel.py", "test_live_model.py", "test_documentation.py")
+#: Files of which every test is left out by `-m "not slow"` or `-m "not nightly"`: they are not even imported.
+LEFT_OUT = {
+    "not slow": re.compile(r"^pytestmark = .*pytest\.mark\.(slow|nightly)\b", re.MULTILINE),
+    "not nightly": re.compile(r"^pytestmark = .*pytest\.mark\.nightly\b", re.MULTILINE),
+}
+#: From here on a test belongs to the slow ones; `--costs` shows what each took.
+SLOW_SECONDS = 1.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--unmarked-slow",
-        action="store_true",
-        help=f"list tests that took more than {SLOW_SECONDS:g} s and are not marked slow",
+        "--costs",
+        type=int,
+        metavar="N",
+        help="list processor time and waiting by file and by test, the N most expensive of each",
     )
 
 
@@ -43,18 +52,38 @@ def pytest_configure(config: pytest.Config) -> None:
     """Where slow tests are left out, examples that are drawn at random are fewer, too."""
     if config.option.markexpr == "not slow":
         settings.load_profile("fast")
+    elif config.option.markexpr == "not nightly":
+        settings.load_profile("usual")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files that are slow as a whole are not even imported where slow tests are left out."""
-    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+    """Files that are left out as a whole are not imported."""
+    pattern = LEFT_OUT.get(config.option.markexpr)
+    if pattern is None or collection_path.suffix != ".py":
         return None
-    return SLOW_FILE.search(collection_path.read_text(encoding="utf-8")) is not None or None
+    return pattern.search(collection_path.read_text(encoding="utf-8")) is not None or None
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, then those that begin with a slow test: no worker ends alone with them."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Assign each test to its tier, then put those first that take longest.
+
+    `slow` is left out of `make test-fast`, `nightly` of `make test` as well. Of a parametrized test with the
+    mark `sample(n)`, n cases stay in `make test` (those that are not slow first, then by a hash of the name:
+    the same in every run, and spread over all parameters); the others are nightly.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for group in cases.values():
+        group.sort(key=lambda item: (item.get_closest_marker("slow") is not None, crc32(item.name.encode())))
+        for item in group[group[0].get_closest_marker("sample").args[0] :]:
+            item.add_marker("nightly")
+    for item in items:
+        if item.get_closest_marker("nightly") and not item.get_closest_marker("slow"):
+            item.add_marker("slow")
+    yield
     turn: dict[Path, int] = {}
     for item in items:
         slow = item.get_closest_marker("slow") is not None
@@ -75,19 +104,57 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+def _processor_seconds() -> float:
+    """What this process and the children that it waited for have used."""
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Note the processor time of each phase beside its duration; a worker sends both."""
+    report = yield
+    now = _processor_seconds()
+    before = item.config.stash.get(SECONDS_BEFORE, now)
+    item.config.stash[SECONDS_BEFORE] = now
+    report.user_properties = [*report.user_properties, (f"cpu-{call.when}", now - before)]
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """With `--unmarked-slow`: the tests that should carry the marker, slowest first; nothing fails for it."""
-    if not config.option.unmarked_slow:
+    """With `--costs N`: what takes longest, and which tests should be marked slow; nothing fails for it."""
+    if not config.option.costs:
         return
-    seconds: dict[str, float] = {}
+    files: dict[str, list[float]] = {}
+    tests: dict[str, list[float]] = {}
+    setups: dict[str, list[float]] = {}
+    unmarked: set[str] = set()
     for reports in terminalreporter.stats.values():
         for report in reports:
-            if isinstance(report, pytest.TestReport) and "slow" not in report.keywords:
-                seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
-    terminalreporter.section(f"more than {SLOW_SECONDS:g} s and not marked slow")
-    for name in sorted(seconds, key=lambda name: -seconds[name]):
-        if seconds[name] > SLOW_SECONDS:
-            terminalreporter.line(f"{seconds[name]:6.1f} s  {name}")
+            if not isinstance(report, pytest.TestReport):
+                continue
+            used = dict(report.user_properties).get(f"cpu-{report.when}", 0.0)
+            tables = [(files, report.nodeid.split("::")[0]), (tests, report.nodeid)]
+            if report.when == "setup":
+                tables.append((setups, report.nodeid))
+            for table, name in tables:
+                row = table.setdefault(name, [0.0, 0.0])
+                row[0] += used
+                row[1] += max(report.duration - used, 0.0)
+            if "slow" not in report.keywords:
+                unmarked.add(report.nodeid)
+    quick = {name: row for name, row in tests.items() if name in unmarked and sum(row) > SLOW_SECONDS}
+    for title, table in (
+        ("files", files),
+        ("tests", tests),
+        ("fixtures (setup of the first test that needs them)", setups),
+        (f"more than {SLOW_SECONDS:g} s and not marked slow", quick),
+    ):
+        terminalreporter.section(f"{title}: processor seconds, seconds of waiting")
+        for name in sorted(table, key=lambda name: -table[name][0])[: config.option.costs]:
+            terminalreporter.line(f"{table[name][0]:8.1f} {table[name][1]:8.1f}  {name}")
+    total = [sum(row[place] for row in files.values()) for place in (0, 1)]
+    terminalreporter.line(f"{total[0]:8.1f} {total[1]:8.1f}  all tests (without collecting)")
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +166,7 @@ def shared_dir() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", params=["slice", "whole"])
+@pytest.fixture(scope="session", params=["slice", pytest.param("whole", marks=pytest.mark.nightly)])
 def reference_dir(request: pytest.FixtureRequest) -> Path:
     """Reference data: the slice that comes with the tests, and the whole where it is on this machine."""
     if request.param == "slice":

@@ -25,6 +25,7 @@ from histobench.roi.protocols.linear_probe import linear_probe
 ESTIMATORS = [LinearProbe(), LinearProbe(cost=100), KNN(5), Prototype(), SimpleShot()]
 
 
+@pytest.mark.sample(90)
 @pytest.mark.slow
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learns_own_checks(estimator, check) -> None:  # type: ignore[no-untyped-def]
@@ -132,6 +133,7 @@ def test_a_parameter_that_is_set_after_the_fit_is_checked_too() -> None:
     assert (fitted.set_params(n_neighbors=3).predict(x) == KNN(3).fit(x, y).predict(x)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("estimator", ESTIMATORS[1:], ids=lambda e: type(e).__name__)
 def test_every_form_of_the_same_data_gives_the_same_predictions(estimator: Any) -> None:

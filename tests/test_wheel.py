@@ -66,7 +66,7 @@ def _as_ordinary_user() -> list[str]:
     return [*user, *([] if open_to_all else [f"--inh-caps={read}", f"--ambient-caps={read}"])]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)  # a few minutes on a machine that does nothing else
 def test_an_ordinary_user_can_do_everything_with_the_wheel(place: Path, installed: Path) -> None:
     home = place / "heim Ä"

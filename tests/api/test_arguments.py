@@ -161,6 +161,7 @@ def test_paths_may_be_path_objects_or_bytes_and_labels_numbers(frame: pd.DataFra
         assert data.classes == ("0", "1")
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_named_by_its_row(frame: pd.DataFrame, tmp_path: Path) -> None:
     frame.loc[5, "path"] = str(tmp_path / "gone.png")
     (finding,) = hb.load_dataset(frame).check().errors
@@ -184,6 +185,7 @@ def test_rows_are_counted_also_where_a_cell_has_two_lines(frame: pd.DataFrame) -
         hb.load_dataset(frame)
 
 
+@pytest.mark.slow
 def test_a_source_stays_where_it_was(
     frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +244,7 @@ def test_a_dataframe_is_called_as_the_parameter_that_held_it(frame: pd.DataFrame
         ask(frame.drop(columns="label"), "tiny-vl")
 
 
+@pytest.mark.slow
 def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:

@@ -204,6 +204,7 @@ def test_an_encoder_that_cannot_be_made_says_which_parameter(change: dict[str, A
     assert "resize_size" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_an_encoder_that_was_made_extracts_as_its_name_does(
     encoder: hb.Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +247,7 @@ class Flat(Shapes):
 """
 
 
+@pytest.mark.slow
 def test_ones_own_encoder_is_told_what_it_does_wrong(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     shapes, flat = (

@@ -278,6 +278,7 @@ def undivided(tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> p
     return frame
 
 
+@pytest.mark.slow
 def test_a_run_has_the_split_that_was_looked_at(undivided: pd.DataFrame, tmp_path: Path) -> None:
     data = hb.load_dataset(undivided, split="0.6/0.4", seed=7)
     bench = hb.run(data, "tiny-vl", tasks="Proto", results=tmp_path / "r", n_bootstrap=20)

@@ -73,6 +73,7 @@ def arguments(data: Path, **changes: str) -> list[str]:
     return [text for name, value in values.items() for text in (f"--{name}", str(value))]
 
 
+@pytest.mark.slow
 def test_the_documented_flags_write_the_documented_files(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +90,7 @@ def test_the_documented_flags_write_the_documented_files(
     assert "nothing to compute" in out.err
 
 
+@pytest.mark.slow
 def test_several_encoders_in_one_command(data: Path) -> None:
     names = f"{data}/mine.py:Mean, {data}/mine.py:Second"
     assert main(["extract", *arguments(data, model_name=names, batch_size="auto")]) == 0
@@ -129,6 +131,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_bad_images_are_named_with_their_lines_or_left_out(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +147,7 @@ def test_bad_images_are_named_with_their_lines_or_left_out(
     assert "left out: test5.png" in out
 
 
+@pytest.mark.slow
 def test_the_cache_is_listed_verified_and_emptied(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "ls"]) == 0
     assert "no cached features" in capsys.readouterr().out

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -22,15 +25,25 @@ TASKS = "Linear-Probe,KNN,Proto,Few-shot,Zero-shot"
 DOCUMENTED_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1_score", "auroc")
 
 
-def _run(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def _run_by_itself(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A script in a process of its own."""
     environment = {**os.environ, "HISTOBENCH_CACHE": str(cwd / "cache"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, str(ROOT / script), *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, str(ROOT / script), *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def _run(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which has loaded the libraries already."""
+    out, err = io.StringIO(), io.StringIO()
+    command = [str(ROOT / script), *arguments]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(cwd)
+        patch.setenv("HISTOBENCH_CACHE", str(cwd / "cache"))
+        patch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(command[0], run_name="__main__")
+    assert isinstance(ended.value.code, int)
+    return subprocess.CompletedProcess(command, ended.value.code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +53,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_demo_dataset(
         folder / "example_dataset", name="CRC-100K", train_per_class=6, test_per_class=3, layout="wide"
     )
-    extracted = _run(
+    extracted = _run_by_itself(
         "00-ROI_Feature_Extract.py",
         *("--dataset_split_csv", "./example_dataset/CRC-100K.csv"),
         *("--class2id_txt", "./example_dataset/CRC-100K.txt"),
@@ -189,24 +202,26 @@ def test_a_mistake_is_one_clear_line_and_exit_code_two(
     assert "Traceback" not in said
 
 
-def test_an_encoder_without_text_skips_zero_shot_and_runs_the_rest(workplace: Path) -> None:
-    _run(
+@pytest.fixture(scope="module")
+def lite(workplace: Path) -> str:
+    """Features of an encoder without text, as a pattern of the split."""
+    done = _run(
         "00-ROI_Feature_Extract.py",
-        *(
-            "--dataset_split_csv",
-            "example_dataset/CRC-100K.csv",
-            "--class2id_txt",
-            "example_dataset/CRC-100K.txt",
-        ),
+        *("--dataset_split_csv", "example_dataset/CRC-100K.csv"),
+        *("--class2id_txt", "example_dataset/CRC-100K.txt"),
         *("--dataset_name", "CRC-100K", "--model_name", "efficientnet-lite0", "--resize_size", "64"),
         *("--save_dir", "lite"),
         cwd=workplace,
     )
-    name = "lite/Dataset_[CRC-100K]_Model_[efficientnet-lite0]_Size_[64]_{}.pt"
+    assert done.returncode == 0, done.stderr
+    return "lite/Dataset_[CRC-100K]_Model_[efficientnet-lite0]_Size_[64]_{}.pt"
+
+
+def test_an_encoder_without_text_skips_zero_shot_and_runs_the_rest(workplace: Path, lite: str) -> None:
     done = _run(
         "01-ROI_BenchMark_Main.py",
         *("--TASK", "Zero-shot,Proto", "--log_dir", "results/lite"),
-        *("--train_feature_file", name.format("train"), "--test_feature_file", name.format("test")),
+        *("--train_feature_file", lite.format("train"), "--test_feature_file", lite.format("test")),
         *("--zeroshot_prompt_file", "example_dataset/CRC-100K-Zero_Shot_Prompts.txt"),
         cwd=workplace,
     )
@@ -215,12 +230,12 @@ def test_an_encoder_without_text_skips_zero_shot_and_runs_the_rest(workplace: Pa
     assert (workplace / "results" / "lite" / "Proto" / "Proto_complete_results.json").is_file()
 
 
-def test_features_of_two_encoders_are_not_mixed(workplace: Path) -> None:
+def test_features_of_two_encoders_are_not_mixed(workplace: Path, lite: str) -> None:
     done = _run(
         "01-ROI_BenchMark_Main.py",
         *("--TASK", "KNN", "--log_dir", "results/mixed"),
         *("--train_feature_file", _features("train")),
-        *("--test_feature_file", "lite/Dataset_[CRC-100K]_Model_[efficientnet-lite0]_Size_[64]_test.pt"),
+        *("--test_feature_file", lite.format("test")),
         cwd=workplace,
     )
     assert done.returncode == 2

@@ -57,6 +57,7 @@ def test_never_trust_never_accepts_and_gains_nothing(findings: StudyFindings) ->
         assert value(findings, "never-trust", arm, "final") == value(findings, "never-trust", arm, "first")
 
 
+@pytest.mark.nightly
 def test_the_oracle_is_the_union_of_tool_and_first_answer(findings: StudyFindings) -> None:
     for arm in ("strong", "shuffled", "sequence"):
         final, tool, first, closure = (
@@ -240,6 +241,7 @@ def simulated(generator: np.random.Generator, n: int, *, right: float, wrong: fl
     )
 
 
+@pytest.mark.nightly
 def test_chosen_trust_is_recovered_within_intervals_in_95_of_100_simulations(study: Study) -> None:
     generator = np.random.default_rng(11)
     n, simulations = 200, 200

@@ -117,6 +117,7 @@ def test_a_client_over_standard_input_and_output_is_served(study_folder: Path) -
     check(asyncio.run(conversation(server)))
 
 
+@pytest.mark.nightly
 def test_a_client_over_http_is_served_on_this_machine_alone(study_folder: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

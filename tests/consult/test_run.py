@@ -234,7 +234,7 @@ def test_agents_that_see_get_the_picture_and_crops_of_it(study: Study) -> None:
     assert task.record["calls"] == ["look"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_goes_on_where_it_was(study: Study, tmp_path: Path) -> None:
     program = "import sys; from histobench.cli.main import main; sys.exit(main())"
     arguments = ["consult", "run", str(study.folder), "--agent", "policy:reader", "--cache", "none"]

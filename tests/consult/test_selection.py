@@ -13,6 +13,7 @@ LABELS = np.repeat(np.arange(7), [40, 30, 20, 10, 5, 2, 1])
 WRONG = np.random.default_rng(3).random(len(LABELS)) < np.linspace(0.05, 0.5, len(LABELS))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("count", [5, 20, 41, 300])
 def test_chances_are_how_often_a_row_is_drawn(count: int) -> None:
     drawn = np.zeros(len(LABELS))

@@ -16,6 +16,7 @@ TOP = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((TOP / "docs" / "notebooks").glob("*.ipynb"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")

@@ -17,6 +17,7 @@ from histobench.mint.runs.options import RunOptions
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
 
+@pytest.mark.slow
 def test_python_plays_what_the_command_line_plays(
     make_data: Callable[[int], Path], make_recording: Callable[[int], Path], tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ FILES: dict[str, Callable[[str], None]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_may_hold_anything(name: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -143,6 +144,7 @@ ONE_TEXT = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ONE_TEXT)
 def test_a_parser_reads_any_text(name: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -177,6 +179,7 @@ TYPED = st.sampled_from(
 )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CHECKERS)
 def test_a_checker_judges_any_answer(name: str) -> None:
     checker, arguments = CHECKERS[name]

@@ -14,6 +14,7 @@ from histobench.roi.comparison.selection import select_runs
 from histobench.roi.results.reader import load_runs
 
 
+@pytest.mark.slow
 def test_the_ranking_is_that_of_compare(
     results: Path, site: Path, data_of: Callable[[Path, str], Any]
 ) -> None:

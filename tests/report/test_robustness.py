@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from builders import feature_set
 from histobench.report.board import board_payload
 from histobench.report.methods import robustness_paragraph
 from histobench.report.robustness_page import robustness_payload, stored_tables
@@ -33,11 +33,10 @@ def features(split: str, encoder: str, pull: float) -> FeatureSet:
     x = draw.normal(size=(48, 6)).astype(np.float32)
     x[:, 0] += 3 * label
     x[:, 1] += pull * site
-    names = tuple(f"{split}-{row}.png" for row in range(48))
     about = {"dataset": "tissue", "encoder": encoder, "classes": ["a", "b"], "split": split}
-    groups = tuple(f"{split}-{patient}" for patient in group)
+    groups = [f"{split}-{patient}" for patient in group]
     sites = {"scanner": tuple("AB"[k] for k in site)}
-    return FeatureSet(torch.from_numpy(x), torch.from_numpy(label), names, groups, about, sites)
+    return feature_set(x, label, names=f"{split}-{{}}.png", groups=groups, sites=sites, **about)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from builders import feature_set
 from histobench.report.site import build_site
 from histobench.roi.data.cross_validation import Scheme
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
@@ -22,13 +22,8 @@ def features(part: str, encoder: str, skill: float) -> FeatureSet:
     rng = np.random.default_rng(sum(map(ord, part + encoder)))
     labels = np.arange(30) % 2
     x = skill * np.eye(2)[labels] + rng.normal(size=(30, 2))
-    return FeatureSet(
-        embeddings=torch.from_numpy(x.astype(np.float32)),
-        labels=torch.from_numpy(labels.astype(np.int64)),
-        img_names=tuple(f"{part}-{k}.png" for k in range(30)),
-        groups=None,
-        metadata={"classes": ["a", "b"], "encoder": encoder, "dataset": "d"},
-    )
+    meta = {"classes": ["a", "b"], "encoder": encoder, "dataset": "d"}
+    return feature_set(x, labels, names=f"{part}-{{}}.png", **meta)
 
 
 def test_a_datasets_page_shows_means_spread_and_ranks_over_splits(

@@ -45,7 +45,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
     hiding = tmp_path / "hiding"
     hiding.mkdir()

@@ -164,6 +164,7 @@ def balanced_accuracy(correct: np.ndarray, labels: np.ndarray):
     return metric
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["percentile", "bca"])
 def test_stratified_95_percent_intervals_cover_in_93_to_97_percent_of_simulated_test_sets(
@@ -190,7 +191,7 @@ def test_stratified_95_percent_intervals_cover_in_93_to_97_percent_of_simulated_
     assert 0.93 <= np.mean(covered) <= 0.97
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_cluster_intervals_cover_where_image_intervals_do_not() -> None:
     generator = np.random.default_rng(13)
     n_patients, per_patient = 60, 10

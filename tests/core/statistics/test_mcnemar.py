@@ -92,6 +92,7 @@ def test_a_patient_counted_ten_times_is_one_patient() -> None:
     assert tenfold.p_value == pytest.approx(once)
 
 
+@pytest.mark.slow
 def test_equal_patients_make_few_false_claims_where_images_make_many() -> None:
     rng = np.random.default_rng(6)
     claims = np.zeros(2)

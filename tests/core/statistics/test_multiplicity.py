@@ -14,6 +14,7 @@ from histobench.statistics.tests import holm
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(P_VALUES)
 def test_adjusted_p_values_are_statsmodels(p_values: list[float]) -> None:

@@ -117,7 +117,7 @@ def _mean_of_clipped() -> float:
     return (3 / 4 - 0.1) - (3 / 4 * 0.1**4 - 0.1 * 0.1**3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_null_data_any_corrected_claim_in_a_table_is_false_in_at_most_5_percent() -> None:
     generator = np.random.default_rng(9)
     n, n_models = 240, 5

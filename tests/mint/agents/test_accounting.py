@@ -216,6 +216,7 @@ def test_a_batch_holds_the_turns_of_all_running_episodes(
     assert lines[0][0]["url"] == "/v1/chat/completions"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_sandbox")
 def test_a_batch_command_that_fails_is_no_failure_of_the_model(
     make_data: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -37,6 +37,7 @@ def test_the_request_is_the_published_one(server: Any, connect: Callable[..., En
     }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
@@ -104,6 +105,7 @@ def test_nobody_listening_is_a_provider_failure(connect: Callable[..., Endpoint]
     endpoint.close()
 
 
+@pytest.mark.slow
 def test_an_answer_that_drips_for_ever_is_given_up(
     server: Any, connect: Callable[..., Endpoint], replies: Any
 ) -> None:

@@ -17,7 +17,7 @@ from histobench.mint.replay.recording import Recording, read_recordings
 from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tools.alfworld import ACTIONS, household_tools
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 GOALS = ["put", "clean", "heat", "cool", "examine", "puttwo"]
 

@@ -184,6 +184,7 @@ def test_a_provider_that_fails_is_no_failure_of_the_model(
     assert not any(sample.scores for sample in log.samples or [])
 
 
+@pytest.mark.nightly
 def test_inspects_command_finds_the_tasks_and_the_table_reads_its_log(
     tmp_path: Path,
     make_data: Callable[[int], Path],

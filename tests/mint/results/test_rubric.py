@@ -50,6 +50,7 @@ def scripted(replies: Any, asked: list[str]) -> Callable[[dict[str, Any], int], 
     return answer
 
 
+@pytest.mark.slow
 def test_graders_are_held_against_a_person(
     results: Path, tmp_path: Path, server: Any, replies: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

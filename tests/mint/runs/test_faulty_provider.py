@@ -61,6 +61,7 @@ def run(server: Any, data: Path, output: Path, *more: str) -> int:
     return main(["mint", "run", *arguments, "--attempts", "6"])
 
 
+@pytest.mark.nightly
 def test_faults_change_nothing_in_the_results(
     tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any, no_pause: None
 ) -> None:

@@ -46,6 +46,7 @@ def given(episodes: list[dict[str, Any]]) -> set[str]:
     return {text.partition(f"\n{EXPERT_MARK}")[2].removesuffix("\n") for text in texts}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("knows", [False, True])
 @pytest.mark.parametrize(
     ("form", "said", "read"),

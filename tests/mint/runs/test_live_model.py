@@ -12,7 +12,7 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.local_model import MODEL, LocalServer, find_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_sandbox")]
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("one_sandbox")]
 
 
 @pytest.fixture(scope="module")

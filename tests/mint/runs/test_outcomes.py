@@ -37,6 +37,7 @@ def details(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_ending_is_an_outcome_of_its_own(
     tmp_path: Path,
     make_data: Callable[[int], Path],

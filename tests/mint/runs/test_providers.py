@@ -36,6 +36,7 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "shape", "path", "header"),
     [

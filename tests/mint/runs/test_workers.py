@@ -54,6 +54,7 @@ def test_the_parts_of_a_run_share_its_episodes_out() -> None:
     assert min(map(sum, shares)) > 25
 
 
+@pytest.mark.slow
 def test_workers_together_play_what_one_process_plays(
     tmp_path: Path, options: RunOptions, script: Any
 ) -> None:
@@ -135,6 +136,7 @@ def test_what_two_workers_have_played_counts_once(options: RunOptions) -> None:
     assert sorted(outcome.task_id for outcome in outcomes) == sorted(map(str, range(EPISODES)))
 
 
+@pytest.mark.slow
 def test_a_limit_of_cost_holds_for_all_workers_together(
     tmp_path: Path,
     make_data: Callable[[int], Path],
@@ -223,6 +225,7 @@ def test_jobs_that_are_queued_count_as_workers(
             plan_parts(options, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

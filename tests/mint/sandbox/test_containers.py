@@ -51,6 +51,7 @@ def test_cells_keep_their_state_and_call_tools_from_threads(container_pool: Sand
         assert episode.run_cell(code, timeout=20).text == "True\n"
 
 
+@pytest.mark.nightly
 def test_soft_and_hard_time_limits_hold(container_pool: SandboxPool) -> None:
     with container_pool.episode() as episode:
         episode.run_cell("kept = 41")
@@ -88,6 +89,7 @@ def test_what_it_must_not_have_is_refused(container_pool: SandboxPool, treasure)
     assert treasure.untouched()
 
 
+@pytest.mark.sample(1)
 def test_memory_and_processes_of_all_together_are_limited(container_pool: SandboxPool) -> None:
     if container_pool.backend == "gvisor" and os.getuid() != 0:
         pytest.skip("without root runsc makes no control group: only each process has a limit")

@@ -67,6 +67,14 @@ def test_a_message_that_is_too_long_is_not_sent() -> None:
         Channel(ours).send({"text": "x" * (MAX_FRAME + 1)})
 
 
+def test_a_message_that_is_announced_as_too_long_is_refused_before_it_comes() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack("!I", MAX_FRAME + 1))
+        with pytest.raises(BrokenFrameError, match="was announced"):
+            Channel(ours).receive(time.monotonic() + 60)
+
+
 def test_a_reader_that_does_not_read_cannot_hold_the_writer() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

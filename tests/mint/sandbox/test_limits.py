@@ -21,6 +21,7 @@ GRABS = {entry["does"]: entry for entry in tomllib.loads(_LIST)["grab"]}
 PRELUDE = "import ctypes, os, socket, sys, time\nlibc = ctypes.CDLL(None)\n"
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("what", GRABS)
 def test_more_than_allowed_is_not_had(bare_pool: SandboxPool, what: str) -> None:
     with bare_pool.episode() as bystander, bare_pool.episode() as episode:
@@ -45,6 +46,7 @@ def test_files_in_memory_count_as_memory(bare_pool: SandboxPool) -> None:
         assert result.text.startswith("MemoryError: the session held more than 400 MB"), result
 
 
+@pytest.mark.sample(1)
 def test_processor_time_of_all_processes_counts_together(bare_pool: SandboxPool) -> None:
     code = (
         "import os, time\nfor i in range(4):\n    if os.fork() == 0:\n        while True: pass\n"

@@ -166,6 +166,7 @@ def test_no_key_is_in_the_process_list(bare_pool: SandboxPool, monkeypatch: pyte
     assert "sk-of-the-process-list" not in seen
 
 
+@pytest.mark.slow
 def test_a_clock_that_goes_backwards_changes_no_limit(
     bare_pool: SandboxPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ CHEATS = {
 }
 
 
+@pytest.mark.sample(32)
 @pytest.mark.slow
 @pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
 @pytest.mark.parametrize("how", CHEATS)

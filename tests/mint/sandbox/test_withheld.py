@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
@@ -15,6 +16,7 @@ import pytest
 import histobench
 from histobench.mint.sandbox import SandboxPool, backend_works, open_sandbox
 from histobench.mint.sandbox.bubblewrap import scratch_folder
+from histobench.mint.sandbox.guest.landlock import landlock_version
 from histobench.mint.sandbox.withheld import readable_rest, withheld_paths, withheld_within
 
 READ = "print(open({path!r}).read())"
@@ -102,3 +104,46 @@ def test_episodes_share_no_writable_folder_where_the_interpreter_lies_under_tmp(
         assert episode.run_cell("open('mine', 'w').close(); print(os.listdir())").text == "['mine']\n"
     with pool.episode() as episode:
         assert episode.run_cell("import os; print(os.listdir())").text == "[]\n"
+
+
+CONFINED = """
+import os, sys
+from histobench.mint.sandbox.guest.landlock import restrict_files
+readable, listable, writable, elsewhere = sys.argv[1:]
+
+def attempt(what):
+    try:
+        what()
+        return "done"
+    except PermissionError:
+        return "refused"
+
+def write(folder):
+    with open(f"{folder}/new.txt", "w") as handle:
+        handle.write("x")
+
+restrict_files([readable], [writable], [listable])
+for folder in (readable, listable, writable, elsewhere):
+    print(
+        attempt(lambda: os.listdir(folder)),
+        attempt(lambda: open(f"{folder}/there.txt").read()),
+        attempt(lambda: write(folder)),
+    )
+"""
+
+
+def test_the_kernels_rules_tell_reading_listing_and_writing_apart(tmp_path: Path) -> None:
+    if landlock_version() == 0:
+        pytest.skip("this kernel has no Landlock")
+    folders = [tmp_path / name for name in ("readable", "listable", "writable", "elsewhere")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "there.txt").write_text("x")
+    command = [sys.executable, "-c", CONFINED, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "done done refused",
+        "done refused refused",
+        "done done done",
+        "refused refused refused",
+    ]

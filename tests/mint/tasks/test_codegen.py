@@ -34,6 +34,7 @@ def tasks(best_reference_dir: Path) -> dict[tuple[str, Any], Task]:
     }
 
 
+@pytest.mark.nightly
 def test_recorded_programs_get_the_recorded_verdict(
     best_reference_dir: Path, tasks: dict[tuple[str, Any], Task]
 ) -> None:
@@ -113,6 +114,7 @@ for descriptor in range(3, 64):
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", CHEATS)
 def test_no_task_of_the_benchmark_is_passed_without_solving_it(
     how: str, tasks: dict[tuple[str, Any], Task], monkeypatch: pytest.MonkeyPatch

@@ -261,3 +261,10 @@ def test_a_list_of_all_options_is_no_answer() -> None:
 def test_a_whole_number_of_theoremqa_is_met_exactly(answer: str, right: bool) -> None:
     assert theorem_answer.strict(3, "integer", answer) is right
     assert theorem_answer.published(3, "integer", "3.4")  # the published rule rounds
+
+
+def test_the_runs_of_2023_had_no_tolerance_for_negative_numbers() -> None:
+    assert free_form.published("-5", "-5.1")
+    assert not free_form.published("-5", "-5.1", recorded=True)
+    assert not free_form.published("-5", "-5", recorded=True)
+    assert free_form.published("5", "5.1", recorded=True)

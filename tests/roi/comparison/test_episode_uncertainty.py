@@ -102,6 +102,7 @@ def test_runs_with_other_numbers_of_episodes_keep_their_own_variance() -> None:
         assert found.variance()[column] == pytest.approx(single.variance()[0], rel=0.05)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [0, 4], ids=["60 images", "12 patients, 5 runs"])
 def test_the_interval_holds_the_truth_where_one_over_episodes_does_not(case: int) -> None:

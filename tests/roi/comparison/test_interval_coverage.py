@@ -81,6 +81,7 @@ def tables(draw: st.DrawFn) -> tuple[dict[str, Predictions], SamplingUnits]:
     return table(predicted, labels, group if groups else None)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(tables(), st.sampled_from(METRICS))
 def test_what_holds_for_every_table(made: tuple[dict[str, Predictions], SamplingUnits], metric: str) -> None:
@@ -242,6 +243,7 @@ def study() -> ModuleType:
     return module
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "cell",

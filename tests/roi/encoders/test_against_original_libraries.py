@@ -166,6 +166,7 @@ def test_clip_of_open_clip_with_its_text_tower(tmp_path: Path) -> None:
         torch.testing.assert_close(encoder.run_zero_shot(prompts, encoder(images(224)), "cpu"), expected)
 
 
+@pytest.mark.nightly
 def test_open_clip_with_a_bert_text_tower(tmp_path: Path) -> None:
     from open_clip.hf_model import HFTextEncoder
     from open_clip.timm_model import TimmModel
@@ -249,6 +250,7 @@ def test_virchow_joins_the_class_token_and_the_mean_of_the_patches(
         torch.testing.assert_close(encoder(images(224)), expected)
 
 
+@pytest.mark.nightly
 def test_resnet50_is_the_third_stage_of_timms_feature_list(tmp_path: Path) -> None:
     original = randomised(timm.create_model("resnet50", pretrained=False))
     path = saved(original, tmp_path, "torch")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,21 @@ CONTRACT = """
 DEPTH = 1
 
 
+def by_kind(names: Iterable[str], *, whole: bool = False) -> list[Any]:
+    """One encoder of each family, architecture and pooling; the others of the kind are nightly.
+
+    Where the network is built in its full size, sizes of one architecture are one kind.
+    """
+    seen: set[tuple[str, ...]] = set()
+    cases = []
+    for name in names:
+        spec = ZOO[name]
+        kind = (spec.family, spec.arch.split("_")[0] if whole else spec.arch, spec.pooling)
+        cases.append(pytest.param(name, marks=[pytest.mark.nightly] if kind in seen else []))
+        seen.add(kind)
+    return cases
+
+
 def test_the_zoo_has_all_encoders_of_the_contract_and_many_more() -> None:
     assert set(CONTRACT.split()) <= ZOO.keys()
     assert len(PUBLISHED) - len(CONTRACT.split()) >= 25
@@ -41,7 +56,7 @@ def test_the_zoo_has_all_encoders_of_the_contract_and_many_more() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", by_kind(ZOO, whole=True))
 def test_full_size_network_has_the_stored_cost(name: str, published: Callable[[str], Any]) -> None:
     spec = ZOO[name]
     cost = measure_cost(spec, full_size(name))
@@ -67,7 +82,7 @@ def test_full_size_network_has_the_published_tensors(name: str, published: Calla
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WITH_LAYOUT)
+@pytest.mark.parametrize("name", by_kind(WITH_LAYOUT))
 def test_a_checkpoint_in_the_published_layout_gives_the_features_of_the_network(
     name: str, published: Callable[[str], Any], tmp_path: Path
 ) -> None:
@@ -93,7 +108,9 @@ def test_a_checkpoint_in_the_published_layout_gives_the_features_of_the_network(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ZOO if name not in WITH_LAYOUT or ZOO[name].variants])
+@pytest.mark.parametrize(
+    "name", by_kind([name for name in ZOO if name not in WITH_LAYOUT or ZOO[name].variants])
+)
 def test_every_output_has_the_documented_dimension(name: str) -> None:
     for output in ("", *ZOO[name].variants):
         spec = narrow(get_spec(f"{name}@{output}" if output else name))

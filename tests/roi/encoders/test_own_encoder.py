@@ -59,6 +59,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_class_in_a_file_is_an_encoder(file: Path) -> None:
     encoder = create_encoder(f"{file}:MeanColour")
     assert encoder(torch.ones(2, 3, 64, 64)).tolist() == [[1.0] * 3] * 2
@@ -68,17 +69,20 @@ def test_a_class_in_a_file_is_an_encoder(file: Path) -> None:
     assert not encoder.supports_zero_shot
 
 
+@pytest.mark.slow
 def test_a_relative_path_is_enough(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     assert create_encoder("my_file.py:MeanColour").embed_dim == 3
 
 
+@pytest.mark.slow
 def test_editing_the_file_changes_the_identity(file: Path) -> None:
     before = create_encoder(f"{file}:MeanColour").identity
     file.write_text(FILE.replace("mean(dim", "amax(dim"))
     assert create_encoder(f"{file}:MeanColour").identity["source"] != before["source"]
 
 
+@pytest.mark.slow
 def test_the_size_is_changed_where_it_can_be(file: Path) -> None:
     assert create_encoder(f"{file}:MeanColour", resize_size=96).eval_transforms == TransformSpec(
         resize=96, crop=96
@@ -125,6 +129,7 @@ class Constant(BasePatchEncoder):
         return torch.ones(len(images), 2)
 
 
+@pytest.mark.slow
 def test_a_decorated_class_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_REGISTERED", {})
     register_encoder("constant")(Constant)
@@ -135,6 +140,7 @@ def test_a_decorated_class_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch)
         register_encoder("uni_v1")(Constant)
 
 
+@pytest.mark.slow
 def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     class Point:
         name = "plugged"

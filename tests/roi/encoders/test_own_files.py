@@ -49,6 +49,8 @@ def identity(name: str) -> dict[str, Any]:
     return create_encoder(name).identity
 
 
+@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("imports", "forward"),
     [
@@ -79,6 +81,7 @@ def test_two_folders_may_each_have_a_sibling_of_one_name(imports: str, forward: 
     assert not [path for path in sys.path if path.startswith(str(tmp_path))]
 
 
+@pytest.mark.slow
 def test_installed_packages_are_still_found_and_win_over_plain_folders(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "timm").mkdir()  # a folder of checkpoints, say
@@ -86,6 +89,7 @@ def test_installed_packages_are_still_found_and_win_over_plain_folders(tmp_path:
     assert feature(write(tmp_path / "a", imports="import random, timm\ntimm.create_model")) == 1.0
 
 
+@pytest.mark.slow
 def test_an_edit_takes_effect_though_size_and_second_stay_the_same(tmp_path: Path) -> None:
     name = write(tmp_path / "a", imports="import helper", forward="scale = helper.SCALE")
     for value in (2.0, 3.0, 4.0):
@@ -94,6 +98,8 @@ def test_an_edit_takes_effect_though_size_and_second_stay_the_same(tmp_path: Pat
         assert feature(name) == value
 
 
+@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports", ["import helper", "from middle import *", "def later():\n    from middle import helper"]
 )
@@ -110,6 +116,8 @@ def test_a_changed_sibling_changes_the_identity(imports: str, tmp_path: Path) ->
     assert identity(name) != before
 
 
+@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "init",
     [
@@ -129,6 +137,7 @@ def test_a_changed_file_that_it_opens_or_names_changes_the_identity(init: str, t
     assert identity(name)["files"] != before["files"]
 
 
+@pytest.mark.slow
 def test_arrays_outside_the_state_dict_are_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     init = "import os; self.table = torch.tensor([float(os.environ['SCALE'])])"
     name = write(tmp_path / "a", init=init, forward="scale = self.table")
@@ -138,12 +147,14 @@ def test_arrays_outside_the_state_dict_are_weights(tmp_path: Path, monkeypatch: 
     assert identity(name)["weights"] != before
 
 
+@pytest.mark.slow
 def test_files_of_the_machine_and_of_the_caller_are_no_part_of_an_encoder(tmp_path: Path) -> None:
     quotes = f"import linecache; linecache.getline({__file__[:-2]!r} + 'py', 1)"
     name = write(tmp_path / "a", imports="import json, wave", init=f"open('/etc/hostname').close(); {quotes}")
     assert identity(name)["files"] == {}
 
 
+@pytest.mark.slow
 def test_the_same_file_by_another_path_is_the_same_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +163,7 @@ def test_the_same_file_by_another_path_is_the_same_encoder(
     assert identity("own.py:Own") == identity(name) == identity(f"mine={name}")
 
 
+@pytest.mark.slow
 def test_an_encoder_of_a_file_can_be_given_a_name(tmp_path: Path) -> None:
     name = write(tmp_path / "a")
     assert label_of(create_encoder(f"mine={name}").name) == "mine"

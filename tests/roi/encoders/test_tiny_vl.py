@@ -153,6 +153,7 @@ def test_the_batch_does_not_change_a_feature(encoder: TinyVLEncoder, sample) -> 
     torch.testing.assert_close(alone, together, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [64, 224, 448])
 def test_other_input_sizes_give_nearly_the_same_answer(encoder: TinyVLEncoder, sample, size: int) -> None:

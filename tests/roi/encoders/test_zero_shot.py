@@ -61,6 +61,7 @@ def test_many_texts_are_encoded_in_batches() -> None:
     assert sizes == [64, 64, 22]
 
 
+@pytest.mark.slow
 def test_probabilities_follow_the_cosine_and_the_learned_temperature() -> None:
     pytest.importorskip("transformers")
     encoder = construct(get_spec("clip-b32"), allow_random=True, depth=1)

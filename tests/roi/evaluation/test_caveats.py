@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
+from builders import feature_set
 from histobench.cli.evaluate import print_outcome
 from histobench.cli.main import main
 from histobench.roi.evaluation.context import caveats, site_caveats
@@ -24,11 +24,7 @@ def features(labels: list[int], groups: list[str] | None = None, *, d: int = 16,
     means = np.random.default_rng(99).normal(size=(4, d))
     rows = means[labels] + rng.normal(size=(len(labels), d))
     meta = {"dataset": "set", "encoder": f"e{d}", "classes": ["benign", "tumour", "rare"]}
-    names = tuple(f"{seed}-{k}" for k in range(len(labels)))
-    embeddings = torch.tensor(rows, dtype=torch.float32)
-    return FeatureSet(
-        embeddings, torch.tensor(labels), names, None if groups is None else tuple(groups), meta
-    )
+    return feature_set(rows, labels, names=f"{seed}-{{}}", groups=groups, **meta)
 
 
 TRAIN = [0, 1, 2] * 20

@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
+from builders import feature_set
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.run_intervals import BootstrapSettings, run_intervals
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -26,13 +27,12 @@ def features(seed: int, n: int, *, classes: int = 4) -> FeatureSet:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) % classes
     centres = torch.randn(classes, 10, generator=torch.Generator().manual_seed(99))
-    return FeatureSet(
-        embeddings=centres[labels] + 1.5 * torch.randn(n, 10, generator=generator),
-        labels=labels,
-        img_names=tuple(f"{seed}-{k}.png" for k in range(n)),
-        groups=tuple(f"p{k % 9}" for k in range(n)),
-        metadata={"classes": list("abcd")[:classes], "encoder": "e", "dataset": "d"},
+    rows, groups = (
+        centres[labels] + 1.5 * torch.randn(n, 10, generator=generator),
+        [f"p{k % 9}" for k in range(n)],
     )
+    meta = {"classes": list("abcd")[:classes], "encoder": "e", "dataset": "d"}
+    return feature_set(rows, labels, names=f"{seed}-{{}}.png", groups=groups, **meta)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
+from builders import feature_set
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
 from histobench.roi.features.feature_file import FeatureSet
@@ -24,8 +24,7 @@ def features(n: int, seed: int) -> FeatureSet:
     labels = np.arange(n) % 3
     rows = np.random.default_rng(7).normal(size=(3, 12))[labels] + 1.5 * rng.normal(size=(n, 12))
     meta = {"dataset": "set", "encoder": "e", "classes": ["a", "b", "c"]}
-    names = tuple(f"{seed}-{k}" for k in range(n))
-    return FeatureSet(torch.tensor(rows, dtype=torch.float32), torch.tensor(labels), names, metadata=meta)
+    return feature_set(rows, labels, names=f"{seed}-{{}}", **meta)
 
 
 def probabilities(folder: Path, task: str, setting: str = "") -> np.ndarray:
@@ -33,7 +32,9 @@ def probabilities(folder: Path, task: str, setting: str = "") -> np.ndarray:
     return run.predictions.probabilities
 
 
-@pytest.mark.parametrize("preset", ["uni", "sklearn", "thunder"])
+@pytest.mark.parametrize(
+    "preset", ["uni", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sklearn", "thunder"))]
+)
 def test_all_labels_give_the_linear_probe_of_the_same_preset(preset: str, tmp_path: Path) -> None:
     tasks = ("Linear-Probe", "Label-efficiency")
     outcome = evaluate(

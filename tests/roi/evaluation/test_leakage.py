@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import torch
 
+from builders import feature_set
 from histobench.roi.evaluation.context import leaks
 from histobench.roi.features.feature_file import FeatureSet
 
 
 def features(rows: torch.Tensor, groups: tuple[str, ...] | None = None) -> FeatureSet:
-    n = len(rows)
-    return FeatureSet(rows, torch.zeros(n, dtype=torch.int64), tuple(f"{k}.png" for k in range(n)), groups)
+    return feature_set(rows, torch.zeros(len(rows)), groups=groups)
 
 
 def simulated(n: int, seed: int) -> torch.Tensor:

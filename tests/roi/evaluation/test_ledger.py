@@ -10,22 +10,21 @@ from typing import Any
 import pytest
 import torch
 
+from builders import feature_set
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
-from histobench.roi.features.feature_file import FeatureSet
 
 
 @pytest.fixture
 def request_(tmp_path: Path) -> EvaluationRequest:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(24) % 3
-    features = FeatureSet(
-        embeddings=torch.randn(24, 8, generator=generator) + labels[:, None],
-        labels=labels,
-        img_names=tuple(f"{number}.png" for number in range(24)),
-        groups=tuple(f"p{number // 3}" for number in range(24)),
-        metadata={"classes": ["a", "b", "c"], "fingerprint": "pixels of these images", "encoder": "e"},
+    rows, groups = (
+        torch.randn(24, 8, generator=generator) + labels[:, None],
+        [f"p{k // 3}" for k in range(24)],
     )
+    meta = {"classes": ["a", "b", "c"], "fingerprint": "pixels of these images", "encoder": "e"}
+    features = feature_set(rows, labels, groups=groups, **meta)
     return EvaluationRequest(("Proto",), features, features, tmp_path, device="cpu")
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
+from builders import feature_set
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
@@ -39,13 +39,8 @@ def features(part: str, n: int, *, skill: float, encoder: str) -> FeatureSet:
     patient = np.arange(n) * 12 // n
     own = np.random.default_rng(sum(map(ord, encoder + part)))
     x = skill * np.eye(3)[labels] + 0.4 * rng.normal(size=(12, 3))[patient] + own.normal(size=(n, 3))
-    return FeatureSet(
-        embeddings=torch.from_numpy(x.astype(np.float32)),
-        labels=torch.from_numpy(labels.astype(np.int64)),
-        img_names=tuple(f"{part}-{k:03d}.png" for k in range(n)),
-        groups=tuple(f"{part}-p{k}" for k in patient),
-        metadata={"classes": ["a", "b", "c"], "encoder": encoder, "dataset": "d"},
-    )
+    groups, meta = [f"{part}-p{k}" for k in patient], {"classes": ["a", "b", "c"], "encoder": encoder}
+    return feature_set(x, labels, names=f"{part}-{{:03d}}.png", groups=groups, dataset="d", **meta)
 
 
 def request_of(folder: Path, encoder: str, skill: float, **more: object) -> EvaluationRequest:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 Make = Callable[..., RoiDataset]
 
 
+@pytest.mark.nightly
 def test_two_devices_give_the_files_of_one_bit_for_bit(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

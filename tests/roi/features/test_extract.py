@@ -40,6 +40,7 @@ def tiny(encoder_file: Path) -> BasePatchEncoder:
     return create_encoder(f"{encoder_file}:Tiny")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["Tiny", "Floats"])
 def test_features_are_those_of_the_obvious_loop(
@@ -57,6 +58,7 @@ def test_features_are_those_of_the_obvious_loop(
         assert features.groups == tuple(image.group for image in images)
 
 
+@pytest.mark.slow
 def test_an_image_without_a_group_does_not_cost_the_others_theirs(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
@@ -67,6 +69,7 @@ def test_an_image_without_a_group_does_not_cost_the_others_theirs(
     assert load(test.path).groups == ("", *(image.group for image in others))
 
 
+@pytest.mark.slow
 def test_files_have_the_documented_names_and_metadata(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
@@ -102,6 +105,7 @@ def test_several_encoders_share_one_pass_and_give_what_each_gives_alone(
         assert one.path.read_bytes() == other.path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_second_run_computes_nothing_and_writes_the_same_bytes(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
@@ -114,6 +118,7 @@ def test_a_second_run_computes_nothing_and_writes_the_same_bytes(
         assert one.path.read_bytes() == other.path.read_bytes()
 
 
+@pytest.mark.slow
 def test_only_changed_images_are_computed_again(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
@@ -127,6 +132,7 @@ def test_only_changed_images_are_computed_again(
     assert [row for row in range(20) if not torch.equal(before[row], after[row])] == [3]
 
 
+@pytest.mark.slow
 def test_other_weights_size_or_precision_are_other_features(
     make_dataset: Make, encoder_file: Path, tmp_path: Path
 ) -> None:
@@ -143,7 +149,7 @@ def test_other_weights_size_or_precision_are_other_features(
         assert [item.computed for item in run(dataset, encoder, tmp_path / "out", **settings)] == [6, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_precision_that_would_change_the_features_is_not_used(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,6 +174,7 @@ def test_a_precision_that_would_change_the_features_is_not_used(
     assert not caplog.records
 
 
+@pytest.mark.slow
 def test_copies_of_an_image_are_computed_once(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
@@ -209,6 +216,7 @@ def test_bad_images_stop_the_run_and_all_of_them_are_named(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_bad_images_can_be_left_out_and_are_listed(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
@@ -226,6 +234,7 @@ def test_bad_images_can_be_left_out_and_are_listed(
     torch.testing.assert_close(features.embeddings, obvious_features(tiny, kept), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_repaired_image_is_all_that_is_left_to_compute(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
@@ -239,6 +248,7 @@ def test_a_repaired_image_is_all_that_is_left_to_compute(
     assert [item.computed for item in run(dataset, tiny, tmp_path / "out")] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_split_without_a_readable_image_is_an_error(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
@@ -248,6 +258,7 @@ def test_a_split_without_a_readable_image_is_an_error(
         run(dataset, tiny, tmp_path / "out", on_bad_image="skip")
 
 
+@pytest.mark.slow
 def test_infinite_features_are_an_error_that_names_the_image(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path
 ) -> None:
@@ -257,6 +268,7 @@ def test_infinite_features_are_an_error_that_names_the_image(
         run(make_dataset(), tiny, tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -275,6 +287,7 @@ def test_wrong_settings_are_named(
         run(make_dataset(2, 1), tiny, tmp_path / "out", **settings)
 
 
+@pytest.mark.slow
 def test_a_large_set_is_put_together_on_disk_with_the_same_bytes(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +343,7 @@ def test_golden_features_of_real_images(shared_dir: Path, tmp_path: Path) -> Non
     assert float(cosine.min()) >= 0.9999
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_found_before_the_work(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

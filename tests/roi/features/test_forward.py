@@ -96,6 +96,7 @@ def test_other_errors_are_not_mistaken_for_memory() -> None:
     assert is_out_of_memory(caught.value)
 
 
+@pytest.mark.slow
 def test_a_run_survives_running_out_of_memory(
     make_dataset: Callable[..., RoiDataset], tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_normalisation_is_the_transforms_own(encoder_file: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 0.9999), ("bf16", 0.999)])
 def test_the_fast_path_stays_close_to_the_plain_one(encoder_file: Path, precision: str, least: float) -> None:
     encoder = create_encoder(f"{encoder_file}:Tiny")
@@ -131,12 +133,14 @@ def test_the_fast_path_stays_close_to_the_plain_one(encoder_file: Path, precisio
     assert float(torch.nn.functional.cosine_similarity(fast, plain).min()) >= least
 
 
+@pytest.mark.slow
 def test_convolutional_networks_run_with_channels_last(encoder_file: Path) -> None:
     assert is_cnn(create_encoder(f"{encoder_file}:Tiny"))
     transformer = nn.Sequential(nn.Conv2d(3, 8, 4, 4), *(nn.Linear(8, 8) for _ in range(8)))
     assert not is_cnn(transformer)
 
 
+@pytest.mark.slow
 def test_folding_keeps_the_features_and_leaves_the_encoder_alone(encoder_file: Path) -> None:
     encoder = create_encoder(f"{encoder_file}:Tiny")
     encoder.body[1].running_mean.normal_(generator=torch.Generator().manual_seed(1))
@@ -241,6 +245,7 @@ class Late(Pending):
         return False
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Pending, Late])
 def test_a_device_that_is_behind_changes_nothing(
@@ -259,6 +264,7 @@ def test_a_device_that_is_behind_changes_nothing(
     torch.testing.assert_close(load(train.path).embeddings, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_compiled_code_may_read_past_the_edges_of_its_input(encoder_file: Path) -> None:
     forward = Forward(create_encoder(f"{encoder_file}:Tiny"), device="cpu", precision="fp32", batch=11)
     expected = forward.finish(forward.start(PIXELS, 11))

@@ -69,6 +69,7 @@ def run(dataset: RoiDataset, encoders: object, folder: Path, **settings: object)
     )
 
 
+@pytest.mark.slow
 def test_a_change_that_no_identity_can_know_discards_the_cached_set(
     make_dataset: Make,
     secret: EncoderRecipe,
@@ -89,6 +90,7 @@ def test_a_change_that_no_identity_can_know_discards_the_cached_set(
         assert torch.equal(load(item.path).embeddings, load(fresh.path).embeddings)
 
 
+@pytest.mark.slow
 def test_unchanged_features_are_not_computed_again_and_keep_their_name(
     make_dataset: Make, secret: EncoderRecipe, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +103,7 @@ def test_unchanged_features_are_not_computed_again_and_keep_their_name(
     assert not caplog.text
 
 
+@pytest.mark.slow
 def test_the_look_can_be_left_out(
     make_dataset: Make, secret: EncoderRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +115,7 @@ def test_the_look_can_be_left_out(
         run(dataset, secret, tmp_path / "out", recheck=-1)
 
 
+@pytest.mark.slow
 def test_an_encoder_that_never_repeats_itself_is_told_and_not_computed_for_ever(
     make_dataset: Make,
     secret: EncoderRecipe,
@@ -126,6 +130,7 @@ def test_an_encoder_that_never_repeats_itself_is_told_and_not_computed_for_ever(
     assert "gives other features each time" in caplog.text
 
 
+@pytest.mark.slow
 def test_without_the_cache_everything_is_computed_and_nothing_kept(
     make_dataset: Make, secret: EncoderRecipe, tmp_path: Path, own_cache: Path
 ) -> None:
@@ -141,6 +146,7 @@ def test_without_the_cache_everything_is_computed_and_nothing_kept(
         assert one.fingerprint != other.fingerprint
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_emptied_is_not_used(
     make_dataset: Make,
     secret: EncoderRecipe,
@@ -200,6 +206,7 @@ def two(tmp_path: Path) -> tuple[str, str]:
     return f"{tmp_path}/one.py:ColourHist", f"{tmp_path}/other.py:ColourHist"
 
 
+@pytest.mark.slow
 def test_two_classes_of_one_name_are_refused_or_told_apart(
     make_dataset: Make, two: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -214,6 +221,7 @@ def test_two_classes_of_one_name_are_refused_or_told_apart(
     assert torch.equal(load(done[2].path).embeddings, load(alone[0].path).embeddings)
 
 
+@pytest.mark.slow
 def test_a_later_run_does_not_replace_another_encoders_file(
     make_dataset: Make, two: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -229,6 +237,7 @@ def test_a_later_run_does_not_replace_another_encoders_file(
     run(dataset, EncoderRecipe(f"{tmp_path}/moved.py:ColourHist"), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_two_encoders_given_as_objects_do_not_share_a_file(
     make_dataset: Make, encoder_file: Path, tmp_path: Path
 ) -> None:
@@ -259,6 +268,7 @@ def test_images_are_drawn_anew_in_every_run_and_every_image_can_be_drawn() -> No
     assert all(draw == sorted(draw) and len(draw) == 8 for draw in draws)
 
 
+@pytest.mark.slow
 def test_a_change_of_one_image_in_a_hundred_is_found(
     make_dataset: Make,
     secret: EncoderRecipe,
@@ -318,6 +328,8 @@ def write_scale(folder: Path, value: str) -> None:
     (folder / "elsewhere_scale.py").write_text(f"SCALE = {value}\n")
 
 
+@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "forward"),
     [
@@ -384,6 +396,7 @@ def test_the_environment_is_watched_only_while_something_is_recorded() -> None:
     assert importlib.import_module is load_module
 
 
+@pytest.mark.slow
 def test_a_secret_in_the_environment_is_not_written_down(
     make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,6 +432,7 @@ def test_threads_that_an_encoder_starts_are_seen_and_those_of_others_are_not(tmp
     assert record.files == {str(tmp_path / "mine")}
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_environment_refuses_to_compute(
     make_dataset: Make, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def shard_files_below(cache: Path) -> list[Path]:
     return [path for folder in (cache / "features").glob("*") for path in shard_files(folder)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("Slow",), ("Slow", "Wide", "Large")], ids=["one", "three"])
 @pytest.mark.parametrize("seed", [1, 2])
@@ -123,6 +124,8 @@ class StopsAt(Silent):
             raise KeyboardInterrupt
 
 
+@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("Tiny",), ("Tiny", "Wide")], ids=["one", "two"])
 def test_an_interrupt_keeps_the_finished_rows_of_the_open_shard(
     make_dataset: Make,
@@ -153,7 +156,7 @@ def test_an_interrupt_keeps_the_finished_rows_of_the_open_shard(
 
 
 SLOW = """
-import time
+import os, time
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 
@@ -164,11 +167,13 @@ class Sleepy(BasePatchEncoder):
         self.embed_dim = 3
 
     def forward(self, images):
+        os.mkdir(f"{marks}/{{time.monotonic_ns()}}")
         time.sleep(0.2)
         return images.mean(dim=(2, 3))
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("verb", ["extract", "run"])
@@ -176,7 +181,9 @@ def test_a_signal_says_what_is_kept_and_how_to_go_on(
     verb: str, number: int, code: int, make_dataset: Make, tmp_path: Path, own_cache: Path
 ) -> None:
     dataset = make_dataset(80, 40)
-    (tmp_path / "sleepy.py").write_text(SLOW)
+    marks = tmp_path / "batches"
+    marks.mkdir()
+    (tmp_path / "sleepy.py").write_text(SLOW.format(marks=marks))
     lines = ["image_path,label,split"]
     for split, images in dataset.splits.items():
         lines += [f"{image.path},{image.label},{split}" for image in images]
@@ -192,10 +199,9 @@ def test_a_signal_says_what_is_kept_and_how_to_go_on(
         command += ["--results", str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("tiles x"):
-                break
-        time.sleep(2)
+        while len(list(marks.iterdir())) < 6:  # batches of four images that were begun
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
         process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == code, said
@@ -230,6 +236,7 @@ def test_a_kill_loses_at_most_one_shard(
     assert train.computed + test.computed == 97 - kept
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_run_and_keeps_what_was_done(
     make_dataset: Make,
     encoder_file: Path,
@@ -259,6 +266,7 @@ def test_a_full_disk_stops_the_run_and_keeps_what_was_done(
     assert train.computed + test.computed == 96 - 32
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_computed_again(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, own_cache: Path
 ) -> None:
@@ -280,6 +288,7 @@ def test_a_damaged_shard_is_computed_again(
     assert work() == whole
 
 
+@pytest.mark.nightly
 def test_exact_mode_repeats_itself_bit_for_bit(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +310,7 @@ def test_exact_mode_repeats_itself_bit_for_bit(
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 def test_exact_features_are_not_taken_from_fast_ones(
     make_dataset: Make, encoder_file: Path, tmp_path: Path
 ) -> None:
@@ -312,6 +322,7 @@ def test_exact_features_are_not_taken_from_fast_ones(
     assert [item.computed for item in exact] == [5, 2]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_noticed_before_the_next_shard_and_no_encoder_is_tried_again(
     make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_shard_whose_content_changed_is_removed(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EMFILE, errno.EIO])
 def test_an_intact_shard_survives_every_error_of_the_disk(

@@ -31,6 +31,7 @@ def objective(theta: np.ndarray, x: np.ndarray, y: np.ndarray, penalty: Penalty)
     return loss + penalty.strength * (norm if penalty.kind == "norm" else norm**2 / 2)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("penalty", [Penalty("norm", 0.01), Penalty("norm", 0.2), Penalty("squared", 1e-3)])
 def test_the_solver_reaches_the_minimum_of_a_general_optimiser(penalty: Penalty) -> None:
@@ -139,7 +140,7 @@ def test_the_published_optimiser_ends_where_ours_does(published_probe: Callable[
     np.testing.assert_allclose(ours.probabilities, probabilities.numpy(), rtol=0, atol=5e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_ill_conditioned_features_the_published_optimiser_stops_above_the_minimum(
     published_probe: Callable[..., Any],
 ) -> None:
@@ -160,6 +161,7 @@ def test_the_same_call_gives_the_same_bits() -> None:
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.0, 1.5], ids=["flat", "steep"])
 @pytest.mark.parametrize("n", [3000, 12_000])
@@ -214,6 +216,7 @@ def wide(apart: float = 0.3) -> tuple[torch.Tensor, torch.Tensor]:
     return x.double() * torch.arange(1, 301).double() ** -0.5, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "penalty", [Penalty("norm", 0.05), Penalty("squared", 1e-3)], ids=["norm", "squared"]
 )

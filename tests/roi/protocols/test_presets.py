@@ -170,6 +170,7 @@ def test_patience_is_the_published_one_of_every_dataset(images: int, patience: i
     assert math.ceil(eva.PATIENCE_SHARE * epochs) == patience
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_eva_runs_are_seeded_and_learn(blobs: tuple[Split, Split, Split], n_classes: int) -> None:

@@ -185,6 +185,7 @@ def test_a_caveat_of_one_dataset_is_not_printed_beside_another() -> None:
             assert published.dataset == "mhist"
 
 
+@pytest.mark.slow
 def test_a_results_folder_is_verified_from_its_files(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     labels = np.repeat([0, 1], 3590)

@@ -69,6 +69,7 @@ def test_a_second_run_goes_on_where_the_first_was_killed(
     assert server.seen[-1][1]["Range"] == "bytes=1500000-"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize(
     ("before", "after"),
@@ -233,6 +234,7 @@ def test_a_file_of_unknown_length_that_ends_early_goes_on(server: Habits, tmp_pa
     assert server.seen[1][1]["Range"] == "bytes=1000000-"
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -68,6 +68,7 @@ def _served(
     return made
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", sorted(MADE))
 def test_a_dataset_is_fetched_listed_and_every_image_opens(
     name: str, server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch
@@ -235,6 +236,7 @@ def _pathmnist(**other: Any) -> bytes:
     return target.getvalue()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("other", "message"),
     [
@@ -395,6 +397,7 @@ sys.exit(main(["data", "get", entry.name, "--to", sys.argv[2]]))
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["bach", "pcam"])
 def test_killed_at_random_points_a_dataset_comes_out_the_same(
     name: str, server: Habits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

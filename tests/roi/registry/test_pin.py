@@ -58,6 +58,7 @@ def _entry(homepage: str, **facts: object) -> PublicDataset:
     return replace(all_datasets()["bach"], homepage=homepage, files=(file,))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("host", sorted(ANSWERS))
 def test_the_host_states_size_and_checksum(host: str, server: Habits) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
+from builders import feature_set
 from histobench.cli.main import main
 from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.data.demo import write_demo_dataset
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.slow
 def features(seed: int, *, size: int = 224, encoder: str | None = "e") -> FeatureSet:
     rng = np.random.default_rng(seed)
     labels = np.arange(30) % 3
-    rows = torch.tensor(rng.normal(size=(30, 8)) + labels[:, None], dtype=torch.float32)
+    rows = rng.normal(size=(30, 8)) + labels[:, None]
     meta = {"dataset": "set", "size": size, "classes": ["a", "b", "c"]}
     meta |= {"encoder": encoder} if encoder else {}
-    return FeatureSet(rows, torch.tensor(labels), tuple(f"{seed}-{k}" for k in range(30)), metadata=meta)
+    return feature_set(rows, labels, names=f"{seed}-{{}}", **meta)
 
 
 @pytest.fixture

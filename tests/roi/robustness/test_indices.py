@@ -53,6 +53,7 @@ def _judged(
     return kind.compute(x, _manifest(label, site, group), confounder_column="center", **more)  # type: ignore[attr-defined]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("k", [5, 11, 30])

@@ -65,6 +65,7 @@ def test_the_site_probe_is_scikit_learns_with_the_scaler_inside_of_the_folds() -
     assert site_probe(x, site, group).per_fold == pytest.approx(list(judge), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_leaving_a_site_out_equals_scikit_learns_leave_one_group_out() -> None:
     from sklearn.metrics import balanced_accuracy_score
     from sklearn.model_selection import LeaveOneGroupOut

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from builders import feature_set
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.robustness import robustness_grid, robustness_tables, summarise
@@ -35,14 +36,9 @@ def made(
     x = draw.normal(size=(n, 6)).astype(np.float32)
     x[:, 0] += 3 * label
     x[:, 1] += site_pull * site
-    return FeatureSet(
-        torch.from_numpy(x),
-        torch.from_numpy(label),
-        tuple(f"{split}-{row}.png" for row in range(n)),
-        tuple(f"{split}-p{patient}" for patient in group),
-        {"dataset": "set", "encoder": encoder, "size": 224, "split": split, "classes": list(CLASSES)},
-        {"scanner": tuple("AB"[k] for k in site)},
-    )
+    meta = {"dataset": "set", "encoder": encoder, "size": 224, "split": split, "classes": list(CLASSES)}
+    groups, sites = [f"{split}-p{patient}" for patient in group], {"scanner": tuple("AB"[k] for k in site)}
+    return feature_set(x, label, names=f"{split}-{{}}.png", groups=groups, sites=sites, **meta)
 
 
 @pytest.mark.slow
@@ -214,6 +210,7 @@ def test_an_encoder_without_typed_neighbours_is_stored_and_costs_the_others_noth
     assert stored["kind"].value("robustness_index") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["class equals site", "twelve images", "a crossed set"])
 def test_good_encoders_end_no_evaluation(case: str, tmp_path: Path) -> None:
     features = _without_typed_neighbours()

@@ -19,7 +19,7 @@ from histobench.cli.main import main
 from histobench.mint.sandbox import active_backend
 from histobench.roi.work.status import status_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 #: What agents are asked on a cluster.
 QUESTIONS = [str(number) for number in range(12)]

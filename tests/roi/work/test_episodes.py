@@ -76,6 +76,8 @@ def latest(results: Path) -> RunFolder:
     return folder
 
 
+@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 0, 1])
 def test_parts_in_any_hands_give_the_bytes_of_one_piece(
     plan: Plan,
@@ -100,6 +102,7 @@ def test_parts_in_any_hands_give_the_bytes_of_one_piece(
     assert_same(whole, plan.results)
 
 
+@pytest.mark.nightly
 def test_what_is_damaged_gone_or_of_other_features_is_played_again(
     plan: Plan,
     whole: Path,

@@ -101,6 +101,8 @@ def latest(results: Path) -> RunFolder:
     return folder
 
 
+@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 0])
 def test_images_are_hashed_once_by_units_and_the_results_keep_every_byte(
     plan: Plan, local: Path, large: None, assert_same: Same, reads: list[str], hands: Any, seed: int | None
@@ -152,6 +154,8 @@ def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed
     assert nothing.unknown() == list(range(60))
 
 
+@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("on_bad_image", ["stop", "skip"])
 def test_an_image_that_cannot_be_read_is_told_as_without_units(
     plan: Plan,
@@ -182,6 +186,7 @@ def test_an_image_that_cannot_be_read_is_told_as_without_units(
         assert_same(local, plan.results)
 
 
+@pytest.mark.slow
 def test_what_a_unit_left_is_believed_only_while_it_is_whole(
     plan: Plan, hands: Any, local: Path, large: None, assert_same: Same
 ) -> None:
@@ -207,6 +212,8 @@ def test_what_a_unit_left_is_believed_only_while_it_is_whole(
     assert dict(status_of(plan.results).cells[0].states) == {"done": 4}
 
 
+@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_faults_of_the_disk_while_images_are_hashed_change_no_byte(
     plan: Plan,

@@ -108,7 +108,7 @@ def test_units_in_any_hands_give_the_bytes_of_one_process(plan: Plan, local: Pat
     assert (status.cells[-1].dataset, status.cells[-1].encoder) == ("(all)", "(report)")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_evaluations_in_several_processes_give_the_bytes_of_one(
     plan: Plan, local: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +122,7 @@ def test_evaluations_in_several_processes_give_the_bytes_of_one(
     assert_same(local, plan.results)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_report_reads_the_tables_that_units_made_and_makes_those_that_do_not_hold(
     plan: Plan, local: Path, assert_same: Same, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +151,7 @@ def test_the_report_reads_the_tables_that_units_made_and_makes_those_that_do_not
     assert dict(status_of(plan.results).states)["waiting"] == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [None, TwoWorkers()])
 def test_images_that_are_copied_to_the_nodes_own_disk_give_the_same_bytes(
@@ -175,7 +176,7 @@ def test_images_that_are_copied_to_the_nodes_own_disk_give_the_same_bytes(
     assert not status.not_staged
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_room_for_copies_images_are_read_where_they_are_and_the_status_says_so(
     plan: Plan, local: Path, assert_same: Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +207,7 @@ def test_done_is_what_the_output_and_the_files_it_names_say(
     assert_same(local, plan.results)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_fails_is_told_does_not_stop_the_rest_and_is_done_when_asked_again(
     plan: Plan, local: Path, assert_same: Same, tmp_path: Path
 ) -> None:
@@ -243,6 +244,7 @@ def test_what_fails_is_told_does_not_stop_the_rest_and_is_done_when_asked_again(
         run_benchmark(plan, engine=TwoWorkers(), retry_failed=True)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_random_faults_of_the_disk_lose_nothing_and_change_no_byte(
@@ -292,6 +294,7 @@ def test_another_engine_or_another_plan_in_the_same_folder_is_refused_in_one_lin
         claim.release()
 
 
+@pytest.mark.nightly
 def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[RunFolder] = []
 
@@ -324,7 +327,7 @@ def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: p
         assert reasons
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_that_are_missing_on_a_node_fail_their_encoder_and_no_other(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

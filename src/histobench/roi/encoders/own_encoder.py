@@ -432,13 +432,19 @@ def _source_of(name: str) -> str | None:
     return name
 
 
+@cache
+def _resolved(name: str) -> Path:
+    """The file of a library's module, looked up once: there are thousands, and they stay where they are."""
+    return Path(name).resolve()
+
+
 def imported_files(folder: Path, start: Iterable[Path]) -> tuple[list[Path], dict[str, str]]:
     """The files `start` and the user's modules that they import, directly or not; packages with versions.
 
     Names are looked for in `folder`, then among the modules that are loaded.
     """
     modules = {
-        Path(file).resolve(): module
+        Path(file).resolve() if _kind(file) == "own" else _resolved(file): module
         for module in list(sys.modules.values())
         if isinstance(file := getattr(module, "__file__", None), str)
     }

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.files import atomic_path, files_below, open_plain, patiently, read_bytes, unreadable
 from histobench.core.folders import local_dir
+from histobench.core.plain_data import parse_json
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef, container_named
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
@@ -211,7 +212,7 @@ def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]
         lines = patiently(read).splitlines()
     except OSError as error:
         raise unreadable(path, error) from error
-    parsed = map(json.loads, lines)
+    parsed = map(parse_json, lines)
     return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in parsed]
 
 

@@ -44,6 +44,7 @@ def save(tmp_path: Path) -> Iterator[Save]:
     path.unlink(missing_ok=True)  # hundreds of megabytes that pytest would keep
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_published_layout_gives_the_features_of_the_network(
     name: str, manifest: Callable[[str], Any], save: Save
@@ -59,6 +60,7 @@ def test_published_layout_gives_the_features_of_the_network(
     assert encoder(images).shape == (1, encoder.embed_dim)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["conch_v15", "ctranspath"])
 @pytest.mark.parametrize("wrapped", ["half", "module", "container"])
 def test_half_precision_and_wrapped_files_load(

@@ -45,6 +45,7 @@ def slow_convolution(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return out
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("block", "shift"), [(0, 0), (1, 3)])
 def test_block_attends_inside_its_windows_and_never_across_the_wrapped_edge(
     block: int, shift: int, slow: Any, scramble: Any
@@ -114,6 +115,7 @@ def to_old_layout(name: str) -> str:
     return name.replace(match[0], f"layers.{int(match[1]) - 1}.downsample.") if match else name
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_image_sizes_are_multiples_of_224() -> None:
     network = ctranspath.build(depth=2).eval()
