@@ -44,7 +44,7 @@ def test_python_plays_what_the_command_line_plays(
 
 
 def test_a_wrong_option_is_named_as_python_spells_it(tmp_path: Path) -> None:
-    with pytest.raises(HistobenchError, match="`max_tokens` must be at least 1"):
+    with pytest.raises(HistobenchError, match="`max_tokens`: expected a whole number of at least 1, found 0"):
         hb.mint.run("local:", max_tokens=0, output=tmp_path)
     with pytest.raises(TypeError, match="'max_token'"):
         hb.mint.run("local:", max_token=5)
@@ -61,13 +61,13 @@ def test_a_wrong_option_is_named_as_python_spells_it(tmp_path: Path) -> None:
         ({"k": 2.5}, "k: expected a whole number of at least 1, found 2.5"),
         ({"k": None}, "k: expected a whole number of at least 1, found None"),
         ({"calls": "nativ"}, "`calls` 'nativ' is unknown; did you mean native"),
-        ({"calls": None}, "`calls`: expected a text, found None"),
-        ({"limit": "3"}, "`limit`: expected a whole number, found '3'"),
-        ({"limit": True}, "`limit`: expected a whole number, found True"),
-        ({"repeat": None}, "`repeat`: expected a whole number, found None"),
-        ({"concurrency": 1.5}, "`concurrency`: expected a whole number, found 1.5"),
-        ({"temperature": "hot"}, "`temperature`: expected a number, found 'hot'"),
-        ({"max_cost": "5"}, "`max_cost`: expected a number, found '5'"),
+        ({"calls": None}, "`calls`: expected one of text, native, found None"),
+        ({"limit": "3"}, "`limit`: expected a whole number of at least 1, found '3'"),
+        ({"limit": True}, "`limit`: expected a whole number of at least 1, found True"),
+        ({"repeat": None}, "`repeat`: expected a whole number of at least 1, found None"),
+        ({"concurrency": 1.5}, "`concurrency`: expected a whole number of at least 1, found 1.5"),
+        ({"temperature": "hot"}, "`temperature`: expected a number of at least 0, found 'hot'"),
+        ({"max_cost": "5"}, "`max_cost`: expected a number above 0, found '5'"),
         ({"seed": "x"}, "`seed`: expected a whole number, found 'x'"),
         ({"gt": "yes"}, "`gt`: expected True or False, found 'yes'"),
         ({"feedback": None}, "`feedback`: expected a text, found None"),
@@ -116,4 +116,4 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 def test_the_command_line_says_it_as_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mint", "run", "--max-tokens", "0"]) == 2
-    assert "--max-tokens must be at least 1" in capsys.readouterr().err
+    assert "--max-tokens: expected a whole number of at least 1, found '0'" in capsys.readouterr().err

@@ -241,7 +241,7 @@ def test_a_value_that_means_nothing_is_refused(
 @pytest.mark.parametrize("option", ["--limit", "--repeat", "--concurrency", "--attempts", "--max-tokens"])
 def test_less_than_one_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mint", "run", option, "0"]) == 2
-    assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
+    assert f"{option}: expected a whole number of at least 1, found '0'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
