@@ -261,7 +261,7 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-cost", type=float, help="dollars after which nothing more is asked")
     add_model_arguments(parser.add_argument_group("advanced: how the model writes"), max_tokens=800)
     add_provider_arguments(parser.add_argument_group("advanced: the provider"))
-    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
+    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/how-to/cluster.md)"))
 
 
 def run_command(args: argparse.Namespace) -> int:

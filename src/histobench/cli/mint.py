@@ -245,7 +245,7 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser.add_argument_group("advanced: how the model writes"))
     _add_protocol_arguments(parser.add_argument_group("advanced: the protocol"))
     add_provider_arguments(parser.add_argument_group("advanced: the provider"))
-    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
+    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/how-to/cluster.md)"))
 
 
 def add_model_arguments(how: argparse._ArgumentGroup, *, max_tokens: int = DEFAULT.max_tokens) -> None:
@@ -436,7 +436,7 @@ def configs_command(args: argparse.Namespace) -> None:
     """Write the experiment matrix as JSON files, one for each cell, in the
     published folders.
 
-    The matrix is that of histobench.mint.configs.datasets; docs/CONFIG.md explains
+    The matrix is that of histobench.mint.configs.datasets; docs/reference/agent-configs.md explains
     it.
     """
     from histobench.mint.configs import datasets

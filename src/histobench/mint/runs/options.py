@@ -21,7 +21,7 @@ ANSWERS = "answers.sqlite"
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Who plays what, how, and where the episodes go; docs/mint.md tells each one's meaning."""
+    """Who plays what, how, and where the episodes go; docs/how-to/agents.md tells each one's meaning."""
 
     agent: str | None = None
     tasks: str | None = None
