@@ -1,6 +1,6 @@
-"""What mkdocs does beside rendering the pages of docs/: links to the repository, and pages made from the code.
+"""Hooks of mkdocs: links to files of the repository, and pages that are made from the code.
 
-The pages are the reference of the commands, of the Python names and of the public datasets, and the notebooks.
+These pages are the reference of commands, Python names and public datasets, and the notebooks.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def commands_page() -> str:
     from histobench.cli.main import GROUPS
 
     parts = [
-        "# Commands\n\nGenerated from the code. Flags may be written with hyphens or underscores. Every command "
-        "also takes `--help` and `--debug` (show the traceback of an error).\n"
+        "# Commands\n\nGenerated from the code. Flags may be written with hyphens or underscores. Every "
+        "command also takes `--help` and `--debug` (show the traceback of an error).\n"
     ]
     for title, commands in GROUPS.items():
         parts.append(f"## {title.capitalize()}\n")
@@ -68,7 +68,8 @@ def commands_page() -> str:
 def _command(parser: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     """The section of a command, then those of its own commands."""
     text, _, examples = re.sub(r"\nExamples?:\n", "\0", parser.description or "").partition("\0")
-    yield f"### {parser.prog}\n\n{_plain(' '.join((text or f'{summary[0].upper()}{summary[1:]}.').split()))}\n"
+    said = " ".join((text or f"{summary[0].upper()}{summary[1:]}.").split())
+    yield f"### {parser.prog}\n\n{_plain(said)}\n"
     if examples:
         yield "```bash\n" + re.sub(r"^  ", "", examples.rstrip(), flags=re.MULTILINE) + "\n```\n"
     nested: list[tuple[argparse.ArgumentParser, str]] = []
@@ -115,8 +116,8 @@ def api_page() -> str:
     names = [name for name in histobench.__all__ if name != "__version__"]
     modules = [name for name in names if not isinstance(getattr(histobench, name), type | type(api_page))]
     parts = [
-        "# Python API\n\nGenerated from the docstrings. `import histobench as hb` imports nothing heavy; every "
-        "name below is then an attribute of `hb`. How to use them: [From Python](../how-to/python.md).\n"
+        "# Python API\n\nGenerated from the docstrings. `import histobench as hb` imports nothing heavy; "
+        "every name below is an attribute of `hb`. How to use them: [From Python](../how-to/python.md).\n"
     ]
     parts.extend(f"::: histobench.{name}\n" for name in names if name not in modules)
     for name in modules:
@@ -136,8 +137,9 @@ def datasets_page() -> str:
     from histobench.roi.registry.entry import all_datasets
 
     rows = [
-        f"| `{each.name}` | [{_plain(each.title)}]({each.homepage}) | {each.organ} | {len(each.classes) or ''} "
-        f"| {sum(each.counts.values()) or ''} | {', '.join(f'`@{name}`' for name in each.splits)} "
+        f"| `{each.name}` | [{_plain(each.title)}]({each.homepage}) | {each.organ} "
+        f"| {len(each.classes) or ''} | {sum(each.counts.values()) or ''} "
+        f"| {', '.join(f'`@{name}`' for name in each.splits)} "
         f"| {each.access} | {_plain(each.licence)} |"
         for each in all_datasets().values()
     ]
