@@ -30,7 +30,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
             raise FileNotFoundError(f"{page.file.src_uri} links to {target}, which is not in the repository")
         return f"]({_REPOSITORY}{target}"
 
-    return _LINK.sub(outside, markdown)
+    return _LINK.sub(outside, markdown).replace(".ipynb)", ".md)")  # notebooks are pages here
 
 
 def on_files(files: Any, *, config: Any, **_: Any) -> Any:
