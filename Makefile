@@ -69,7 +69,7 @@ test-lowest test-newest: $(STAMP)
 
 # The documentation as a site, without network; a broken link fails.
 docs: $(STAMP)
-	@$(BIN)/mkdocs build --strict --site-dir site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

@@ -6,7 +6,7 @@ A task is solved with a chance of its own (a beta distribution; `icc` is how muc
 tasks); an agent plays each task once, four times, or one to six times. Tasks are of one dataset or of three
 that differ in difficulty. Measured are the success rate, pass^4, and the gain of a second agent that is a
 little better on the same tasks. Each number is the share of simulated runs, in percent, whose 95 % interval
-holds the true value; the worst cells come first. `docs/statistics.md` quotes the outcome.
+holds the true value; the worst cells come first. `docs/explanation/statistics.md` quotes the outcome.
 """
 
 from __future__ import annotations

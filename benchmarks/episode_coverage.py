@@ -4,7 +4,7 @@
 
 Nearest class means of a few support images decide on test images of three classes; patients, where there are
 any, shift their images, and classes are unequally frequent. The true value is that over fresh episodes and
-fresh test images without end. `docs/statistics.md` quotes the outcome.
+fresh test images without end. `docs/explanation/statistics.md` quotes the outcome.
 """
 
 from __future__ import annotations

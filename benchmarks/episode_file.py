@@ -1,4 +1,4 @@
-"""How large the votes of few-shot episodes are on disk (docs/results.md).
+"""How large the votes of few-shot episodes are on disk (docs/reference/results.md).
 
 python benchmarks/episode_file.py        # 100 episodes of 7,180 test images, three settings; seconds
 """

@@ -232,7 +232,7 @@ def profile(refs: Sequence[ImageRef], keys: Sequence[bytes]) -> dict[str, float]
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """The table of docs/extraction.md."""
+    """The table of docs/benchmarks.md."""
     head = [
         "files",
         "used by",

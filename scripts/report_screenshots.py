@@ -1,4 +1,4 @@
-"""Take the pictures of docs/report.md from a built site, with headless Chromium.
+"""Take the pictures of docs/how-to/report.md from a built site, with headless Chromium.
 
 python scripts/report_screenshots.py SITE docs/images
 """

@@ -206,7 +206,7 @@ def test_one_site_column_may_be_a_string(frame: pd.DataFrame, columns: Any) -> N
 
 
 def test_the_names_of_columns_stand_in_the_docs() -> None:
-    text = (Path(__file__).parents[2] / "docs/python.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs/how-to/python.md").read_text(encoding="utf-8")
     for column, names in FRAME_COLUMNS.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{column}` |"))
         *_, in_frames, in_tables, _ = (cell.strip() for cell in row.split("|"))

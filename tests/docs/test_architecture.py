@@ -1,4 +1,4 @@
-"""The page that shows the way through the house names files that are there."""
+"""The page on the architecture names files that exist, and answers what a newcomer asks."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ def test_every_file_and_folder_of_the_page_exists() -> None:
         and path.strip("/") not in names  # `presets.py`, beside a folder that was named before
     ]
     assert missing == []
+
+
+def test_the_glossary_is_short_and_names_are_those_of_the_code() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    glossary = text.split("## Glossary\n")[1]
+    assert len(re.findall(r"^\| (?!word|-)", glossary, re.MULTILINE)) <= 15
+    answers = re.findall(r"^\| .*\? \| (.*) \|$", text, re.MULTILINE)
+    assert len(answers) == 4
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (TOP / "src").rglob("*.py"))
+    for name in ("simultaneous_pairs", "RunOptions", "open_terms", "CostTracker"):
+        assert name in "".join(answers)
+        assert f"def {name}(" in code or f"class {name}" in code

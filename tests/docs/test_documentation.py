@@ -1,19 +1,170 @@
-"""The documentation builds without a broken link, and the notebooks run from top to bottom."""
+"""The documentation builds without a broken link, its tables are current, and what it prints runs."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 pytestmark = pytest.mark.slow
 
 TOP = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((TOP / "docs" / "notebooks").glob("*.ipynb"))
+TUTORIALS = sorted((TOP / "docs" / "tutorials").glob("*.md"))
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+ADDRESS = "http://localhost:8000/v1"
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> dict[str, str]:
+    """The environment of a new user: an empty cache, and the commands of this interpreter."""
+    return {
+        **os.environ,
+        "HISTOBENCH_CACHE": str(tmp_path / "cache"),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "MPLBACKEND": "agg",
+        "COLUMNS": "80",
+    }
+
+
+def blocks(page: Path, section: str = "") -> list[tuple[str, str, str]]:
+    """Language, title and text of the fenced blocks of a page, or of one section of it."""
+    text = page.read_text(encoding="utf-8")
+    if section:
+        text = text.split(f"## {section}\n")[1].split("\n## ")[0]
+    return [(found[1], found[2] or "", found[3]) for found in BLOCK.finditer(text)]
+
+
+def run_blocks(found: list[tuple[str, str, str]], folder: Path, environment: dict[str, str]) -> str:
+    """Run shell blocks one by one and all Python blocks as one session, in the order of the page."""
+    said, python = "", ""
+    for language, title, text in found:
+        if title:
+            (folder / title).write_text(text, encoding="utf-8")
+        elif language in ("bash", "python"):
+            python += text if language == "python" else ""
+            command = (
+                ["bash", "-euo", "pipefail", "-c", text]
+                if language == "bash"
+                else [sys.executable, "-c", python]
+            )
+            done = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+            said += done.stdout
+    return said
+
+
+class Chat(BaseHTTPRequestHandler):
+    """A server that answers every conversation with the same solution."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = {
+            "id": "1",
+            "model": "MODEL",
+            "choices": [
+                {
+                    "finish_reason": "stop",
+                    "message": {"role": "assistant", "content": "<solution>7</solution>"},
+                }
+            ],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 3},
+        }
+        answer = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing on the terminal."""
+
+
+@pytest.fixture
+def chat_address() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_runs_as_it_is_printed(
+    page: Path, tmp_path: Path, surroundings: dict[str, str], chat_address: str
+) -> None:
+    needed = {"agents": "xllamacpp", "cluster": "ray", "consult": "skimage"}.get(page.stem)
+    if needed is not None:
+        pytest.importorskip(needed)
+    found = blocks(page)
+    assert sum(language in ("bash", "python") for language, _, _ in found) >= 3
+    assert {language for language, _, _ in found} <= {"bash", "python", "yaml", "text"}
+    run_blocks(
+        [(language, title, text.replace(ADDRESS, chat_address)) for language, title, text in found],
+        tmp_path,
+        surroundings,
+    )
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Path:
+    """A folder of a new user: one subfolder per class, patients in the names of the files."""
+    for number, name in enumerate(("normal", "stroma", "tumor")):
+        (tmp_path / "my_data" / name).mkdir(parents=True)
+        for image in range(60):
+            drawn = np.random.default_rng(100 * number + image).integers(
+                60 * number, 60 * number + 120, (32, 32, 3)
+            )
+            Image.fromarray(drawn.astype("uint8")).save(
+                tmp_path / "my_data" / name / f"patient{image % 20:02}_{image}.png"
+            )
+    return tmp_path
+
+
+def test_the_first_screen_of_the_readme_runs_on_a_folder(
+    own_folder: Path, surroundings: dict[str, str]
+) -> None:
+    text = (TOP / "README.md").read_text(encoding="utf-8").split("\n## ")[0]
+    python, shell = (
+        next(found[3] for found in BLOCK.finditer(text) if found[1] == language and wanted in found[3])
+        for language, wanted in (("python", "hb.run"), ("bash", "histobench run"))
+    )
+    assert len(python.strip().splitlines()) <= 7
+    assert len(shell.strip().splitlines()) == 1
+    said = run_blocks([("python", "", python)], own_folder, surroundings)
+    assert "efficientnet-lite0" in said
+    (own_folder / "site").rename(own_folder / "first-site")
+    results = own_folder / "results"
+    results.rename(own_folder / "first")
+    run_blocks([("bash", "", shell)], own_folder, surroundings)
+    first, second = (
+        json.loads(next(folder.rglob("KNN_complete_results.json")).read_text())["metrics"]
+        for folder in (own_folder / "first", results)
+    )
+    assert first == second, "the six lines of Python and the command do the same"
+    assert (own_folder / "site" / "index.html").exists()
+
+
+def test_the_consult_example_of_the_readme_runs(tmp_path: Path, surroundings: dict[str, str]) -> None:
+    pytest.importorskip("skimage")
+    section = "Consult: does a language model use an image encoder well?"
+    assert "policy-reader" in run_blocks(blocks(TOP / "README.md", section), tmp_path, surroundings)
 
 
 @pytest.mark.nightly
@@ -32,27 +183,58 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_site_builds_and_every_link_holds(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
+    site = tmp_path / "site"
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--quiet",
-            "--site-dir",
-            str(tmp_path / "site"),
-        ],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)],
         cwd=TOP,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "site" / "python" / "index.html").read_text(encoding="utf-8")
-    assert "load_dataset" in page
+    page = (site / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+    assert 'id="histobench.run"' in page
+    assert "histobench.api.benchmark.run" not in re.sub(r"<[^>]*>", "", page), (
+        "names are those of `import histobench`"
+    )
     outside = [part for part in page.split('"') if part.startswith(("//", "http")) and "fonts." in part]
     assert outside == [], "nothing is fetched when a page is looked at"
+    commands = (site / "reference" / "cli" / "index.html").read_text(encoding="utf-8")
+    assert all(name in commands for name in ("histobench run", "histobench mint run", "--group-regex"))
+
+
+def written_tables() -> Any:
+    """The script that writes the tables of the documentation."""
+    spec = importlib.util.spec_from_file_location("write_tables", TOP / "scripts" / "write_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_the_documentation_are_current() -> None:
+    script = written_tables()
+    pages = [
+        path for path in (TOP / "docs").rglob("*.md") if "<!-- table: " in path.read_text(encoding="utf-8")
+    ]
+    written = {
+        name for path in pages for name in re.findall(r"<!-- table: ([a-z-]+) -->", path.read_text("utf-8"))
+    }
+    assert written == set(script.TABLES)
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        assert script.current(text) == text, (
+            f"{path.name} is not current; run: python scripts/write_tables.py"
+        )
+
+
+def test_the_documentation_stays_short() -> None:
+    """At most 25,000 words, not counting what scripts have written."""
+    made = re.compile(r"<!-- (table: [a-z-]+|study) -->.*?<!-- /(table|study) -->", re.DOTALL)
+    pages = [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
+    words = sum(len(made.sub("", page.read_text(encoding="utf-8")).split()) for page in pages)
+    assert words <= 25_000
 
 
 def test_workflows_and_forms_are_yaml() -> None:

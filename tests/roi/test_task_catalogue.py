@@ -45,7 +45,7 @@ def test_the_help_of_the_command_names_the_tasks() -> None:
 @pytest.mark.parametrize("task", CATALOGUE, ids=TASKS)
 def test_every_task_stands_in_the_documentation(task: RoiTask) -> None:
     row = f"| `{task.name}` | {task.words} | {'yes' if task.by_default else 'no'} |\n"
-    assert row in (DOCS / "protocols.md").read_text(encoding="utf-8")
+    assert row in (DOCS / "explanation" / "protocols.md").read_text(encoding="utf-8")
 
 
 def test_presets_leave_out_tasks_that_there_are() -> None:

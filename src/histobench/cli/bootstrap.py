@@ -45,7 +45,7 @@ def bootstrap_command(args: argparse.Namespace) -> int:
     intervals, as HistoROIBench defines them. Images are drawn within classes, or
     whole patients/slides where the dataset has groups. They are often too narrow:
     with few patients a 95% interval holds the true value in 84 to 90% of test sets
-    (docs/statistics.md). All other tables and the report show the intervals of
+    (docs/explanation/statistics.md). All other tables and the report show the intervals of
     X_intervals.json, which this command also brings up to date.
 
     Examples:
@@ -107,7 +107,7 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
         console.print(f"... and {len(found) - _LONGEST} more in the summary")
     console.print(
         "Older method: bootstrap intervals are often too narrow (84 to 90% coverage over 5 to 30 patients, "
-        "see docs/statistics.md). Tables and reports show the intervals of X_intervals.json.",
+        "see docs/explanation/statistics.md). Tables and reports show the intervals of X_intervals.json.",
         highlight=False,
         soft_wrap=True,
     )

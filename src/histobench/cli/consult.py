@@ -261,7 +261,7 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
         help="how the agent acts: tags in its text, or function calls (default: text; policies: native)",
     )
     add_flags(parser, _options_of_any_run())
-    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
+    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/how-to/cluster.md)"))
 
 
 def run_command(args: argparse.Namespace) -> int:

@@ -201,7 +201,7 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
     """The options of a run of agents, and where it runs."""
     add_flags(parser, options_of(RunOptions))
     parser.add_argument("--no-gt", dest="gt", action="store_false", default=None, help=argparse.SUPPRESS)
-    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
+    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/how-to/cluster.md)"))
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -315,7 +315,7 @@ def configs_command(args: argparse.Namespace) -> None:
     """Write the experiment matrix as JSON files, one for each cell, in the
     published folders.
 
-    The matrix is that of histobench.mint.configs.datasets; docs/CONFIG.md explains
+    The matrix is that of histobench.mint.configs.datasets; docs/reference/agent-configs.md explains
     it.
     """
     from histobench.mint.configs import datasets

@@ -33,7 +33,7 @@ def models_command(args: argparse.Namespace) -> int:
 
     histobench models                  all encoders histobench models show uni_v2
     every fact, the citation, how to get the weights histobench models --markdown
-    the table of the README
+    the table of docs/reference/encoders.md
     """
     if args.action == "show":
         if not args.name:

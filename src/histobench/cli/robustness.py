@@ -62,7 +62,7 @@ def robustness_command(args: argparse.Namespace) -> int:
     without images or a GPU.
 
     Feature files need a site column (site, scanner, stain, ...): see
-    docs/datasets.md and docs/robustness.md.
+    docs/how-to/datasets.md and docs/explanation/robustness.md.
 
     Examples:
       histobench robustness features/ -o results

@@ -22,7 +22,7 @@ TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by")
 SETTINGS_OF_PLANS: dict[str, Any] = {"batch_size": "auto"}
 OPTIONS_OF_PLANS: dict[str, Any] = {"n_way": ()}  # all classes at once, and no subsets of them
 #: A heading in help texts.
-ENGINE_GROUP = "where it runs (docs/scale.md)"
+ENGINE_GROUP = "where it runs (docs/how-to/cluster.md)"
 
 
 @record

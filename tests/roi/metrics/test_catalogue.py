@@ -11,7 +11,7 @@ from histobench.roi.comparison.metric_function import label_metrics_of_confusion
 from histobench.roi.metrics.catalogue import CATALOGUE, LABEL_METRICS, METRICS, Metric
 from histobench.roi.metrics.classification import evaluate
 
-RESULTS_PAGE = Path(__file__).parents[3] / "docs" / "results.md"
+RESULTS_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "results.md"
 
 
 def test_label_metrics_are_those_that_a_confusion_matrix_gives() -> None:

@@ -152,7 +152,7 @@ def test_on_ill_conditioned_features_the_published_optimiser_stops_above_the_min
     ours = linear_probe(x[:400], y[:400], x[400:], n_classes=4)
     assert ours.info["objective"] < objective < ours.info["objective"] * 1.01
     other = int((theirs.argmax(1).numpy() != ours.predicted).sum())
-    assert 0 < other <= 12, f"{other} of 400 labels differ (docs/protocols.md says 7)"
+    assert 0 < other <= 12, f"{other} of 400 labels differ (docs/explanation/protocols.md says 7)"
 
 
 def test_the_same_call_gives_the_same_bits() -> None:

@@ -1,4 +1,4 @@
-"""The zoo for people: rows of the table, the README's Markdown, and the page of one encoder."""
+"""The zoo for people: rows of the table, the Markdown of the docs, and the page of one encoder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(specs: Iterable[EncoderSpec], weights: str | None = None) -> list[dict[
 
 
 def markdown_table(specs: Iterable[EncoderSpec]) -> str:
-    """The table of the README, in the order of the zoo."""
+    """The table of docs/reference/encoders.md, in the order of the zoo."""
     lines = [
         "| name | encoder | dim | params | GFLOPs | px | zero-shot | other outputs | access | licence |",
         "|---|---|---:|---:|---:|---:|---|---|---|---|",
