@@ -272,9 +272,9 @@ def extract(
     >>> data = hb.demo_dataset(tempfile.mkdtemp(), train_per_class=3, test_per_class=2, size=64)
     >>> features = hb.extract(data, "tiny-vl")
     >>> features
-    FeatureSets: train 27, test 18 images x 128 dimensions
+    FeatureSets: train 27, test 18 images x 256 dimensions
     >>> features.train.X.shape, features.train.classes[:2]
-    ((27, 128), ('NORM', 'STR'))
+    ((27, 256), ('NORM', 'STR'))
     """
     given = dict(locals())
     from histobench.api.benchmark import changed_options
