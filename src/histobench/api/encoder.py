@@ -195,7 +195,9 @@ class Encoders(list["EncoderSpec"]):
     def __getitem__(self, place: slice) -> Encoders: ...
 
     def __getitem__(self, place: SupportsIndex | slice) -> EncoderSpec | Encoders:
-        return Encoders(super().__getitem__(place)) if isinstance(place, slice) else super().__getitem__(place)
+        return (
+            Encoders(super().__getitem__(place)) if isinstance(place, slice) else super().__getitem__(place)
+        )
 
     def __repr__(self) -> str:
         width = max((len(spec.name) for spec in self), default=0)
