@@ -1,4 +1,4 @@
-"""Writes the options of the records into the signatures and docstrings of `hb.run`, `hb.extract` and `hb.evaluate`.
+"""Writes the options of the records into signatures and docstrings: `hb.run`, `hb.extract`, `hb.evaluate`.
 
 An editor reads the source, so every parameter has to be written there; the records of `roi/options.py` remain
 the one place where an option is declared. A test fails until this was run after a change.

@@ -42,6 +42,7 @@ def run(
     *,
     results: str | Path = "results",
     keep_going: bool = False,
+    retry_failed: bool = False,
     # The options below are written by scripts/write_signatures.py from roi/options.py.
     tasks: str | Sequence[str] = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot"),
     presets: str | Sequence[str] = ("uni",),
@@ -85,6 +86,8 @@ def run(
         Folder of the results. It may hold earlier runs.
     keep_going : bool, default False
         Run the other encoders if one of them cannot be created; `Benchmark.left_out` says why.
+    retry_failed : bool, default False
+        Try again what failed in an earlier run with the same `results`.
     tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
         Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Robustness.
     presets : str or list of str, default ("uni",)
@@ -181,7 +184,9 @@ def run(
         for table in tables:
             told.enter_context(table.told_in_rows("data"))
         plan = _plan(values)
-        done = run_benchmark(plan, display=Display(progress=ProgressBar()), keep_going=keep_going)
+        done = run_benchmark(
+            plan, display=Display(progress=ProgressBar()), keep_going=keep_going, retry_failed=retry_failed
+        )
         left_out: dict[str, str] = {}
         for missing in (*done.outcome.failures, *done.outcome.skipped):
             reason = missing.reason

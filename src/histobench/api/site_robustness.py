@@ -237,7 +237,7 @@ def _given(features: Any) -> Iterable[tuple[str, FeatureSet]]:
                 yield str(path), load(path)
         else:
             raise InvalidParameterError(
-                f"features[{place}]: expected what hb.extract returned, or a path, found {type(item).__name__}"
+                f"features[{place}]: expected what hb.extract returned or a path, found {type(item).__name__}"
             )
 
 

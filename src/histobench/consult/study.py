@@ -335,7 +335,13 @@ class Study:
         return digest.hexdigest()[:16]
 
     def pictures(self) -> dict[str, Path]:
-        """Where the pictures of cases and neighbours were when the study was prepared, by content hash."""
+        """Return where the pictures of cases and neighbors were when the study was prepared.
+
+        Returns
+        -------
+        dict of str to Path
+            Content hash -> file.
+        """
         path = self.folder / PICTURES
         try:
             found = parse_json(read_plain_text(path))

@@ -74,7 +74,7 @@ def _that_answers(address: str | None) -> str | None:
     if address not in (None, "auto"):
         if (error := _no_answer(str(address))) is not None:
             raise HistobenchError(
-                f"no Ray cluster at {address}: {error}; `ray start --head` starts one, --ray-address names it"
+                f"no Ray cluster at {address}: {error}; `ray start --head` starts one, `ray_address` names it"
             ) from error
         return address
     remembered = _remembered()
@@ -84,7 +84,7 @@ def _that_answers(address: str | None) -> str | None:
         return "local"  # of a cluster that has died Ray still knows the address: a new one is begun
     raise HistobenchError(
         f"no Ray cluster at {address}: {remembered}, which Ray remembers, does not answer ({error}); "
-        "`ray start --head` starts one, --ray-address names it"
+        "`ray start --head` starts one, `ray_address` names it"
     ) from error
 
 
