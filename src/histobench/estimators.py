@@ -34,13 +34,24 @@ __all__ = ["KNN", "LinearProbe", "Prototype", "SimpleShot"]
 
 
 class _ProtocolClassifier(ClassifierMixin, BaseEstimator):
-    """What the four share: validation at the door, labels of any kind, probabilities to predictions."""
+    """What the four share: validation of inputs, labels of any kind, probabilities to predictions."""
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn from features X [n, d] with labels y [n] of any kind.
+        """Learn from features and labels.
 
-        Parameters are checked first. A fit that fails leaves the estimator as it was: not fitted, or with all
-        that an earlier fit has learnt.
+        Parameters are checked first. A fit that fails leaves the estimator as it was: not fitted, or with
+        what an earlier fit has learned.
+
+        Parameters
+        ----------
+        X : array [n, d]
+            Features.
+        y : array [n]
+            Labels of any kind, at least two classes.
+
+        Returns
+        -------
+        self
         """
         self._check_parameters()
         fitted = copy(self)
@@ -59,11 +70,32 @@ class _ProtocolClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities [n, classes] in the order of `classes_`."""
+        """Compute the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array [n, d]
+            Features.
+
+        Returns
+        -------
+        ndarray [n, classes]
+            In the order of `classes_`.
+        """
         return self._outcome(self._checked(X))[0]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The label of each row of X."""
+        """Predict the labels.
+
+        Parameters
+        ----------
+        X : array [n, d]
+            Features.
+
+        Returns
+        -------
+        ndarray [n]
+        """
         checked = self._checked(X)
         predicted: NDArray[Any] = self.classes_[self._outcome(checked)[1]]
         return predicted

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from histobench.cli.main import main
-from histobench.consult.policies import POLICIES
+from histobench.consult.reference_agents import POLICIES
 from histobench.consult.study import Study, open_study
 from histobench.mint import sandbox
 

@@ -33,7 +33,7 @@ from histobench.consult.consultation import (
 )
 from histobench.consult.measures import read_played
 from histobench.consult.playing import ConsultRun, plan_run
-from histobench.consult.policies import POLICIES, PolicyAgent, PolicyModels
+from histobench.consult.reference_agents import POLICIES, PolicyAgent, PolicyModels
 from histobench.consult.study import Study
 from histobench.core import clusters as ray_cluster
 from histobench.core.errors import HistobenchError

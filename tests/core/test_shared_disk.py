@@ -17,7 +17,7 @@ from histobench.core import claim as claims
 from histobench.core.claim import exclusive, holder_of, try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.files import create_json, derive, read_note, write_json
-from histobench.core.folders import is_shared, local_dir, make_private
+from histobench.core.folders import cache_dir, is_shared, local_dir, make_private
 
 
 @pytest.mark.slow
@@ -169,3 +169,23 @@ def test_a_claim_from_the_future_of_a_lost_machine_is_free(tmp_path: Path) -> No
     claim = try_claim(path)
     assert claim is not None
     claim.release()
+
+
+def test_the_cache_is_in_the_folder_of_the_platform_or_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from platformdirs import user_cache_dir
+
+    monkeypatch.delenv("HISTOBENCH_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert str(cache_dir()) == user_cache_dir("histobench", appauthor=False)
+    if sys.platform == "linux":
+        assert cache_dir() == tmp_path / "xdg" / "histobench"
+        earlier = tmp_path / ".cache" / "histobench"
+        earlier.mkdir(parents=True)
+        assert cache_dir() == earlier, "what an earlier version has cached is found"
+        (tmp_path / "xdg" / "histobench").mkdir(parents=True)
+        assert cache_dir() == tmp_path / "xdg" / "histobench"
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "mine"))
+    assert cache_dir() == tmp_path / "mine"

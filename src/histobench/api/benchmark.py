@@ -5,15 +5,15 @@ from __future__ import annotations
 import html
 import os
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
     file_path,
@@ -22,6 +22,7 @@ from histobench.core.parameters import (
     renamed,
     text,
     texts,
+    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from histobench.api.dataset import Dataset
     from histobench.api.plots import Plots
+    from histobench.core.records import Declared
     from histobench.roi.comparison.comparison import Comparison
     from histobench.roi.options import Plan
     from histobench.roi.results.stored_run import StoredRun
@@ -38,42 +40,153 @@ def run(
     data: Dataset | str | Path | pd.DataFrame | Sequence[Dataset | str | Path | pd.DataFrame],
     encoders: str | Sequence[str],
     *,
-    tasks: str | Sequence[str] | None = None,
     results: str | Path = "results",
     keep_going: bool = False,
-    **settings: Any,
+    retry_failed: bool = False,
+    # The options below are written by scripts/write_signatures.py from roi/options.py.
+    tasks: str | Sequence[str] = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot"),
+    presets: str | Sequence[str] = ("uni",),
+    seed: int | None = None,
+    size: int | None = None,
+    weights: str | Path | None = None,
+    allow_revision: bool = False,
+    n_bootstrap: int | None = None,
+    splits: str | None = None,
+    folds: int | None = None,
+    repeats: int | None = None,
+    device: str | None = None,
+    batch_size: int | Literal["auto"] = "auto",
+    num_workers: int = 8,
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
+    compile: Literal["auto", "on", "off"] = "auto",
+    on_bad_image: Literal["stop", "skip"] = "stop",
+    recheck: int | Literal["auto"] = "auto",
+    no_cache: bool = False,
+    stage: str | None = None,
+    n_shot: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    n_way: Sequence[int] = (),
+    n_iter: int = 100,
+    n_neighbors: int = 20,
+    choose_by: Literal["group", "image"] = "group",
 ) -> Benchmark:
-    """Datasets x encoders x tasks, from images to ranked tables; what was done before is not done again.
+    """Benchmark encoders on datasets: extract features, evaluate tasks, compute intervals, compare.
 
-    The same files as `histobench run` writes. A DataFrame is read as by `load_dataset`, which also splits,
-    groups and names. An encoder that is unknown or has no weights is an error before any work; with
-    `keep_going` the others are run. `settings` are those of a plan file: `presets`, `seed`, `size`, `device`,
-    `weights`, `precision`, `n_shot`, `n_iter`, `n_neighbors`, `n_bootstrap`, ...
+    `histobench run` does the same and writes the same files. Work that is already in the cache or in
+    `results` is not repeated, so a run that was interrupted continues when it is called again.
+
+    Parameters
+    ----------
+    data : Dataset, path, name, DataFrame, or a list of these
+        What is classified: a dataset from `load_dataset`, a folder of class folders, a CSV file, TAR shards,
+        the name of a public dataset, or a DataFrame. Use `load_dataset` to split, group or name the data.
+    encoders : str or list of str
+        Names from `list_encoders`, `my_file.py:MyEncoder`, or `NAME=my_file.py:MyEncoder`. An unknown
+        encoder, or one without weights, is an error before any work starts.
+    results : str or Path, default "results"
+        Folder of the results. It may hold earlier runs.
+    keep_going : bool, default False
+        Run the other encoders if one of them cannot be created; `Benchmark.left_out` says why.
+    retry_failed : bool, default False
+        Try again what failed in an earlier run with the same `results`.
+    tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
+        Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Robustness.
+    presets : str or list of str, default ("uni",)
+        Recipes: uni, sklearn, thunder, eva.
+    seed : int, optional
+        Seed of splits, episodes and everything else random (default: 0, or the seed with which `data` was
+        split).
+    size : int, optional
+        Image size in pixels as the encoder sees it (default: each encoder's own).
+    weights : str or Path, optional
+        Checkpoint, folder of checkpoints, or table like model_weights.json.
+    allow_revision : bool, default False
+        Use weights in the hub's cache even if their revision is not the pinned one.
+    n_bootstrap : int, optional
+        Also write the older bootstrap intervals, from this many resamples.
+    splits : str, optional
+        Repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, or
+        leave-one-group-out.
+    folds : int, optional
+        Folds of each repeat (instead of `splits`).
+    repeats : int, optional
+        Repeats of the folds (default: 1).
+    device : str, optional
+        Device: cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
+    batch_size : int or {"auto"}, default "auto"
+        Images per forward pass, or auto.
+    num_workers : int, default 8
+        Processes that load images, at most one per core.
+    precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
+        Auto: what the encoder's authors recommend on a GPU, fp32 on a CPU.
+    compile : {"auto", "on", "off"}, default "auto"
+        Compile the network; auto: for long jobs.
+    on_bad_image : {"stop", "skip"}, default "stop"
+        Unreadable images: stop with one error that lists them, or skip them.
+    recheck : int or {"auto"}, default "auto"
+        Cached images, drawn at random, that are recomputed and compared; auto: 8, and for your own encoder up
+        to 300, a 95% chance to find a change of 1% of the images.
+    no_cache : bool, default False
+        Compute all features; neither use cached features nor keep any.
+    stage : str, optional
+        Copy images to the machine's own disk before decoding: local, or a folder.
+    n_shot : list of int, default (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        Few-shot: training images per class of an episode.
+    n_way : list of int, default ()
+        Few-shot: classes of an episode (default: all classes).
+    n_iter : int, default 100
+        Few-shot: few-shot episodes per setting.
+    n_neighbors : int, default 20
+        KNN: number of neighbors.
+    choose_by : {"group", "image"}, default "group"
+        How to hold out data for model selection when there is no validation set: whole groups where the data
+        has any, or single images as in the published recipes.
+
+    Returns
+    -------
+    Benchmark
+        Everything in `results`, with tables, comparisons, figures and the report.
+
+    Raises
+    ------
+    HistobenchError
+        If a parameter has a wrong value (then also a `ValueError`), or if nothing could be run.
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=4, test_per_class=4, size=64)
+    >>> bench = hb.run(data, "tiny-vl", tasks="Proto", results=f"{folder}/results")
+    >>> bench.encoders, bench.datasets
+    (('tiny-vl',), ('synthetic-crc',))
     """
+    given = dict(locals())
     from histobench.api.progress_bar import ProgressBar, log
+    from histobench.roi.options import plan_options
     from histobench.roi.plan.benchmark import run_benchmark
     from histobench.roi.work.engines.local import Display
 
-    if "datasets" in settings:
-        raise InvalidParameterError("datasets: these are `data` here; give all of them there, as a list")
-    values: dict[str, Any] = {"encoders": _encoder_names(encoders)}
-    if tasks is not None:
+    values: dict[str, Any] = {
+        "encoders": _encoder_names(encoders),
+        **changed_options(run, given, plan_options()),
+    }
+    if "tasks" in values:
         values["tasks"] = texts(tasks, "tasks")
     several = _datasets(data)
     drawn = {item.seed for item in several if not isinstance(item, str) and item.seed is not None}
-    values = {
-        **({"seed": _one_seed(drawn, settings.get("seed"))} if drawn else {}),
-        **values,
+    values |= {
+        **({"seed": _one_seed(drawn, seed)} if drawn else {}),
         "datasets": [item if isinstance(item, str) else dict(item.source) for item in several],
         "results": str(folder_path(results, "results").absolute()),
-        **settings,
     }
     with ExitStack() as told:
         tables = [item.table for item in several if not isinstance(item, str) and item.table is not None]
         for table in tables:
             told.enter_context(table.told_in_rows("data"))
         plan = _plan(values)
-        done = run_benchmark(plan, display=Display(progress=ProgressBar()), keep_going=keep_going)
+        done = run_benchmark(
+            plan, display=Display(progress=ProgressBar()), keep_going=keep_going, retry_failed=retry_failed
+        )
         left_out: dict[str, str] = {}
         for missing in (*done.outcome.failures, *done.outcome.skipped):
             reason = missing.reason
@@ -87,6 +200,15 @@ def run(
                 next((f"{job}: {reason}" for job, reason in left_out.items()), "there was nothing to do")
             )
     return replace(open_results(plan.results), left_out=left_out)
+
+
+def changed_options(
+    function: Callable[..., Any], given: Mapping[str, Any], options: Iterable[Declared]
+) -> dict[str, Any]:
+    """The options that a call gives another value than the default; defaults are left to the records."""
+    defaults = {name: each.default for name, each in signature(function).parameters.items()}
+    names = [each.name for each in options if each.name in defaults]
+    return {name: given[name] for name in names if given[name] is not defaults[name]}
 
 
 def _plan(values: dict[str, Any]) -> Plan:
@@ -151,9 +273,28 @@ def _one_seed(drawn: set[int], asked: int | None) -> int:
 
 
 def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:
-    """The benchmark in an existing results folder, however it was made.
+    """Open a results folder that `run`, `evaluate` or the command line wrote.
 
-    `keeper` is held as long as the benchmark is (a temporary folder, for results that were not asked for).
+    Parameters
+    ----------
+    folder : str or Path
+        The results folder; subfolders are searched, too.
+    keeper : object, optional
+        Kept alive as long as the benchmark (used for temporary folders).
+
+    Returns
+    -------
+    Benchmark
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, histobench as hb
+    >>> y = np.arange(60) % 2
+    >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 3 * y[:, None]
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = hb.evaluate(X[:40], X[40:], y[:40], y[40:], tasks="KNN", encoder="mine", results=folder)
+    >>> hb.open_results(folder).encoders
+    ('mine',)
     """
     from histobench.mint.results.stored_episode import FILE as EPISODES
     from histobench.roi.results.reader import load_runs
@@ -169,12 +310,128 @@ def open_results(folder: str | Path, *, keeper: object = None) -> Benchmark:
         raise
 
 
+def compare(
+    results: Benchmark | str | Path,
+    *,
+    metric: str = "balanced_accuracy",
+    task: str | None = None,
+    dataset: str | None = None,
+    setting: str | None = None,
+    preset: str | None = None,
+    encoders: str | Sequence[str] | None = None,
+    seed: int | None = None,
+    alpha: float = 0.05,
+    test: Literal["auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"] = "auto",
+    interval: Literal["logit-t", "percentile"] = "logit-t",
+    rope: float = 0.01,
+    n_bootstrap: int | None = None,
+    random_state: int = 42,
+) -> ComparisonTable:
+    """Rank encoders by one metric and test every pair on the same test images.
+
+    Two encoders differ where the interval of their difference excludes 0. These intervals hold for all pairs
+    of the table at once (max-t). `histobench compare` and the report use the same rule.
+
+    Parameters
+    ----------
+    results : Benchmark, str or Path
+        What `run`, `evaluate` or `open_results` returned, or a results folder.
+    metric : str, default "balanced_accuracy"
+        The metric to rank by, such as "accuracy", "auroc" or "macro_f1".
+    task : str, optional
+        The task (default: Linear-Probe, else the first one there is).
+    dataset, setting, preset : str, optional
+        Use only runs of this dataset, setting of the task (such as "9way_16shot") or preset.
+    encoders : str or list of str, optional
+        Compare only these encoders.
+    seed : int, optional
+        Use only runs with this seed.
+    alpha : float, default 0.05
+        Error rate of the whole table.
+    test : {"auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"}, default "auto"
+        "auto" is "jackknife": simultaneous intervals decide. With another test its p-value decides, after
+        Holm's correction.
+    interval : {"logit-t", "percentile"}, default "logit-t"
+        Interval of each value. "percentile" is the older bootstrap, which is often too narrow.
+    rope : float, default 0.01
+        With several datasets: differences up to this are equivalent in practice.
+    n_bootstrap : int, optional
+        Resamples of the test "bootstrap" (default: 2000 or more, by the number of pairs).
+    random_state : int, default 42
+        Seed of the resampling.
+
+    Returns
+    -------
+    ComparisonTable
+        Prints itself; `frame()` has a row per pair and `ranked()` a row per encoder.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, histobench as hb
+    >>> draw, folder = np.random.default_rng(0), tempfile.mkdtemp()
+    >>> y = np.arange(120) % 2
+    >>> for encoder, signal in (("good", 3), ("poor", 0.2)):
+    ...     X = draw.normal(size=(120, 8)) + signal * y[:, None]
+    ...     _ = hb.evaluate(X[:60], X[60:], y[:60], y[60:], tasks="KNN", encoder=encoder, results=folder)
+    >>> compared = hb.compare(folder)
+    >>> compared.frame()[["first", "second", "holds"]].values.tolist()
+    [['good', 'poor', True]]
+    """
+    from histobench.roi.comparison.comparison import CompareSettings, compare_runs
+    from histobench.roi.comparison.selection import select_runs
+
+    bench = results if isinstance(results, Benchmark) else open_results(file_path(results, "results"))
+    chosen = select_runs(
+        bench.runs,
+        task=_choice(task, "task"),
+        dataset=_choice(dataset, "dataset"),
+        setting=_choice(setting, "setting"),
+        preset=_choice(preset, "preset"),
+        seed=None if seed is None else whole_number(seed, "seed", least=0),
+        encoders=None if encoders is None else texts(encoders, "encoders"),
+    )
+    settings = CompareSettings(
+        text(metric, "metric"),
+        positive_number(alpha, "alpha"),
+        None if n_bootstrap is None else whole_number(n_bootstrap, "n_bootstrap", least=2),
+        whole_number(random_state, "random_state", least=0),
+        text(test, "test"),
+        rope,
+        text(interval, "interval"),
+    )
+    return ComparisonTable(compare_runs(chosen, settings))
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Benchmark:
-    """Stored runs and what can be made of them.
+    """The runs of a results folder, with tables, comparisons, figures and the report.
 
-    `left_out` says what was asked for and is not there, with the reason: an encoder that could not be made, a
-    task that could not be run. It is known to the call that was asked; a later one tries again.
+    `run`, `evaluate` and `open_results` return one.
+
+    Attributes
+    ----------
+    folder : Path
+        The results folder.
+    runs : tuple of StoredRun
+        Every evaluated combination of dataset, encoder, preset, task and setting.
+    left_out : dict of str to str
+        What the call that returned this object could not do, with the reason: an encoder that could not be
+        created, a task that could not be run. The same call tries again.
+    encoders, datasets : tuple of str
+        Names, in the order of the folder.
+    plot : Plots
+        Figures: `leaderboard`, `confusion`, `few_shot`, `embedding`.
+
+    Examples
+    --------
+    >>> import numpy as np, histobench as hb
+    >>> y = np.arange(60) % 2
+    >>> X = np.random.default_rng(0).normal(size=(60, 8)) + 3 * y[:, None]
+    >>> bench = hb.evaluate(X[:40], X[40:], y[:40], y[40:], tasks=["KNN", "Proto"], encoder="mine")
+    >>> bench
+    Benchmark of 1 encoder (mine) on 1 dataset (data): KNN, Proto
+    >>> bench.table().query("metric == 'accuracy'")[["task", "value", "n"]].values.tolist()
+    [['KNN', 1.0, 20], ['Proto', 1.0, 20]]
     """
 
     folder: Path
@@ -189,14 +446,18 @@ class Benchmark:
 
     @cached_property
     def datasets(self) -> tuple[str, ...]:
-        """The datasets."""
+        """The datasets, in the order of the folder."""
         return tuple(dict.fromkeys(run.identity.dataset for run in self.runs))
 
     def table(self) -> pd.DataFrame:
-        """One row per number: dataset, encoder, preset, task, setting, metric, value, low, high, n.
+        """Return every number of every run.
 
-        `low` and `high` are the 95 % interval that `compare` and the report show; they are missing where the
-        test set allows none (`compare` says why).
+        Returns
+        -------
+        pandas.DataFrame
+            One row per number, with the columns dataset, encoder, preset, task, setting, metric, value, low,
+            high and n (test images). `low` and `high` are the 95 % interval; they are missing where the test
+            set does not allow one (`compare` says why).
         """
         import pandas as pd
 
@@ -215,26 +476,53 @@ class Benchmark:
         setting: str | None = None,
         preset: str | None = None,
         encoders: str | Sequence[str] | None = None,
+        seed: int | None = None,
         alpha: float = 0.05,
+        test: Literal["auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"] = "auto",
+        interval: Literal["logit-t", "percentile"] = "logit-t",
+        rope: float = 0.01,
+        n_bootstrap: int | None = None,
+        random_state: int = 42,
     ) -> ComparisonTable:
-        """All pairs of encoders on the same images: difference, interval, p-values, and whether it holds.
+        """Rank the encoders by one metric and test every pair; see `histobench.compare`.
 
-        A difference holds where its interval for all pairs at once (max-t) excludes 0; that is the rule of
-        `histobench compare` and of the report, too.
+        Parameters
+        ----------
+        metric : str, default "balanced_accuracy"
+            The metric to rank by.
+        task : str, optional
+            The task (default: Linear-Probe, else the first one there is).
+        dataset, setting, preset : str, optional
+            Use only these runs.
+        encoders : str or list of str, optional
+            Compare only these encoders.
+        seed : int, optional
+            Use only runs with this seed.
+        alpha : float, default 0.05
+            Error rate of the whole table.
+        test, interval, rope, n_bootstrap, random_state
+            As in `histobench.compare`.
+
+        Returns
+        -------
+        ComparisonTable
         """
-        from histobench.roi.comparison.comparison import CompareSettings, compare_runs
-        from histobench.roi.comparison.selection import select_runs
-
-        chosen = select_runs(
-            self.runs,
-            task=_choice(task, "task"),
-            dataset=_choice(dataset, "dataset"),
-            setting=_choice(setting, "setting"),
-            preset=_choice(preset, "preset"),
-            encoders=None if encoders is None else texts(encoders, "encoders"),
+        return compare(
+            self,
+            metric=metric,
+            task=task,
+            dataset=dataset,
+            setting=setting,
+            preset=preset,
+            encoders=encoders,
+            seed=seed,
+            alpha=alpha,
+            test=test,
+            interval=interval,
+            rope=rope,
+            n_bootstrap=n_bootstrap,
+            random_state=random_state,
         )
-        level = positive_number(alpha, "alpha")
-        return ComparisonTable(compare_runs(chosen, CompareSettings(text(metric, "metric"), level)))
 
     def predictions(
         self,
@@ -245,10 +533,21 @@ class Benchmark:
         setting: str | None = None,
         preset: str | None = None,
     ) -> pd.DataFrame:
-        """One row per test image: image, label, group, predicted, and a column of probabilities per class.
+        """Return the predictions of one run.
 
-        The columns of probabilities are the last ones, in the order of the classes. Each is called as its
-        class; where that name is taken (a class called "label"), it is `probability of label`.
+        Parameters
+        ----------
+        encoder, task : str
+            The run; its task may be written in any case.
+        dataset, setting, preset : str, optional
+            Needed where several runs fit.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per test image: image, label, group, predicted, then one column of probabilities per
+            class, in the order of the classes. A column is named after its class, or "probability of label"
+            if that name is taken (here by a class called "label").
         """
         import pandas as pd
 
@@ -274,7 +573,19 @@ class Benchmark:
         setting: str | None = None,
         preset: str | None = None,
     ) -> StoredRun:
-        """The one run that fits; an ambiguous or unknown choice is refused with the choices."""
+        """Return the one stored run that fits.
+
+        Parameters
+        ----------
+        encoder, task : str
+            The run; its task may be written in any case.
+        dataset, setting, preset : str, optional
+            Needed where several runs fit; the error names the choices.
+
+        Returns
+        -------
+        StoredRun
+        """
         from histobench.roi.comparison.selection import having
 
         fitting = having(self.runs, "encoder", text(encoder, "encoder"))
@@ -294,33 +605,85 @@ class Benchmark:
 
     @property
     def plot(self) -> Plots:
-        """Figures: `leaderboard`, `confusion`, `few_shot`, `embedding`; each gives matplotlib axes."""
+        """Figures: `leaderboard`, `confusion`, `few_shot`, `embedding`; each returns matplotlib axes."""
         from histobench.api.plots import Plots
 
         return Plots(self)
 
-    def report(self, folder: str | Path, **options: Any) -> Path:
-        """Write the web report and return the path of its first page."""
+    def report(
+        self,
+        folder: str | Path,
+        *,
+        images: str | Path | Mapping[str, str | Path] | None = None,
+        title: str = "",
+        thorough: bool = False,
+        workers: int = 1,
+    ) -> Path:
+        """Write the web report, a folder of static pages.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Where the pages go.
+        images : str, Path, or dict of these by dataset, optional
+            Where the test images are (CSV, folder or shards), if they are not where they were.
+        title : str, optional
+            Title of the pages (default: the name of the results folder).
+        thorough : bool, default False
+            Check every dataset and draw every map.
+        workers : int, default 1
+            Processes that share the work. A script that asks for more than one needs
+            `if __name__ == "__main__"`.
+
+        Returns
+        -------
+        Path
+            The first page.
+        """
         from histobench.report.site import build_site
 
-        known = list(signature(build_site).parameters)[2:]
-        for option in options:
-            if option not in known:
-                raise HistobenchError(f"report has no option {option!r}; {did_you_mean(option, known)}")
         file_path(folder, "folder")
-        return build_site(self.folder, folder, **options)
+        return build_site(self.folder, folder, images=images, title=title, thorough=thorough, workers=workers)
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(run.task for run in self.runs))
+        place = "" if self.keeper is not None else f" in {self.folder}"
         return (
-            f"Benchmark in {self.folder}: {len(self.datasets)} datasets, {len(self.encoders)} encoders"
-            f" ({', '.join(self.encoders)}), {tasks}"
+            f"Benchmark{place} of {_counted(self.encoders, 'encoder')} on "
+            f"{_counted(self.datasets, 'dataset')}: {tasks or 'no stored predictions'}"
             + (f"; left out: {', '.join(self.left_out)} (.left_out says why)" if self.left_out else "")
         )
 
     def _repr_html_(self) -> str:
+        parts = [f"<p>{html.escape(repr(self))}</p>"]
         table = self.table().query("metric == 'balanced_accuracy'")
-        return f"<p>{html.escape(repr(self))}</p>{table.to_html(index=False, float_format='%.3f')}"
+        for (dataset, preset), rows in table.groupby(["dataset", "preset"], sort=False):
+            task = rows["task"] + rows["setting"].map(lambda text: f" {text}" if text else "")
+            cells = rows.assign(
+                task=task, cell=[_cell(*row) for row in rows[["value", "low", "high"]].values]
+            )
+            wide = cells.drop_duplicates(["encoder", "task"], keep="last").pivot(
+                index="encoder", columns="task", values="cell"
+            )
+            wide = wide.reindex(index=rows["encoder"].unique(), columns=task.unique()).fillna("")
+            wide = wide.rename_axis(index="encoder", columns=None).reset_index()
+            heading = f"{dataset}: balanced accuracy [95 % interval], preset {preset}"
+            parts.append(f"<p>{html.escape(heading)}</p>{wide.to_html(index=False)}")
+        return "".join(parts)
+
+
+def _counted(names: Sequence[str], what: str) -> str:
+    """How many there are and what they are called.
+
+    >>> _counted(("uni_v1", "resnet50"), "encoder")
+    '2 encoders (uni_v1, resnet50)'
+    """
+    return f"{len(names)} {what}{'s' * (len(names) != 1)}" + (f" ({', '.join(names)})" if names else "")
+
+
+def _cell(value: float, low: float, high: float) -> str:
+    """A value with its interval, where it has one."""
+    return f"{value:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low == low and high == high else "")
 
 
 def _choice(value: Any, parameter: str) -> str | None:
@@ -348,16 +711,28 @@ def _free_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class ComparisonTable:
-    """A comparison that prints itself; `.frame()` has all pairs, `.ranked()` the encoders."""
+    """A comparison of encoders; `compare` returns one.
+
+    It prints itself as Markdown, and as two tables in a notebook.
+
+    Attributes
+    ----------
+    comparison : Comparison
+        All numbers, as objects.
+    """
 
     comparison: Comparison
 
     def frame(self) -> pd.DataFrame:
-        """All pairs, a row each.
+        """Return all pairs of encoders.
 
-        `low`, `high` and `p` are those of the pair as if it were the only one; with (max-t) they are for all
-        pairs of the table at once, and `holds` says whether that interval excludes 0. `p (Holm)` is `p`
-        corrected by another procedure, for papers that ask for it; nothing is decided by it.
+        Returns
+        -------
+        pandas.DataFrame
+            One row per pair: dataset, first, second, difference (first minus second), low, high, p, low
+            (max-t), high (max-t), p (max-t), p (Holm), holds. `low`, `high` and `p` treat the pair as the
+            only one. Columns with (max-t) hold for all pairs at once; `holds` says whether that interval
+            excludes 0. `p (Holm)` is for papers that ask for it and decides nothing.
         """
         import pandas as pd
 
@@ -384,7 +759,13 @@ class ComparisonTable:
         return pd.DataFrame(rows, columns=columns)
 
     def ranked(self) -> pd.DataFrame:
-        """The encoders, best first: dataset, encoder, rank, value, low, high."""
+        """Return the encoders, best first.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per dataset and encoder: dataset, encoder, rank, value, low, high.
+        """
         import pandas as pd
 
         rows = [

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
     file_path,
+    folder_path,
     renamed,
     shares,
     text,
@@ -37,7 +38,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """A dataset with its splits; `source` says how it was read, so that it can be read again."""
+    """A dataset with its splits; `load_dataset` and `demo_dataset` return one.
+
+    `len(data)` is the number of images.
+
+    Attributes
+    ----------
+    name : str
+        Its name in tables and files.
+    classes : tuple of str
+        Class names; the class id is the position.
+    source : dict
+        How it was read, so that it can be read again.
+    seed : int or None
+        Seed of the split, if one was drawn.
+    """
 
     reading: Reading
     source: Mapping[str, Any]
@@ -56,14 +71,20 @@ class Dataset:
 
     @property
     def roi(self) -> RoiDataset:
-        """The dataset as the rest of histobench knows it."""
+        """The dataset as the modules below the Python API know it."""
         return self.reading.dataset
 
     def __len__(self) -> int:
         return sum(len(images) for images in self.roi.splits.values())
 
     def frame(self) -> pd.DataFrame:
-        """One row per image: path, label, class, split, group."""
+        """Return one row per image.
+
+        Returns
+        -------
+        pandas.DataFrame
+            image (path), label (class id), class (name), split, group (patient or slide).
+        """
         import pandas as pd
 
         rows = [
@@ -74,7 +95,18 @@ class Dataset:
         return pd.DataFrame(rows, columns=["image", "label", "class", "split", "group"])
 
     def check(self, *, workers: int | None = None) -> Findings:
-        """Look at every image and at the splits; errors and warnings come back as objects."""
+        """Check every image and the splits before measuring.
+
+        Parameters
+        ----------
+        workers : int, optional
+            Processes that open images (default: one per core; 0: this process).
+
+        Returns
+        -------
+        Findings
+            `.errors` and `.warnings`: unreadable images, patients in two splits, duplicates, and so on.
+        """
         from histobench.roi.data.check import check_dataset
 
         if workers is not None:
@@ -113,21 +145,43 @@ def load_dataset(
     site_columns: str | Sequence[str] = (),
     seed: int = 0,
 ) -> Dataset:
-    """Read a folder of class folders, a CSV, TAR shards, a public dataset by name, or a DataFrame.
+    """Read a dataset: a folder of class folders, a CSV, TAR shards, a public dataset, or a DataFrame.
 
     Parameters
     ----------
-    source : the data; a DataFrame has columns of paths and labels, and may have splits and groups. Relative
-        paths are meant from the current folder as it is now, for a CSV's images from the CSV's folder
-    name : what the dataset is called in tables (default: the file's or folder's name)
-    split : shares of train/val/test where the data has none: "0.7/0.1/0.2" or (0.7, 0.1, 0.2); two are
-        train/test
-    classes : class map file (default: from the folders or labels)
-    group_regex : finds the patient or slide in a path; groups are never divided between splits
-    group_column : column of the table with the patient or slide (default: group)
-    site_regex : finds hospital, scanner or stain in a path, as named groups of the expression
-    site_columns : columns with hospital, scanner, stain, ... (default: site, scanner, stain, ... where there)
-    seed : of the split, a whole number
+    source : str, Path or DataFrame
+        The data, or the name of a public dataset (`histobench data list`). A DataFrame has columns of paths
+        and labels, and may have columns of splits and groups. Relative paths are relative to the current
+        folder; those in a CSV, to the folder of the CSV.
+    name : str, optional
+        Name in tables (default: that of the file or folder).
+    split : str or sequence of float, optional
+        Shares of train/val/test if the data has no splits: "0.7/0.1/0.2" or (0.7, 0.1, 0.2). Two shares are
+        train/test.
+    classes : str or Path, optional
+        Class map file (default: from the folders or labels).
+    group_regex : str, optional
+        Regular expression that finds the patient or slide in a path. A group is never divided between splits.
+    group_column : str, optional
+        Column of the table with the patient or slide (default: "group").
+    site_regex : str, optional
+        Regular expression whose named groups find hospital, scanner or stain in a path.
+    site_columns : str or sequence of str, optional
+        Further columns with a site (site, scanner, stain, hospital, ... are found by name).
+    seed : int, default 0
+        Seed of the split.
+
+    Returns
+    -------
+    Dataset
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> tiles = hb.demo_dataset(tempfile.mkdtemp(), train_per_class=3, test_per_class=2, size=64)
+    >>> frame = tiles.frame()[["image", "class", "group"]]  # as you may have one
+    >>> hb.load_dataset(frame, name="mine", split=(0.6, 0.4))
+    Dataset 'mine': 9 classes, 27 train, 18 test images, 2 groups
     """
     from histobench.api.frame_table import write_frame
     from histobench.roi.data.roi_dataset import listing
@@ -167,6 +221,60 @@ def load_dataset(
     noted = {"source": place, "class2id": classes_file, "site_columns": list(columns) or None, **given}
     known = {key: value for key, value in noted.items() if value is not None}
     return Dataset(reading, known, None if split is None else seed, table)
+
+
+def demo_dataset(
+    folder: str | Path,
+    *,
+    name: str = "synthetic-crc",
+    train_per_class: int = 60,
+    test_per_class: int = 30,
+    size: int = 224,
+    seed: int = 0,
+    sites: Literal["", "crossed", "confounded"] = "",
+) -> Dataset:
+    """Draw the synthetic demo tiles and load them: nine tissue classes, no patient, no download.
+
+    Results on these tiles say nothing about real histology. Tiles that are already there are kept.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Where the tiles and the table go.
+    name : str, default "synthetic-crc"
+        Name of the dataset and its table.
+    train_per_class, test_per_class : int, default 60 and 30
+        Tiles per class; each synthetic patient has a few tiles of every class.
+    size : int, default 224
+        Side of a tile in pixels.
+    seed : int, default 0
+        Seed of the drawing.
+    sites : {"", "crossed", "confounded"}, default ""
+        Also name the scanner and the stain of each tile; "confounded" ties classes to scanners.
+
+    Returns
+    -------
+    Dataset
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> hb.demo_dataset(tempfile.mkdtemp(), train_per_class=3, test_per_class=2, size=64)
+    Dataset 'synthetic-crc': 9 classes, 27 train, 18 test images, 2 groups
+    """
+    from histobench.roi.data.demo import write_demo_dataset
+
+    return load_dataset(
+        write_demo_dataset(
+            folder_path(folder, "folder"),
+            name=text(name, "name"),
+            train_per_class=whole_number(train_per_class, "train_per_class", least=1),
+            test_per_class=whole_number(test_per_class, "test_per_class", least=1),
+            size=whole_number(size, "size", least=1),
+            seed=whole_number(seed, "seed", least=0),
+            sites=sites,
+        )
+    )
 
 
 def _place(source: Path) -> str:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,19 @@ if TYPE_CHECKING:
 
 
 class Encoder:
-    """A frozen encoder with its own transform, on one device."""
+    """A frozen encoder with its own transform, on one device; `create_encoder` returns one.
+
+    Attributes
+    ----------
+    name : str
+        Its name in tables and files.
+    dim : int
+        Length of a feature vector.
+    device : str
+        Where it computes.
+    module : torch.nn.Module
+        The network itself, with its transform in `module.eval_transforms`.
+    """
 
     def __init__(self, module: BasePatchEncoder, device: str) -> None:
         self.module = module
@@ -44,12 +56,29 @@ class Encoder:
     def embed(
         self, images: Image | str | Path | NDArray[np.integer] | Iterable[Any], *, batch_size: int = 32
     ) -> NDArray[np.float32]:
-        """Features [n, d] of PIL images, arrays, or paths; one image gives [1, d], none give [0, d].
+        """Compute the features of images.
 
-        Arrays are uint8 or uint16 of shape [h, w, 3], [h, w] (grey) or [h, w, 4] (transparency is laid on
-        white), or several of one shape as [n, h, w, c]. Floats are refused: they have no agreed white. A
-        message names the image by its position, `images[3]`; of a list, kinds, shapes and paths are looked at
-        before the first is computed.
+        Parameters
+        ----------
+        images : PIL image, path, array, or an iterable of these
+            Arrays are uint8 or uint16 with shape [h, w, 3], [h, w] (gray) or [h, w, 4] (drawn on white), or
+            several of one shape as [n, h, w, c]. Floats are refused: it is not defined which value is white.
+            An error names the image by its position, `images[3]`; a list is checked before the first image
+            is computed.
+        batch_size : int, default 32
+            Images per forward pass.
+
+        Returns
+        -------
+        ndarray of float32, shape [n, d]
+            One image gives [1, d], none give [0, d].
+
+        Examples
+        --------
+        >>> import numpy as np, histobench as hb
+        >>> encoder = hb.create_encoder("tiny-vl", device="cpu")
+        >>> encoder.embed(np.zeros((2, 64, 64, 3), dtype=np.uint8)).shape
+        (2, 256)
         """
         import torch
 
@@ -96,13 +125,30 @@ class Encoder:
 def create_encoder(
     name: str, *, device: str | None = None, weights: str | Path | None = None, size: int | None = None
 ) -> Encoder:
-    """An encoder of the zoo (`uni_v1`, `virchow2@cls`) or of one's own (`my_file.py:MyEncoder`).
+    """Create an encoder by name.
 
     Parameters
     ----------
-    device : "cpu", "cuda:0", ... (default: the GPU if there is one)
-    weights : a checkpoint, a folder of them, or a table of paths (default: the usual places, then the hub)
-    size : image size (default: the encoder's own)
+    name : str
+        A name from `list_encoders`, with or without a variant (`uni_v1`, `virchow2@cls`), or your own class:
+        `my_file.py:MyEncoder`.
+    device : str, optional
+        "cpu", "cuda:0", "mps", ... (default: the GPU if there is one).
+    weights : str or Path, optional
+        A checkpoint, a folder of checkpoints, or a table of paths such as model_weights.json (default: the
+        usual places, then the Hugging Face hub).
+    size : int, optional
+        Image size in pixels (default: the encoder's own).
+
+    Returns
+    -------
+    Encoder
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> hb.create_encoder("tiny-vl", device="cpu")
+    Encoder 'tiny-vl': 256 dimensions, on cpu
     """
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.registry import create_encoder as create
@@ -140,7 +186,18 @@ def encoder_settings(
 
 
 class Encoders(list["EncoderSpec"]):
-    """A list of encoders that is shown as a table."""
+    """A list of encoder specifications that is shown as a table; so are slices of it."""
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> EncoderSpec: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Encoders: ...
+
+    def __getitem__(self, place: SupportsIndex | slice) -> EncoderSpec | Encoders:
+        return (
+            Encoders(super().__getitem__(place)) if isinstance(place, slice) else super().__getitem__(place)
+        )
 
     def __repr__(self) -> str:
         width = max((len(spec.name) for spec in self), default=0)
@@ -162,12 +219,26 @@ def _facts(spec: EncoderSpec) -> tuple[str, str, str, str]:
 
 
 def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) -> Encoders:
-    """The encoders of the zoo; with (or without) a text tower, openly downloadable (or gated).
+    """List the encoders that histobench knows.
+
+    Parameters
+    ----------
+    zero_shot : bool, optional
+        True: only encoders with a text tower; False: only those without.
+    open : bool, optional
+        True: only encoders that anybody can download; False: only those on request.
+
+    Returns
+    -------
+    list of EncoderSpec
+        One short line per encoder when printed. A specification has `name`, `title`, `dim`, `licence`,
+        `supports_zero_shot`, `source` and more.
 
     Examples
     --------
-    >>> list_encoders(zero_shot=True, open=True)[:1][0].name
-    'keep'
+    >>> import histobench as hb
+    >>> hb.list_encoders(zero_shot=True, open=True)[-1:]
+    tiny-vl  256 numbers, zero-shot, open, Apache-2.0
     """
     from histobench.roi.encoders.registry import list_encoders as everyone
 

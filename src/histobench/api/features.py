@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import os
 import shutil
@@ -10,12 +11,12 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
     file_path,
@@ -41,7 +42,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Features:
-    """One split as NumPy arrays: `X` [n, d], `y` [n], `groups` [n] or None, `names` [n]."""
+    """The features of one split as NumPy arrays.
+
+    Attributes
+    ----------
+    X : ndarray of float32, shape [n, d]
+        Feature vectors.
+    y : ndarray of int64, shape [n]
+        Class ids.
+    groups : ndarray of str, shape [n], or None
+        Patient or slide of every image.
+    names : ndarray of str, shape [n]
+        Image names.
+    classes : tuple of str
+        Class names; the class id is the position.
+    """
 
     features: FeatureSet
 
@@ -59,7 +74,7 @@ class Features:
 
     @property
     def groups(self) -> NDArray[Any] | None:
-        """Patient or slide of every image, None where the data names none."""
+        """Patient or slide of every image [n]; None if the data names none."""
         return None if self.features.groups is None else np.asarray(self.features.groups)
 
     @property
@@ -69,8 +84,29 @@ class Features:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names, where the file knows them."""
+        """Class names, if the file holds them."""
         return tuple(self.features.metadata.get("classes") or ())
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per image.
+
+        Returns
+        -------
+        pandas.DataFrame
+            image, label, class, group, the site columns (such as scanner), then x0, x1, ...: the features.
+        """
+        import pandas as pd
+
+        names = dict(enumerate(self.classes))
+        about = {
+            "image": self.names,
+            "label": self.y,
+            "class": [names.get(label, str(label)) for label in self.y.tolist()],
+            "group": [None] * len(self) if self.features.groups is None else list(self.features.groups),
+            **{column: list(values) for column, values in self.features.sites.items()},
+        }
+        numbers = pd.DataFrame(self.X, columns=[f"x{place}" for place in range(self.X.shape[1])])
+        return pd.concat([pd.DataFrame(about), numbers], axis=1)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -85,15 +121,53 @@ class MissingSplitError(HistobenchError, AttributeError):
 
 @dataclass(frozen=True, repr=False)
 class FeatureSets:
-    """The features of a dataset by split: `.train`, `.val`, `.test`, or `["train"]`."""
+    """The features of a dataset by split; `extract` returns one.
+
+    A split is an attribute, `features.train`, or an item, `features["train"]`. `"val" in features` says
+    whether there is one, and iterating gives the names of the splits.
+
+    Attributes
+    ----------
+    train, val, test : Features
+        The splits; one that the dataset does not have raises an error that names the others.
+    sets : dict of str to Features
+        All splits by name.
+    paths : dict of str to Path
+        The feature files, where `extract` was given a folder.
+    """
 
     sets: Mapping[str, Features]
     paths: Mapping[str, Path] = field(default_factory=dict)
 
-    def __getattr__(self, split: str) -> Features:
-        if split in ("train", "val", "test"):
-            return self[split]
-        raise AttributeError(f"'FeatureSets' object has no attribute {split!r}")
+    @property
+    def train(self) -> Features:
+        """The training split."""
+        return self["train"]
+
+    @property
+    def val(self) -> Features:
+        """The validation split."""
+        return self["val"]
+
+    @property
+    def test(self) -> Features:
+        """The test split."""
+        return self["test"]
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per image of all splits.
+
+        Returns
+        -------
+        pandas.DataFrame
+            split, image, label, class, group, the site columns (such as scanner), then x0, x1, ...: the
+            features.
+        """
+        import pandas as pd
+
+        parts = [part.frame().assign(split=split) for split, part in self.sets.items()]
+        whole = pd.concat(parts, ignore_index=True)
+        return whole[["split", *whole.columns.drop("split")]]
 
     def __getitem__(self, split: str) -> Features:
         if split not in self.sets:
@@ -110,76 +184,143 @@ class FeatureSets:
     def __len__(self) -> int:
         return len(self.sets)
 
+    def __dir__(self) -> list[str]:
+        missing = {"train", "val", "test"} - set(self.sets)
+        return sorted(set(super().__dir__()) - missing)
+
     def __repr__(self) -> str:
-        return (
-            f"FeatureSets: {', '.join(f'{split} {len(part):,}' for split, part in self.sets.items())} images"
-        )
+        parts = ", ".join(f"{split} {len(part):,}" for split, part in self.sets.items())
+        width = next((f" x {part.X.shape[1]} dimensions" for part in self.sets.values()), "")
+        return f"FeatureSets: {parts} images{width}"
+
+    def _repr_html_(self) -> str:
+        def cells(split: str, part: Features) -> tuple[str, ...]:
+            groups = "" if part.groups is None else f"{len(np.unique(part.groups)):,}"
+            return split, f"{len(part):,}", str(part.X.shape[1]), str(len(np.unique(part.y))), groups
+
+        rows = [cells(split, part) for split, part in self.sets.items()]
+        body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        head = "".join(f"<th>{name}</th>" for name in ("split", "images", "dimensions", "classes", "groups"))
+        return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def extract(
     data: Dataset | str | Path | pd.DataFrame,
     encoder: str | Encoder,
     *,
-    folder: str | Path = "ROI_Features",
-    device: str | None = None,
+    folder: str | Path | None = None,
+    # The options below are written by scripts/write_signatures.py from roi/options.py.
     size: int | None = None,
     weights: str | Path | None = None,
-    batch_size: int | str = "auto",
+    device: str | None = None,
+    batch_size: int | Literal["auto"] = "auto",
     num_workers: int = 8,
-    precision: str = "auto",
-    on_bad_image: str = "stop",
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
+    compile: Literal["auto", "on", "off"] = "auto",
+    on_bad_image: Literal["stop", "skip"] = "stop",
+    recheck: int | Literal["auto"] = "auto",
+    no_cache: bool = False,
+    stage: str | None = None,
 ) -> FeatureSets:
-    """The features of every split by one encoder, from the cache where they are known; written to `folder`.
+    """Compute the features of every split with one encoder.
 
-    `encoder` is a name of the zoo, `my_file.py:MyEncoder`, or what `create_encoder` gave; an encoder that is
-    made already has its `size` and `weights`. An encoder that cannot be made is an error, and is tried anew
-    when it is asked for again.
+    Features are cached: a second call, or `run` on the same images, does not compute them again. An encoder
+    that cannot be created is an error; the next call tries again.
+
+    Parameters
+    ----------
+    data : Dataset, path, name or DataFrame
+        A dataset from `load_dataset`, or anything that `load_dataset` reads.
+    encoder : str or Encoder
+        A name from `list_encoders`, `my_file.py:MyEncoder`, or what `create_encoder` returned. The latter
+        has its own `size` and `weights`.
+    folder : str or Path, optional
+        Also write the feature files (.pt) to this folder. Without it the features are only returned and
+        cached.
+    size : int, optional
+        Image size in pixels as the encoder sees it (default: each encoder's own).
+    weights : str or Path, optional
+        Checkpoint, folder of checkpoints, or table like model_weights.json.
+    device : str, optional
+        Device: cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
+    batch_size : int or {"auto"}, default "auto"
+        Images per forward pass, or auto.
+    num_workers : int, default 8
+        Processes that load images, at most one per core.
+    precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
+        Auto: what the encoder's authors recommend on a GPU, fp32 on a CPU.
+    compile : {"auto", "on", "off"}, default "auto"
+        Compile the network; auto: for long jobs.
+    on_bad_image : {"stop", "skip"}, default "stop"
+        Unreadable images: stop with one error that lists them, or skip them.
+    recheck : int or {"auto"}, default "auto"
+        Cached images, drawn at random, that are recomputed and compared; auto: 8, and for your own encoder up
+        to 300, a 95% chance to find a change of 1% of the images.
+    no_cache : bool, default False
+        Compute all features; neither use cached features nor keep any.
+    stage : str, optional
+        Copy images to the machine's own disk before decoding: local, or a folder.
+
+    Returns
+    -------
+    FeatureSets
+        The features by split, as arrays.
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> data = hb.demo_dataset(tempfile.mkdtemp(), train_per_class=3, test_per_class=2, size=64)
+    >>> features = hb.extract(data, "tiny-vl")
+    >>> features
+    FeatureSets: train 27, test 18 images x 256 dimensions
+    >>> features.train.X.shape, features.train.classes[:2]
+    ((27, 256), ('NORM', 'STR'))
     """
+    given = dict(locals())
+    from histobench.api.benchmark import changed_options
     from histobench.api.dataset import Dataset, load_dataset
     from histobench.api.encoder import Encoder, device_text, encoder_settings
     from histobench.api.progress_bar import ProgressBar
+    from histobench.core.records import options_of
     from histobench.roi.features.extract import extract as extract_files
-    from histobench.roi.features.feature_file import load
+    from histobench.roi.features.feature_file import SOURCE, load
     from histobench.roi.features.settings import EncoderRecipe
-    from histobench.roi.options import Settings
+    from histobench.roi.options import SETTINGS_OF_PLANS, Settings
 
-    device = device_text(device)
-    given: BasePatchEncoder | EncoderRecipe
+    chosen = SETTINGS_OF_PLANS | changed_options(extract, given, options_of(Settings))
+    chosen["device"] = device_text(device)
+    recipe: BasePatchEncoder | EncoderRecipe
     if isinstance(encoder, Encoder):
         for name, value in (("size", size), ("weights", weights)):
             if value is not None:
                 raise InvalidParameterError(f"{name}: the encoder is made already; give it to create_encoder")
-        given, device = encoder.module, device or encoder.device
+        recipe, chosen["device"] = encoder.module, chosen["device"] or encoder.device
     elif isinstance(encoder, str):
-        given = EncoderRecipe(encoder, *encoder_settings(text(encoder, "encoder"), size, weights))
+        recipe = EncoderRecipe(encoder, *encoder_settings(text(encoder, "encoder"), size, weights))
     else:
         raise InvalidParameterError(
             "encoder: expected a name or what create_encoder gave, found "
             f"{type(encoder).__name__} (one encoder; hb.run takes several)"
         )
-    folder = folder_path(folder, "folder")
-    # Looked at before the dataset is read, which may take a while.
-    Settings(device, batch_size, num_workers, precision, on_bad_image=on_bad_image)
+    target = None if folder is None else folder_path(folder, "folder")
+    Settings(**chosen)  # checked before the dataset is read, which may take a while
     with renamed(source="data"):
         data = data if isinstance(data, Dataset) else load_dataset(_readable(data))
+    keeper = TemporaryResults()
     try:
         with renamed(resize_size="size"):
-            done = extract_files(
-                data.roi,
-                given,
-                folder,
-                device=device,
-                batch_size=batch_size,
-                num_workers=num_workers,
-                precision=precision,
-                on_bad_image=on_bad_image,
-                progress=ProgressBar(),
-            )
+            done = extract_files(data.roi, recipe, target or keeper.folder, **chosen, progress=ProgressBar())
     finally:
         if isinstance(encoder, Encoder):  # it may have been asked for on another device, for once
             encoder.module.to(encoder.device)
+    sets = {item.split: load(item.path) for item in done}
+    if target is None:
+        for features in sets.values():
+            features.metadata.pop(SOURCE, None)
+        return FeatureSets({split: Features(features) for split, features in sets.items()})
     return FeatureSets(
-        {item.split: Features(load(item.path)) for item in done}, {item.split: item.path for item in done}
+        {split: Features(features) for split, features in sets.items()},
+        {item.split: item.path for item in done},
     )
 
 
@@ -221,39 +362,90 @@ def evaluate(
     dataset: str | None = None,
     encoder: str | None = None,
     results: str | Path | None = None,
-    **options: Any,
+    # The options below are written by scripts/write_signatures.py from roi/options.py.
+    max_iteration: int = 1000,
+    use_sklearn: bool = False,
+    n_neighbors: int = 20,
+    n_iter: int = 100,
+    use_all_way: bool = True,
+    n_way: Sequence[int] = (2, 3, 4, 5, 6, 7, 8, 9, 10),
+    n_shot: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    keep_probabilities: bool = False,
+    zeroshot_model_name: str | None = None,
+    zeroshot_prompt_file: str | Path | None = None,
+    zeroshot_batch_size: int = 32,
+    choose_by: Literal["group", "image"] = "group",
 ) -> Benchmark:
-    """Evaluate features, or arrays with labels; nothing is written unless `results` is given.
+    """Evaluate features, or arrays with labels.
 
-    Everything is checked before the first task runs. A task that cannot be run on these features is left out
-    with a warning that says why, and is in `left_out` of what comes back; where that leaves none, or where
-    one goes wrong, it is an error.
+    Everything is checked before the first task runs. A task that cannot be run on these features is skipped
+    with a warning, and `Benchmark.left_out` says why; if no task can be run, that is an error.
 
     Parameters
     ----------
-    train, test : features of a split, or numbers [n, d]
-    train_labels, test_labels : labels [n] of arrays, whole numbers or texts; classes are in their order
-    val : features, or a pair (numbers [n, d], labels [n])
-    groups : the patients or slides [n] of the test images, where arrays are given
-    tasks : one or several of Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency
-    preset : the recipe: uni, sklearn, thunder or eva
-    seed : of everything that is drawn, a whole number from 0 up
-    dataset, encoder : what they are called in tables (default: as in the features, else data and encoder)
-    results : a folder for the result files of `histobench run`
-    options : the knobs of the tasks, such as `n_neighbors`, `n_iter`, or a list of `n_shot`
+    train, test : Features or array [n, d]
+        Splits of `extract`, or numbers without NaN (arrays, DataFrames, tensors, lists).
+    train_labels, test_labels : array [n], optional
+        Labels of arrays: integers or strings. Classes are numbered in sorted order.
+    val : Features or (array [n, d], array [n]), optional
+        Validation features, used for model selection.
+    groups : array [n], optional
+        Patients or slides of the test images, if `test` is an array.
+    tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto")
+        One or more of Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency,
+        Robustness.
+    preset : {"uni", "sklearn", "thunder", "eva"}, default "uni"
+        The recipe.
+    seed : int, default 0
+        Seed of everything random.
+    dataset, encoder : str, optional
+        Names in tables (default: those of the features, else "data" and "encoder").
+    results : str or Path, optional
+        Folder for the result files that `run` writes. Without it nothing is written.
+    max_iteration : int, default 1000
+        Linear probe: iteration limit of the solver.
+    use_sklearn : bool, default False
+        Linear probe: use scikit-learn.
+    n_neighbors : int, default 20
+        KNN: number of neighbors.
+    n_iter : int, default 100
+        Few-shot: few-shot episodes per setting.
+    use_all_way : bool, default True
+        Few-shot: add the setting with all classes.
+    n_way : list of int, default (2, 3, 4, 5, 6, 7, 8, 9, 10)
+        Few-shot: classes of an episode.
+    n_shot : list of int, default (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        Few-shot: training images per class of an episode.
+    keep_probabilities : bool, default False
+        Few-shot: store the probabilities of every episode, for intervals of AUROC and log loss over images.
+    zeroshot_model_name : str, optional
+        Zero-shot: encoder with a text tower (default: the features' encoder).
+    zeroshot_prompt_file : str or Path, optional
+        Zero-shot: one prompt per class, or templates x names as YAML or JSON.
+    zeroshot_batch_size : int, default 32
+        Zero-shot: images per forward pass.
+    choose_by : {"group", "image"}, default "group"
+        How to hold out data for model selection when there is no validation set: whole groups where the data
+        has any, or single images as in the published recipes.
+
+    Returns
+    -------
+    Benchmark
 
     Examples
     --------
-    >>> import numpy as np
+    >>> import numpy as np, histobench as hb
     >>> draw = np.random.default_rng(0)
     >>> y = np.arange(60) % 2
     >>> X = draw.normal(size=(60, 8)) + 3 * y[:, None]
-    >>> done = evaluate(X[:40], X[40:], y[:40], y[40:], tasks=["Proto"])
+    >>> done = hb.evaluate(X[:40], X[40:], y[:40], y[40:], tasks=["Proto"])
     >>> done.table().query("metric == 'balanced_accuracy'")["value"].item()
     1.0
     """
-    from histobench.api.benchmark import Benchmark, open_results
+    given = dict(locals())
+    from histobench.api.benchmark import Benchmark, changed_options, open_results
     from histobench.api.validation import Given, checked_parts
+    from histobench.core.records import options_of
     from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.evaluation.request import EvaluationRequest
     from histobench.roi.evaluation.run import evaluate as evaluate_features
@@ -261,11 +453,7 @@ def evaluate(
     from histobench.roi.presets import get_preset
     from histobench.roi.task_catalogue import ROBUSTNESS, canonical_task
 
-    for option in options:
-        if option not in Options.__dataclass_fields__:
-            known = did_you_mean(option, Options.__dataclass_fields__)
-            raise InvalidParameterError(f"unknown option {option!r}; {known}")
-    knobs = Options(**options)
+    task_options = Options(**changed_options(evaluate, given, options_of(Options)))
     asked = tuple(map(canonical_task, texts(TASKS if tasks is None else tasks, "tasks")))
     get_preset(preset)
     seed = whole_number(seed, "seed", least=0)
@@ -278,12 +466,12 @@ def evaluate(
         raise InvalidParameterError(
             f"results: {ROBUSTNESS} writes its measures to files; name a folder for them"
         )
-    given = [
+    arrays = [
         Given("train", _split(train, "train"), train_labels),
         Given("test", _split(test, "test"), test_labels, groups),
         *([] if val is None else [Given("val", *_pair(val))]),
     ]
-    parts = checked_parts(given, metadata={key: name or _CALLED[key] for key, name in names.items()})
+    parts = checked_parts(arrays, metadata={key: name or _CALLED[key] for key, name in names.items()})
     keeper = None
     if folder is None:
         keeper = TemporaryResults()
@@ -300,7 +488,7 @@ def evaluate(
             encoder=names["encoder"],
             preset=preset,
             seed=seed,
-            options=knobs,
+            options=task_options,
         )
     )
     with renamed(model_name="encoder"):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Plots:
-    """`bench.plot`: every method takes `ax=` and gives the axes back."""
+    """The figures of a benchmark, `bench.plot`; every method takes `ax` and returns the axes."""
 
     def __init__(self, bench: Benchmark) -> None:
         self._bench = bench
@@ -31,7 +31,21 @@ class Plots:
         preset: str | None = None,
         ax: Any = None,
     ) -> Any:
-        """Encoders by a metric, best on top, with their intervals."""
+        """Draw the encoders by a metric, best on top, with their intervals.
+
+        Parameters
+        ----------
+        metric : str, default "balanced_accuracy"
+            The metric.
+        task, dataset, setting, preset : str, optional
+            Which runs, as in `Benchmark.compare`.
+        ax : matplotlib axes, optional
+            Where to draw (default: a new figure).
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
         ranked = self._bench.compare(
             metric=metric, task=task, dataset=dataset, setting=setting, preset=preset
         ).ranked()
@@ -60,7 +74,23 @@ class Plots:
         normalise: bool = True,
         ax: Any = None,
     ) -> Any:
-        """True classes against predicted ones, as shares of the true class (or counts)."""
+        """Draw the confusion matrix of one run.
+
+        Parameters
+        ----------
+        encoder, task : str
+            The run.
+        dataset, setting, preset : str, optional
+            Needed where several runs fit.
+        normalise : bool, default True
+            Show shares of the true class instead of counts.
+        ax : matplotlib axes, optional
+            Where to draw (default: a new figure).
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
         normalise = flag(normalise, "normalise")
         found = self._bench.one(encoder, task, dataset=dataset, setting=setting, preset=preset)
         stored = found.predictions
@@ -91,7 +121,21 @@ class Plots:
         preset: str | None = None,
         ax: Any = None,
     ) -> Any:
-        """A metric over the number of shots, one line per encoder, at the largest number of classes."""
+        """Draw a metric over the number of shots, one line per encoder, with all classes.
+
+        Parameters
+        ----------
+        metric : str, default "balanced_accuracy"
+            The metric.
+        dataset, preset : str, optional
+            Needed where there are several.
+        ax : matplotlib axes, optional
+            Where to draw (default: a new figure).
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
         table = self._bench.table()
         table = table[table["task"] == FEW_SHOT]
         if table.empty:
@@ -127,7 +171,23 @@ class Plots:
     def embedding(
         self, encoder: str, *, dataset: str | None = None, split: str = "test", ax: Any = None
     ) -> Any:
-        """The first two principal components of the features that lie in the results folder."""
+        """Draw the first two principal components of the features in the results folder.
+
+        Parameters
+        ----------
+        encoder : str
+            Whose features.
+        dataset : str, optional
+            Needed where there are several.
+        split : {"train", "val", "test"}, default "test"
+            Which images.
+        ax : matplotlib axes, optional
+            Where to draw (default: a new figure).
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
         from sklearn.decomposition import PCA
 
         from histobench.roi.comparison.selection import having

@@ -29,9 +29,10 @@ def cache_command(args: argparse.Namespace) -> int:
     """The cache of computed features: what is in it, whether it is sound, and how
     to make room.
 
-    It lies in HISTOBENCH_CACHE, else in ~/.cache/histobench. Feature files in your
-    own folders are not part of it; removing from the cache costs time when the
-    same features are asked for again, and nothing else.
+    It is in HISTOBENCH_CACHE, else in the platform's cache folder (on Linux
+    $XDG_CACHE_HOME/histobench or ~/.cache/histobench). Feature files in your own
+    folders are not part of it. Features that are removed from the cache are
+    computed again when they are needed.
 
     Examples:
       histobench cache ls

@@ -130,7 +130,7 @@ def prepare_command(args: argparse.Namespace) -> int:
     from histobench.cli.extract import display
     from histobench.consult.arms import parse_arms
     from histobench.consult.encoder_views import StudyPlan, assign_roles
-    from histobench.consult.prepare import prepare
+    from histobench.consult.preparing import prepare
     from histobench.roi.data.source import load_dataset
 
     names = tuple(name.strip() for name in args.encoders.split(",") if name.strip())

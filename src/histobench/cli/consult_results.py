@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -226,8 +225,6 @@ def _plain(value: float | None) -> str:
 
 # Two agents on the same cases: differences of every measure with intervals, paired by case, in each arm.
 
-COMPARED = ("final", "balanced", "u_right", "u_wrong", "discrimination", "brier")
-
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:
     """The table's flags, the two agents, and the arm."""
@@ -252,51 +249,32 @@ def compare_command(args: argparse.Namespace) -> int:
     from histobench.cli.terminal import whole_lines
     from histobench.consult.findings import findings_of
     from histobench.core.files import write_json
-    from histobench.statistics.tests import holm
 
-    findings = findings_of(args.study, runs=args.runs)
-    one, other = (findings.check_agent(name) for name in (args.agent, args.other))
-    shared = [arm for arm in findings.study.facts.arms if {(one, arm), (other, arm)} <= set(findings.plays)]
-    arms = [arm for arm in shared if args.arm in (None, arm)]
-    if not arms:
-        raise HistobenchError(f"no arm that both have played; shared: {', '.join(shared) or 'none'}")
-    rows = []
-    for arm in arms:
-        for measure in COMPARED:
-            estimate, p_value = findings.compare(measure, (one, arm), (other, arm))
-            if estimate.value is not None:
-                rows.append((arm, measure, estimate, float("nan") if p_value is None else p_value))
-    adjusted = holm([p_value for *_, p_value in rows])
+    rows = findings_of(args.study, runs=args.runs).agents_compared(args.agent, args.other, arm=args.arm)
     table = Table(title=f"{args.agent} minus {args.other}", title_justify="left", box=None, pad_edge=False)
     for name in ("arm", "measure"):
         table.add_column(name)
     for name in ("difference", "p", "p (Holm)"):
         table.add_column(name, justify="right")
-    for (arm, measure, estimate, p_value), corrected in zip(rows, adjusted, strict=True):
-        shown = with_interval(estimate.value, estimate.interval)
-        table.add_row(arm, measure.replace("_", " "), shown, _p(p_value), _p(corrected))
+    for row in rows:
+        shown = with_interval(row.estimate.value, row.estimate.interval)
+        table.add_row(
+            row.arm, row.measure.replace("_", " "), shown, _plain(row.p_value), _plain(row.adjusted)
+        )
     whole_lines().print(table)
     if args.json:
         record = [
             {
-                "arm": arm,
-                "measure": measure,
-                **asdict(estimate),
-                "p_value": _known(p_value),
-                "holm": _known(corrected),
+                "arm": row.arm,
+                "measure": row.measure,
+                **asdict(row.estimate),
+                "p_value": row.p_value,
+                "holm": row.adjusted,
             }
-            for (arm, measure, estimate, p_value), corrected in zip(rows, adjusted, strict=True)
+            for row in rows
         ]
-        write_json(args.json, {"agent": one, "other": other, "rows": record})
+        write_json(args.json, {"agent": args.agent, "other": args.other, "rows": record})
     return 0
-
-
-def _p(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.3g}"
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
 
 
 # How many cases the next study needs: each contrast registered in advance, from an agent's pilot runs.

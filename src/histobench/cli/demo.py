@@ -171,7 +171,7 @@ def play_consult(
 
 def _prepare_study(table: Path, study: Path, encoders: Sequence[str], seed: int) -> None:
     from histobench.consult.encoder_views import StudyPlan
-    from histobench.consult.prepare import prepare
+    from histobench.consult.preparing import prepare
     from histobench.roi.data.source import load_dataset
 
     dataset = load_dataset(table, classes_file=table.with_suffix(".txt"))

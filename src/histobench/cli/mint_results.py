@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import seed
 from histobench.cli.terminal import say, whole_lines
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -271,22 +271,10 @@ def compare_command(args: argparse.Namespace) -> None:
       histobench mint compare outputs/ --first gpt-4o-mini+placebo --second gpt-4o-mini
     """
     from histobench.mint.exchange.reading import read_outcomes
-    from histobench.mint.results.comparison import compare_agents
+    from histobench.mint.results.comparison import compare_agents, side_by_name
 
-    sides: dict[str, list[EpisodeOutcome]] = defaultdict(list)
-    for path in args.results:
-        for outcome in read_outcomes(path):
-            if outcome.k == args.k:
-                for name in _names(outcome):
-                    sides[name].append(outcome)
-    for name in (args.first, args.second):
-        if name not in sides:
-            raise HistobenchError(f"no episodes of {name!r} with k = {args.k}; {did_you_mean(name, sides)}")
-        kinds = sorted({outcome.feedback_type for outcome in sides[name]})
-        if len(kinds) > 1:
-            choices = " or ".join(f"{name}/{kind}" for kind in kinds)
-            raise HistobenchError(f"{name} has feedback of {len(kinds)} kinds; write {choices}")
-    compared = compare_agents(sides[args.first], sides[args.second])
+    outcomes = [outcome for path in args.results for outcome in read_outcomes(path)]
+    compared = compare_agents(*side_by_name(outcomes, args.first, args.second, k=args.k))
     if not compared:
         raise HistobenchError(f"{args.first} and {args.second} have played fewer than two tasks in common")
     from rich.table import Table
@@ -311,15 +299,6 @@ def compare_command(args: argparse.Namespace) -> None:
             f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
         )
     whole_lines().print(table)
-
-
-def _names(outcome: EpisodeOutcome) -> list[str]:
-    from histobench.mint.results.outcome import NO_FEEDBACK
-
-    if outcome.feedback_model == NO_FEEDBACK:
-        return [outcome.model]
-    name = f"{outcome.model}+{outcome.feedback_model}"
-    return [name, f"{name}/{outcome.feedback_type}"]
 
 
 # Finished runs for other programs.

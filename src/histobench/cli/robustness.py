@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from histobench.roi.comparison.robustness import RobustnessTable
     from histobench.roi.features.feature_file import FeatureSet
 
-_SPLITS = ("train", "val", "test")
 #: Exit code where some encoders or columns were measured and others were not.
 PARTLY = 1
 
@@ -77,12 +76,7 @@ def robustness_command(args: argparse.Namespace) -> int:
         raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
     from histobench.core.devices import resolve_device
     from histobench.roi.comparison.robustness import FILE, summarise
-    from histobench.roi.evaluation.robustness import (
-        NO_SITES,
-        RobustnessOptions,
-        measured_columns,
-        robustness_by,
-    )
+    from histobench.roi.evaluation.robustness import RobustnessOptions, RobustnessResult, measure_columns
     from histobench.roi.features.feature_file import fingerprint_of
     from histobench.roi.results.layout import RunIdentity
     from histobench.roi.results.robustness_files import write_robustness
@@ -95,10 +89,7 @@ def robustness_command(args: argparse.Namespace) -> int:
         raise HistobenchError("; ".join(unreadable))
     failed = [labelled("failed", "red", reason) for reason in unreadable]
     for (dataset, encoder, size), features in encoders.items():
-        columns = args.column or measured_columns(features)
-        problems = {} if columns else {"": NO_SITES}
-        classes = tuple(map(str, features.metadata.get("classes") or ()))
-        classes = classes or tuple(map(str, range(int(features.labels.max()) + 1)))
+        problems: dict[str, str] = {}
         identity = RunIdentity(
             dataset=dataset,
             encoder=encoder,
@@ -107,22 +98,17 @@ def robustness_command(args: argparse.Namespace) -> int:
             fingerprint=fingerprint_of(features),
             size=size,
         )
-        for column in columns:
-            if column not in features.sites:
-                known = ", ".join(features.sites) or "none"
-                problems[column] = f"there is no site column {column!r} (it has: {known})"
-                continue
-            try:
-                with console.status(f"{encoder} on {dataset}: {column}"):
-                    result = robustness_by(features, column, classes, options)
-                    write_robustness(output / _plain(dataset) / _plain(encoder), result, identity=identity)
-                measured += 1
-            except HistobenchError as error:
-                problems[column] = str(error)
-            except Exception as error:  # one encoder's failure does not cost the others
-                if args.debug:
-                    raise
-                problems[column] = f"{type(error).__name__}: {error} (--debug shows where)"
+        with console.status(f"{encoder} on {dataset}"):
+            for column, found in measure_columns(features, args.column, options):
+                if isinstance(found, RobustnessResult):
+                    write_robustness(output / _plain(dataset) / _plain(encoder), found, identity=identity)
+                    measured += 1
+                elif isinstance(found, HistobenchError):
+                    problems[column] = str(found)
+                elif args.debug:
+                    raise found
+                else:  # one encoder's failure does not cost the others
+                    problems[column] = f"{type(found).__name__}: {found} (--debug shows where)"
         for column, reason in problems.items():
             what = f"{encoder} on {dataset}" + (f", {column}" if column else "")
             failed.append(labelled("failed", "red", f"{what}: {reason}"))
@@ -173,54 +159,18 @@ def print_tables(tables: Sequence[RobustnessTable], console: Console) -> None:
 
 
 def _encoders(given: Sequence[str]) -> tuple[dict[tuple[str, str, str], FeatureSet], list[str]]:
-    """The features of each dataset, encoder and image size, splits one after the other.
-
-    Beside them why files, or encoders whose files do not fit together, are left out.
-    """
-    from histobench.roi.evaluation.context import merged
+    """The features of each dataset, encoder and image size, and why files are left out."""
+    from histobench.roi.evaluation.robustness import feature_files, joined_splits
     from histobench.roi.features.feature_file import load
 
-    found: dict[tuple[str, str, str], dict[str, FeatureSet]] = {}
-    unreadable: list[str] = []
-    for path in _files(given):
+    readable, unreadable = [], []
+    for path in feature_files(given):
         try:
-            features = load(path)
+            readable.append((str(path), load(path)))
         except HistobenchError as error:
             unreadable.append(str(error))
-            continue
-        about = features.metadata
-        key = (
-            str(about.get("dataset") or "dataset"),
-            str(about.get("encoder") or path.stem),
-            str(about.get("size") or ""),
-        )
-        split = str(about.get("split") or path.stem.rpartition("_")[2])
-        if split in found.setdefault(key, {}):
-            raise HistobenchError(f"{path}: the {split} features of {key[1]} on {key[0]} are given twice")
-        found[key][split] = features
-    joined = {}
-    for key, splits in found.items():
-        ordered = [split for split in _SPLITS if split in splits]
-        ordered += [split for split in splits if split not in _SPLITS]
-        whole = splits[ordered[0]]
-        for split in ordered[1:]:
-            if splits[split].embeddings.shape[1] != whole.embeddings.shape[1]:
-                unreadable.append(f"the features of {key[1]} on {key[0]} differ in their dimension")
-                break
-            whole = merged(whole, splits[split])
-        else:
-            joined[key] = whole
-    return joined, unreadable
-
-
-def _files(given: Sequence[str]) -> list[Path]:
-    files: list[Path] = []
-    for item in map(Path, given):
-        inside = sorted(item.rglob("*.pt")) if item.is_dir() else [item]
-        if not inside:
-            raise HistobenchError(f"{item} holds no feature files (.pt)")
-        files += inside
-    return list(dict.fromkeys(files))
+    joined, left_out = joined_splits(readable)
+    return joined, [*unreadable, *left_out]
 
 
 def _plain(name: str) -> str:

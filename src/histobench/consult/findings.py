@@ -63,6 +63,8 @@ LEAST_WRONG = 10.0
 WINDOW = 5
 #: Variances up to this are rounding.
 _ROUNDING = 1e-20
+#: What two agents are compared by.
+COMPARED = ("final", "balanced", "u_right", "u_wrong", "discrimination", "brier")
 #: What is told of sequences.
 SEQUENCE_MEASURES = ("u_right", "u_wrong", "discrimination")
 
@@ -199,6 +201,17 @@ class ReaderVerdict:
 
 
 @dataclass(frozen=True)
+class AgentsDifference:
+    """One measure of an agent minus that of another in an arm, paired by case; `adjusted` is Holm's."""
+
+    arm: str
+    measure: str
+    estimate: Estimate
+    p_value: float | None
+    adjusted: float | None = None
+
+
+@dataclass(frozen=True)
 class Basis:
     """How much a number rests on; `worth` is its cases if those of a group are alike (`effective_size`)."""
 
@@ -301,6 +314,28 @@ class StudyFindings:
         """One measure of two agents or arms on what both have played, with its p-value."""
         comparison = self._between(measure, self.plays[one], self.plays[other])
         return self._estimate(comparison), self._p_value(comparison)
+
+    def agents_compared(self, one: str, other: str, *, arm: str | None = None) -> list[AgentsDifference]:
+        """Two agents on the same cases, in every arm that both have played (or in one of them).
+
+        Holm's correction is over all rows.
+        """
+        names = [self.check_agent(name) for name in (one, other)]
+        shared = [each for each in self.study.facts.arms if all((name, each) in self.plays for name in names)]
+        arms = [each for each in shared if arm in (None, each)]
+        if not arms:
+            raise HistobenchError(f"no arm that both have played; shared: {', '.join(shared) or 'none'}")
+        found = [
+            AgentsDifference(each, measure, *self.compare(measure, (one, each), (other, each)))
+            for each in arms
+            for measure in COMPARED
+        ]
+        found = [row for row in found if row.estimate.value is not None]
+        adjusted = holm([np.nan if row.p_value is None else row.p_value for row in found])
+        return [
+            row if np.isnan(p) else replace(row, adjusted=float(p))
+            for row, p in zip(found, adjusted, strict=True)
+        ]
 
     def against_reader(self) -> list[ReaderVerdict]:
         """Every agent that is no policy, in every arm with an encoder that the reader has played, too."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from histobench.consult.arms import SEQUENCE_ARMS, case_of
 from histobench.consult.consultation import FAMILY, RECORD
-from histobench.consult.policies import KIND
+from histobench.consult.reference_agents import KIND
 from histobench.consult.study import Study
 from histobench.core.errors import HistobenchError
 from histobench.mint.results.stored_episode import EachOnce, StoredEpisode, find_result_files, read_episodes

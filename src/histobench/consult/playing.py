@@ -13,7 +13,7 @@ from typing import Any
 
 from histobench.consult.arms import ARMS, SEQUENCE_ARMS, random_order, steps_of
 from histobench.consult.consultation import FAMILY, RECORD, ConsultTask, Kept, SequenceMemory
-from histobench.consult.policies import KIND, PolicyModels, PolicyPlayer, parse_policy, policy_name
+from histobench.consult.reference_agents import KIND, PolicyModels, PolicyPlayer, parse_policy, policy_name
 from histobench.consult.study import RUNS, Case, Study, open_study
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player

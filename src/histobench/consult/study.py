@@ -28,6 +28,7 @@ from histobench.core.files import (
 from histobench.core.plain_data import parse_json
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 
@@ -293,6 +294,26 @@ class Study:
     facts: StudyFacts
     cases: tuple[Case, ...]
 
+    def __repr__(self) -> str:
+        encoders = ", ".join(f"{encoder.role} {encoder.name}" for encoder in self.facts.encoders)
+        return (
+            f"Study in {self.folder}: {len(self.cases)} cases of {self.facts.dataset}, "
+            f"{len(self.facts.arms)} arms ({', '.join(self.facts.arms)}), encoders: {encoders}"
+        )
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per case.
+
+        Returns
+        -------
+        pandas.DataFrame
+            case, group (patient or slide), reference (class), probability (of being selected).
+        """
+        import pandas as pd
+
+        rows = [(case.id, case.group, case.reference, case.probability) for case in self.cases]
+        return pd.DataFrame(rows, columns=["case", "group", "reference", "probability"])
+
     @cached_property
     def cassette(self) -> Cassette:
         """The answers."""
@@ -314,7 +335,13 @@ class Study:
         return digest.hexdigest()[:16]
 
     def pictures(self) -> dict[str, Path]:
-        """Where the pictures of cases and neighbours were when the study was prepared, by content hash."""
+        """Return where the pictures of cases and neighbors were when the study was prepared.
+
+        Returns
+        -------
+        dict of str to Path
+            Content hash -> file.
+        """
         path = self.folder / PICTURES
         try:
             found = parse_json(read_plain_text(path))

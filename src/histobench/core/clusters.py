@@ -14,6 +14,8 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text, write_text
 
+#: What names the folders of the cache; workers need the same.
+FOLDERS = ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL", "XDG_CACHE_HOME")
 #: Seconds within which a cluster has to answer at all.
 KNOCK = 10.0
 
@@ -31,7 +33,7 @@ def connect(address: str | None = None) -> None:
         return
     address = _that_answers(address)
     environment = {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
-    for name in ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL", "HF_HOME", "HF_HUB_OFFLINE"):
+    for name in (*FOLDERS, "HF_HOME", "HF_HUB_OFFLINE"):
         if name in os.environ:
             environment[name] = os.environ[name]
     try:
@@ -72,7 +74,7 @@ def _that_answers(address: str | None) -> str | None:
     if address not in (None, "auto"):
         if (error := _no_answer(str(address))) is not None:
             raise HistobenchError(
-                f"no Ray cluster at {address}: {error}; `ray start --head` starts one, --ray-address names it"
+                f"no Ray cluster at {address}: {error}; `ray start --head` starts one, `ray_address` names it"
             ) from error
         return address
     remembered = _remembered()
@@ -82,7 +84,7 @@ def _that_answers(address: str | None) -> str | None:
         return "local"  # of a cluster that has died Ray still knows the address: a new one is begun
     raise HistobenchError(
         f"no Ray cluster at {address}: {remembered}, which Ray remembers, does not answer ({error}); "
-        "`ray start --head` starts one, --ray-address names it"
+        "`ray start --head` starts one, `ray_address` names it"
     ) from error
 
 
@@ -245,7 +247,7 @@ def _script(command: Sequence[str]) -> str:
     """A job that runs the command in the environment of the submission."""
     words = [sys.executable, "-m", "histobench.cli.main", *command]
     line = " ".join(word if word.startswith("$SLURM_") else shlex.quote(word) for word in words)
-    kept = {name: os.environ[name] for name in ("HISTOBENCH_CACHE", "HISTOBENCH_LOCAL") if name in os.environ}
+    kept = {name: os.environ[name] for name in FOLDERS if name in os.environ}
     kept["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     lines = [
         "#!/bin/bash",

@@ -12,9 +12,18 @@ from histobench.core.errors import HistobenchError
 
 
 def cache_dir() -> Path:
-    """`HISTOBENCH_CACHE`, or `~/.cache/histobench`."""
+    """`HISTOBENCH_CACHE`, or the platform's cache folder: `$XDG_CACHE_HOME/histobench` on Linux.
+
+    Versions up to 0.2 always used `~/.cache/histobench`. That folder is still used where it exists and the
+    platform's folder does not.
+    """
+    from platformdirs import user_cache_path
+
     given = os.environ.get("HISTOBENCH_CACHE")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "histobench"
+    if given:
+        return Path(given).expanduser()
+    place, earlier = user_cache_path("histobench", appauthor=False), Path.home() / ".cache" / "histobench"
+    return earlier if earlier.is_dir() and not place.exists() else place
 
 
 # Where files lie that only one machine may use: databases, which shared file systems damage.

@@ -1,18 +1,19 @@
 """The MINT track: language models as agents in multi-turn tasks.
 
 >>> import histobench as hb
->>> runs = hb.mint.run("local:", limit=2, k=2)                # doctest: +SKIP
->>> runs.table()                                               # doctest: +SKIP
+>>> runs = hb.mint.run("local:", limit=2, k=2)  # doctest: +SKIP
+>>> runs.table()  # doctest: +SKIP
+>>> hb.mint.compare("mint-results", "gpt-4o-mini", "SmolLM2-135M-Instruct")  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["AgentRuns", "open_runs", "register", "run"]
+__all__ = ["AgentRuns", "compare", "open_runs", "register", "run", "table"]
 
 if TYPE_CHECKING:
-    from histobench.mint.agent_runs import AgentRuns, open_runs, run
+    from histobench.mint.agent_runs import AgentRuns, compare, open_runs, run, table
     from histobench.mint.configs.datasets import register
 
 
@@ -26,3 +27,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(agent_runs, name)
     raise AttributeError(f"module 'histobench.mint' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

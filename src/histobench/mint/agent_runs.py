@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
@@ -17,7 +17,11 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
+from histobench.mint.agents.completion import ReasoningHistory
+from histobench.mint.agents.limits import Balance
 from histobench.mint.exchange.reading import read_all_outcomes
+from histobench.mint.feedback.kind import Form
+from histobench.mint.results.comparison import compare_agents, side_by_name
 from histobench.mint.results.outcome import EpisodeOutcome, counted
 from histobench.mint.results.result_tables import group_rows, leaderboard
 from histobench.mint.results.uncertainty import rate_interval
@@ -31,7 +35,17 @@ if TYPE_CHECKING:
 
 
 class AgentRuns:
-    """The episodes below a folder (or in a table of outcomes), as tables."""
+    """The episodes of agents in a folder, as tables; `run` and `open_runs` return one.
+
+    Attributes
+    ----------
+    folder : Path
+        Where the episodes are.
+    outcome : RunOutcome or None
+        How the run ended that returned this object; None for runs that were opened.
+    complete : bool
+        Whether every episode that was asked for has been played.
+    """
 
     def __init__(self, folder: str | Path, outcome: RunOutcome | None = None) -> None:
         self.folder = Path(folder)
@@ -46,20 +60,26 @@ class AgentRuns:
         return self.outcome is None or self.outcome.complete
 
     def episodes(self) -> pd.DataFrame:
-        """One row per episode: model, feedback, k, task, success, outcome, actions, tokens.
+        """Return every episode.
 
-        Episodes that could not be played to their end (provider failure, checker error) are among them; the
-        tables leave them out.
+        Returns
+        -------
+        pandas.DataFrame
+            One row per episode: model, feedback, k, task, success, outcome, actions, tokens. Episodes that
+            could not be finished (provider failure, checker error) are included; the tables leave them out.
         """
         import pandas as pd
 
         return pd.DataFrame([asdict(outcome) for outcome in self._all])
 
     def table(self) -> pd.DataFrame:
-        """Success of each model with each expert at each k on each dataset.
+        """Return the success of each model with each expert at each k on each dataset.
 
-        Columns: model, feedback_model, feedback_type, k, dataset, episodes, success, low, high (the 95 %
-        interval over tasks), invalid (actions of an episode) and tokens (of an episode).
+        Returns
+        -------
+        pandas.DataFrame
+            model, feedback_model, feedback_type, k, dataset, episodes, success, low, high (95 % interval over
+            tasks), invalid (actions per episode) and tokens (per episode).
         """
         import pandas as pd
 
@@ -87,7 +107,13 @@ class AgentRuns:
         return pd.DataFrame(rows, columns=[*names, "episodes", "success", "low", "high", "invalid", "tokens"])
 
     def leaderboard(self) -> pd.DataFrame:
-        """One row per model, best first: success in percent for each k, slope per turn, episodes."""
+        """Return one row per model, best first.
+
+        Returns
+        -------
+        pandas.DataFrame
+            model, SR1, SR2, ... (success in percent for each k), slope (per turn), episodes.
+        """
         import pandas as pd
 
         standings = leaderboard(self._outcomes)
@@ -104,6 +130,48 @@ class AgentRuns:
         rates = [name for name in table if str(name).startswith("SR")]
         return table.sort_values(rates[-1], ascending=False, ignore_index=True) if rates else table
 
+    def compare(self, first: str, second: str, *, k: int = 5) -> pd.DataFrame:
+        """Compare two agents on the tasks that both have played.
+
+        Parameters
+        ----------
+        first, second : str
+            A model, or MODEL+EXPERT for a run with feedback (MODEL+EXPERT/KIND if an expert gave several
+            kinds).
+        k : int, default 5
+            The budget: most actions of an episode.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row for all tasks, each family and each dataset: tasks (the group), n, first, second (success
+            rates), difference, low, high (95 % interval, paired by task), p, p (Holm).
+        """
+        import pandas as pd
+
+        sides = side_by_name(
+            self._outcomes, text(first, "first"), text(second, "second"), k=whole_number(k, "k", least=1)
+        )
+        compared = compare_agents(*sides)
+        if not compared:
+            raise HistobenchError(f"{first} and {second} have played fewer than two tasks in common")
+        rows = [
+            (
+                row.group,
+                row.tasks,
+                row.first_rate,
+                row.second_rate,
+                row.difference.difference,
+                row.difference.interval.low,
+                row.difference.interval.high,
+                row.difference.p_value,
+                row.p_holm,
+            )
+            for row in compared
+        ]
+        names = ["tasks", "n", "first", "second", "difference", "low", "high", "p", "p (Holm)"]
+        return pd.DataFrame(rows, columns=names)
+
     def __repr__(self) -> str:
         shown = [
             f"{row.model}: {row.rates[row.k]:.1f} % of {row.episodes} at k={row.k}"
@@ -118,29 +186,144 @@ class AgentRuns:
         return html
 
 
-def run(agent: str = "local:", tasks: str | Iterable[str] = "quickstart", **options: Any) -> AgentRuns:
-    """Play tasks with an agent; a run that was stopped goes on where it was.
-
-    A run that cannot go on (a wrong key, no such model, a checker that raises) raises `HistobenchError`; one
-    that ended early for another reason says why in its `repr` and in `outcome.why_incomplete`.
+def run(
+    agent: str = "local:",
+    tasks: str | Iterable[str] = "quickstart",
+    *,
+    k: int | str | Iterable[int] = "5",
+    data: str | Path | None = None,
+    limit: int | None = None,
+    repeat: int = 1,
+    calls: Literal["text", "native"] = "text",
+    feedback: str = "none",
+    feedback_form: Form = "textual",
+    gt: bool = False,
+    output: str | Path | None = None,
+    concurrency: int = 8,
+    max_cost: float | None = None,
+    episode_tokens: int | None = None,
+    episode_cost: float | None = None,
+    episode_seconds: float | None = None,
+    max_tokens: int = 512,
+    temperature: float = 0.0,
+    top_p: float | None = None,
+    seed: int | None = None,
+    reasoning_effort: str | None = None,
+    reasoning_history: ReasoningHistory = "provider",
+    constrain: bool = False,
+    name: str | None = None,
+    config: str | Path | None = None,
+    rule: Literal["strict", "published"] = "strict",
+    prompts: Literal["own", "official"] = "own",
+    prompts_dir: str | Path | None = None,
+    wikipedia: str = "live",
+    sandbox: str = "auto",
+    cache: str | Path | None = None,
+    prices: str | Path | None = None,
+    attempts: int = 10,
+    timeout: float = 300.0,
+    rpm: float | None = None,
+    tpm: float | None = None,
+    balance: Balance = "least-busy",
+    batch: str | None = None,
+) -> AgentRuns:
+    """Let a language model solve tasks in several turns; an interrupted run continues.
 
     Parameters
     ----------
-    agent : who plays: openai:MODEL, openai:MODEL@http://localhost:8000/v1, anthropic:MODEL, local:, ...
-    tasks : datasets or families, such as "reasoning" or ["gsm8k", "math"]
-    options : whatever `histobench mint run` has as a flag, with underscores: k (most actions of an episode: a
-        number, several, or a text such as "1..5"; default 5), limit, repeat, calls, feedback, output, data,
-        concurrency, max_cost, temperature, ...
+    agent : str, default "local:"
+        The model: openai:MODEL, openai:MODEL@http://localhost:8000/v1, anthropic:MODEL, gemini:MODEL,
+        local: (a small model that needs no key), local:FILE.gguf, replay:FILE, human.
+    tasks : str or list of str, default "quickstart"
+        Datasets or families, such as "reasoning" or ["gsm8k", "math"].
+    k : int, str or list of int, default 5
+        Most actions of an episode: a number, several, or text such as "1..5".
+    data : str or Path, optional
+        Folder of the datasets (default: data/processed).
+    limit : int, optional
+        Only the first tasks of each dataset.
+    repeat : int, default 1
+        Play everything so many times.
+    calls : {"text", "native"}, default "text"
+        How the model acts: tags in its text, as published, or function calls of its provider.
+    feedback : str, default "none"
+        An expert: an agent, "placebo" or "none".
+    feedback_form : {"textual", "binary", "placebo"}, default "textual"
+        The form of the expert's feedback.
+    gt : bool, default False
+        Whether the expert knows the solution.
+    output : str or Path, optional
+        Folder of the results (default: mint-results).
+    concurrency : int, default 8
+        Episodes at a time.
+    max_cost : float, optional
+        Dollars that all runs of the folder may cost together.
+    episode_tokens, episode_cost, episode_seconds : number, optional
+        Most tokens, dollars and seconds of one episode.
+    max_tokens : int, default 512
+        Most tokens of one message.
+    temperature : float, default 0.0
+        Sampling temperature.
+    top_p : float, optional
+        Nucleus sampling (default: the provider's).
+    seed : int, optional
+        Seed of the sampling, where the provider offers one.
+    reasoning_effort : str, optional
+        "low", "medium", "high", ...: no temperature and stop words then.
+    reasoning_history : {"provider", "none", "all"}, default "provider"
+        What of its reasoning a model gets back: as its provider documents, none, or all.
+    constrain : bool, default False
+        Every message is a well-formed action, by a grammar or the provider's own rule.
+    name : str, optional
+        The agent's name in folders and tables (default: the model's).
+    config : str or Path, optional
+        A configuration file, or a folder of them, instead of `tasks` and `k`.
+    rule : {"strict", "published"}, default "strict"
+        The scoring rule.
+    prompts : {"own", "official"}, default "own"
+        Whose prompts; "official" needs `prompts_dir`.
+    prompts_dir : str or Path, optional
+        A clone of the published benchmark.
+    wikipedia : str, default "live"
+        "live", "tape:FILE" or "folder:DIR".
+    sandbox : str, default "auto"
+        Where the model's code runs; `histobench doctor` lists the choices.
+    cache : str or Path, optional
+        File of answers, or "none" (default: answers.sqlite in the folder of the results).
+    prices : str or Path, optional
+        YAML file of prices: MODEL: [read, written] in dollars per million tokens.
+    attempts : int, default 10
+        Attempts of one request.
+    timeout : float, default 300.0
+        Seconds for one answer.
+    rpm, tpm : float, optional
+        Requests and tokens per minute, besides what the provider's headers say.
+    balance : {"least-busy", "round-robin"}, default "least-busy"
+        Which of several servers is asked next.
+    batch : str, optional
+        Send the turns of all running episodes together: "hosted", or a command with {requests} and {answers}.
+
+    Returns
+    -------
+    AgentRuns
+        All episodes in `output`. One that ended early says why in its `repr`.
+
+    Raises
+    ------
+    HistobenchError
+        If a parameter is wrong, or if the run cannot continue (wrong key, unknown model, failing checker).
+
+    Examples
+    --------
+    >>> import histobench as hb
+    >>> runs = hb.mint.run("openai:gpt-4o-mini", "gsm8k", k=[1, 3, 5], max_cost=5)  # doctest: +SKIP
+    >>> runs.leaderboard()  # doctest: +SKIP
     """
-    values = {**options, "agent": text(agent, "agent"), "tasks": ",".join(texts(tasks, "tasks"))}
-    if "k" in values:
-        values["k"] = _budgets(values["k"])
-    for name in ("output", "data", "config", "prices", "prompts_dir", "cache"):
-        if isinstance(values.get(name), os.PathLike):
-            values[name] = os.fspath(values[name])
-    unknown = sorted(set(values) - set(RunOptions.__dataclass_fields__))
-    if unknown:
-        raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}")
+    values = dict(locals())
+    values |= {"agent": text(agent, "agent"), "tasks": ",".join(texts(tasks, "tasks")), "k": _budgets(k)}
+    for path in ("output", "data", "config", "prices", "prompts_dir", "cache"):
+        if isinstance(values[path], os.PathLike):
+            values[path] = os.fspath(values[path])
     chosen = RunOptions(**values)
     if chosen.output is not None:
         folder_path(chosen.output, "output")
@@ -151,8 +334,55 @@ def run(agent: str = "local:", tasks: str | Iterable[str] = "quickstart", **opti
 
 
 def open_runs(folder: str | Path) -> AgentRuns:
-    """Runs that are there already: a folder of results, recordings, or a table of outcomes."""
+    """Open runs of agents.
+
+    Parameters
+    ----------
+    folder : str or Path
+        A folder of results, recordings, or a table of outcomes.
+
+    Returns
+    -------
+    AgentRuns
+    """
     return AgentRuns(file_path(folder, "folder"))
+
+
+def table(results: AgentRuns | str | Path) -> pd.DataFrame:
+    """Return the success of each model with each expert at each k on each dataset.
+
+    Parameters
+    ----------
+    results : AgentRuns, str or Path
+        What `run` or `open_runs` returned, or a folder.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `AgentRuns.table`.
+    """
+    return (results if isinstance(results, AgentRuns) else open_runs(results)).table()
+
+
+def compare(results: AgentRuns | str | Path, first: str, second: str, *, k: int = 5) -> pd.DataFrame:
+    """Compare two agents, or one with and without an expert, on the tasks that both have played.
+
+    Parameters
+    ----------
+    results : AgentRuns, str or Path
+        What `run` or `open_runs` returned, or a folder.
+    first, second : str
+        A model, or MODEL+EXPERT for a run with feedback (MODEL+EXPERT/KIND if an expert gave several kinds).
+    k : int, default 5
+        The budget: most actions of an episode.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `AgentRuns.compare`.
+    """
+    runs = results if isinstance(results, AgentRuns) else open_runs(results)
+    return runs.compare(first, second, k=k)
 
 
 def _budgets(k: Any) -> str:

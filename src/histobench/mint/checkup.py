@@ -24,7 +24,7 @@ def _sandbox() -> Line:
         return "WARN", "sandbox", f"agents cannot run code here: {why}", "install bubblewrap"
     message = f"{name} ({STRENGTH[name]}): {why}; {who_limits()}"
     if engines := installed_engines():
-        message += f"; installed and used when named (--sandbox): {', '.join(engines)}"
+        message += f"; installed and used when named (`sandbox`): {', '.join(engines)}"
     return "PASS", "sandbox", message, ""
 
 

@@ -184,8 +184,10 @@ class Plan:
     datasets: tuple[DatasetEntry, ...]
     encoders: tuple[str, ...]
     results: Path
-    tasks: tuple[str, ...] = option(", ".join(TASKS), default=DEFAULT_TASKS, metavar="TASK,...")
-    presets: tuple[str, ...] = option(", ".join(PRESETS), default=("uni",), metavar="PRESET,...")
+    tasks: tuple[str, ...] = option(f"tasks: {', '.join(TASKS)}", default=DEFAULT_TASKS, metavar="TASK,...")
+    presets: tuple[str, ...] = option(
+        f"recipes: {', '.join(PRESETS)}", default=("uni",), metavar="PRESET,..."
+    )
     seed: int = option("seed of splits, episodes and everything else random", default=0, least=0)
     size: int | None = option(
         "image size in pixels as the encoder sees it",

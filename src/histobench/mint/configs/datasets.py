@@ -159,10 +159,14 @@ def register(
 
     Parameters
     ----------
-    dataset : its name; its tasks are in `data/processed/<name>/test_prompts.json` unless the class says where
-    task : a subclass of `Task`
-    type : its family in results, which selects its tools (default: the class's `task_type`, or the name)
-    tools : subclasses of `Tool` for the sessions of that family; None keeps what the family has
+    dataset : str
+        Its name. Its tasks are in `data/processed/<name>/test_prompts.json` unless the class says where.
+    task : type
+        A subclass of `Task`.
+    type : str, optional
+        Its family in results, which selects its tools (default: the class's `task_type`, or the name).
+    tools : iterable of type, optional
+        Subclasses of `Tool` for the sessions of that family; None keeps the tools of the family.
 
     Examples
     --------

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from histobench.mint.results.outcome import EpisodeOutcome, by_task
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
 from histobench.mint.results.uncertainty import gain
 from histobench.statistics.resampling import PairedDifference
 from histobench.statistics.tests import McNemar, holm, mcnemar
@@ -27,6 +28,32 @@ class AgentComparison:
     discordant: McNemar | None
     #: Holm's correction over all rows of the table; NaN before the table is whole.
     p_holm: float = float("nan")
+
+
+def side_by_name(
+    outcomes: Iterable[EpisodeOutcome], first: str, second: str, *, k: int
+) -> tuple[list[EpisodeOutcome], list[EpisodeOutcome]]:
+    """The episodes of two agents with budget k, each named MODEL or MODEL+EXPERT[/KIND]."""
+    sides: dict[str, list[EpisodeOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.k == k:
+            for name in _names(outcome):
+                sides[name].append(outcome)
+    for name in (first, second):
+        if name not in sides:
+            raise HistobenchError(f"no episodes of {name!r} with k = {k}; {did_you_mean(name, sides)}")
+        kinds = sorted({outcome.feedback_type for outcome in sides[name]})
+        if len(kinds) > 1:
+            choices = " or ".join(f"{name}/{kind}" for kind in kinds)
+            raise HistobenchError(f"{name} has feedback of {len(kinds)} kinds; write {choices}")
+    return sides[first], sides[second]
+
+
+def _names(outcome: EpisodeOutcome) -> list[str]:
+    if outcome.feedback_model == NO_FEEDBACK:
+        return [outcome.model]
+    name = f"{outcome.model}+{outcome.feedback_model}"
+    return [name, f"{name}/{outcome.feedback_type}"]
 
 
 def compare_agents(

@@ -635,9 +635,7 @@ def from_factory(
     except HistobenchError:
         raise
     except Exception as error:
-        raise HistobenchError(
-            f"{name} cannot be made: {type(error).__name__}: {error} (--debug shows where)"
-        ) from error
+        raise HistobenchError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
     _check(name, encoder)
     if resize_size and not takes_size:
         _resize(name, encoder, resize_size)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import CONFOUNDED, cramers_v
+from histobench.roi.data.roi_dataset import SPLITS
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.evaluation.context import Context, TaskSkippedError, merged
 from histobench.roi.features.feature_file import FeatureSet
@@ -87,6 +89,76 @@ def site_columns(features: FeatureSet) -> tuple[str, ...]:
 def measured_columns(features: FeatureSet) -> tuple[str, ...]:
     """The columns that robustness is measured by: the places, then registered pairs where there are any."""
     return (*site_columns(features), *((PAIR_COLUMN,) if PAIR_COLUMN in features.sites else ()))
+
+
+#: Dataset, encoder and image size: what features of several splits have in common.
+FeatureKey = tuple[str, str, str]
+
+
+def joined_splits(
+    given: Iterable[tuple[str, FeatureSet]],
+) -> tuple[dict[FeatureKey, FeatureSet], list[str]]:
+    """The features of each dataset, encoder and image size, with all splits in one set.
+
+    `given` has a name for each set, such as its file. The second value says why features were left out.
+    """
+    found: dict[FeatureKey, dict[str, FeatureSet]] = {}
+    for name, features in given:
+        about = features.metadata
+        key = (
+            str(about.get("dataset") or "dataset"),
+            str(about.get("encoder") or Path(name).stem),
+            str(about.get("size") or ""),
+        )
+        split = str(about.get("split") or Path(name).stem.rpartition("_")[2])
+        if split in found.setdefault(key, {}):
+            raise HistobenchError(f"{name}: the {split} features of {key[1]} on {key[0]} are given twice")
+        found[key][split] = features
+    joined: dict[FeatureKey, FeatureSet] = {}
+    left_out: list[str] = []
+    for key, splits in found.items():
+        ordered = [split for split in SPLITS if split in splits]
+        ordered += [split for split in splits if split not in SPLITS]
+        widths = {splits[split].embeddings.shape[1] for split in ordered}
+        if len(widths) > 1:
+            left_out.append(f"the features of {key[1]} on {key[0]} differ in their dimension")
+            continue
+        whole = splits[ordered[0]]
+        for split in ordered[1:]:
+            whole = merged(whole, splits[split])
+        joined[key] = whole
+    return joined, left_out
+
+
+def feature_files(given: Iterable[str | Path]) -> list[Path]:
+    """The feature files that are named, and those in the folders that are named."""
+    files: list[Path] = []
+    for item in map(Path, given):
+        inside = sorted(item.rglob("*.pt")) if item.is_dir() else [item]
+        if not inside:
+            raise HistobenchError(f"{item} holds no feature files (.pt)")
+        files += inside
+    return list(dict.fromkeys(files))
+
+
+def measure_columns(
+    features: FeatureSet, columns: Sequence[str] | None, options: RobustnessOptions
+) -> Iterator[tuple[str, RobustnessResult | Exception]]:
+    """Each site column (default: all) with its measures, or the error for which there are none."""
+    wanted = columns or measured_columns(features)
+    if not wanted:
+        yield "", HistobenchError(NO_SITES)
+    classes = tuple(map(str, features.metadata.get("classes") or ()))
+    classes = classes or tuple(map(str, range(int(features.labels.max()) + 1)))
+    for column in wanted:
+        if column not in features.sites:
+            known = ", ".join(features.sites) or "none"
+            yield column, HistobenchError(f"there is no site column {column!r} (it has: {known})")
+            continue
+        try:
+            yield column, robustness_by(features, column, classes, options)
+        except Exception as error:  # the other columns and encoders are measured all the same
+            yield column, error
 
 
 def robustness_by(

@@ -96,7 +96,7 @@ def extract(
     `hashed` is what other processes have found out about the images (`distinct_paths` of the dataset).
 
     Each image is decoded once for all encoders with the same resizing. Rows go to the cache
-    (`HISTOBENCH_CACHE`, else `~/.cache/histobench`) as they are made, so that a killed run goes on where it
+    (see `core.folders.cache_dir`) as they are made, so that a killed run goes on where it
     was when the same call is made again, and gives the same files bit for bit.
     """
     settings = Settings(

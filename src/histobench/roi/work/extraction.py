@@ -255,9 +255,7 @@ def write_feature_files(
     ]
     if missing:
         why = next((f": {note['reason']}" for note in shards if note.get("reason")), " yet")
-        raise HistobenchError(
-            f"{missing} images are not computed{why}; histobench run --retry-failed goes on"
-        )
+        raise HistobenchError(f"{missing} images are not computed{why}; run again with `retry_failed`")
     record = cache.decision(PRECISION) | cache.decision(planned.job)
     written_sets = [
         write_features(

@@ -184,5 +184,5 @@ class Worker:
     def _output(self, name: str) -> dict[str, Any]:
         output = self.folder.output(name)
         if output is None:
-            raise HistobenchError(f"the output of {name} is gone; histobench run --retry-failed goes on")
+            raise HistobenchError(f"the output of {name} is gone; run again with `retry_failed`")
         return output

@@ -341,7 +341,7 @@ class Forward:
             if names_a_file(self.name) and not isinstance(error, HistobenchError):
                 raise HistobenchError(
                     f"{self.name} fails on a batch of shape {tuple(piece.shape)}: {type(error).__name__}: "
-                    f"{error} (--debug shows where)"
+                    f"{error}"
                 ) from error
             raise
 

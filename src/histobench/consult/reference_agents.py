@@ -230,6 +230,16 @@ POLICIES: dict[str, Callable[[Seen], Choice] | None] = {
     "oracle": _oracle,
     "random": None,
 }
+#: name -> how it chooses its final answer.
+RULES = {
+    "always-trust": "the tool's answer",
+    "never-trust": "its first answer, from the measurements; it never asks the tool",
+    "reader": "a logistic regression on the numbers that agents are shown, fitted on validation regions",
+    "rational": "the tool's answer if its calibrated chance to be right is above that of its own answer",
+    "learner": "the tool's answer if its expected accuracy, updated by outcomes, is higher than its own",
+    "oracle": "the tool's answer if that is right, else its first answer",
+    "random": "a random class",
+}
 
 
 def parse_policy(text: str) -> AgentSpec:

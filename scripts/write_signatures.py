@@ -1,0 +1,127 @@
+"""Writes the options of the records into signatures and docstrings: `hb.run`, `hb.extract`, `hb.evaluate`.
+
+An editor reads the source, so every parameter has to be written there; the records of `roi/options.py` remain
+the one place where an option is declared. A test fails until this was run after a change.
+
+usage: python scripts/write_signatures.py
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from histobench.core.files import write_text
+from histobench.core.records import Declared, default_text, options_of
+from histobench.roi.options import ENGINE_GROUP, SETTINGS_OF_PLANS, Options, Plan, Settings, plan_options
+
+API = Path(__file__).resolve().parents[1] / "src" / "histobench" / "api"
+#: In a signature, the options of the records follow this line.
+MARK = "    # The options below are written by scripts/write_signatures.py from roi/options.py.\n"
+WIDTH = 110
+
+
+def options_of_run() -> list[Declared]:
+    """Every option of a plan that does not choose jobs of a cluster."""
+    found = [each for each in plan_options() if each.said.group != ENGINE_GROUP]
+    seed = next(each for each in found if each.name == "seed")
+    text = "0, or the seed with which `data` was split"
+    found[found.index(seed)] = replace(
+        seed, optional=True, default=None, said=replace(seed.said, default_text=text)
+    )
+    return found
+
+
+def options_of_extract() -> list[Declared]:
+    """How features are computed."""
+    plan = {each.name: each for each in options_of(Plan)}
+    settings = [
+        replace(each, default=SETTINGS_OF_PLANS.get(each.name, each.default)) for each in options_of(Settings)
+    ]
+    return [plan["size"], plan["weights"], *settings]
+
+
+def updated(text: str, function: str, options: Sequence[Declared]) -> str:
+    """The source with the options in the signature and in the docstring of a function."""
+    start = text.index(f"\ndef {function}(")
+    head, body = text[:start], text[start:]
+    parameters = "".join(f"    {each.name}: {annotation(each)} = {written(each)},\n" for each in options)
+    body = re.sub(f"{re.escape(MARK)}.*?\n\\)", lambda _: f"{MARK}{parameters})", body, count=1, flags=re.S)
+    entries = "".join(map(entry, options))
+    pattern = f"    {options[0].name} : .*?\n\n    Returns\n"
+    return head + re.sub(pattern, lambda _: f"{entries}\n    Returns\n", body, count=1, flags=re.S)
+
+
+def annotation(each: Declared) -> str:
+    """The type as it is written in a signature."""
+    quoted = ", ".join(f'"{word}"' for word in each.words)
+    words = f"Literal[{quoted}]" if each.words else ""
+    if each.is_list:
+        kind = "str | Sequence[str]" if each.kind is str else f"Sequence[{each.kind.__name__}]"
+    elif each.kind is Path or each.said.metavar == "PATH":
+        kind = "str | Path"
+    elif each.kind is str:
+        kind = words or "str"
+    else:
+        kind = " | ".join(filter(None, (each.kind.__name__, words)))
+    return f"{kind} | None" if each.optional else kind
+
+
+def written(each: Declared) -> str:
+    """The default as Python writes it."""
+    default = str(each.default) if isinstance(each.default, Path) else each.default
+    return repr(default).replace("'", '"')
+
+
+def entry(each: Declared) -> str:
+    """The option in a docstring: name, type and default, then the meaning."""
+    kinds = annotation(each).replace("Sequence[", "list[").removesuffix(" | None").split(" | ")
+    shown = " or ".join(re.sub(r"list\[(\w+)\]", r"list of \1", kind) for kind in kinds)
+    shown = re.sub(r"Literal\[(.*)\]", r"{\1}", shown)
+    default = "optional" if each.default is None else f"default {written(each)}"
+    help_text = re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", each.said.help)
+    meaning = f"{each.said.group}: {help_text}" if each.said.group else help_text
+    meaning = meaning[0].upper() + meaning[1:]
+    if each.said.default_text:
+        meaning += f" (default: {default_text(each)})"
+    lines = textwrap.wrap(f"{meaning}.", WIDTH - 8)
+    first = textwrap.wrap(f"{each.name} : {shown}, {default}", WIDTH - 4, subsequent_indent="    ")
+    return "".join(f"    {line}\n" for line in first) + "".join(f"        {line}\n" for line in lines)
+
+
+def sources() -> dict[Path, str]:
+    """Each file with what should be in it, before ruff has formatted it."""
+    benchmark, features = API / "benchmark.py", API / "features.py"
+    found = {
+        benchmark: updated(benchmark.read_text(encoding="utf-8"), "run", options_of_run()),
+        features: updated(features.read_text(encoding="utf-8"), "extract", options_of_extract()),
+    }
+    found[features] = updated(found[features], "evaluate", options_of(Options))
+    return {path: formatted(text) for path, text in found.items()}
+
+
+def formatted(text: str) -> str:
+    """The source as `make check` wants it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--line-length", str(WIDTH), "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def main() -> None:
+    """Write both files."""
+    for path, text in sources().items():
+        write_text(path, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Robustness for Python users: do features tell the tissue, or the hospital, scanner and stain?"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from histobench.api.features import Features, FeatureSets, TemporaryResults
+from histobench.core.errors import HistobenchError
+from histobench.core.parameters import (
+    InvalidParameterError,
+    file_path,
+    flag,
+    folder_path,
+    texts,
+    whole_number,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from histobench.roi.comparison.robustness import RobustnessTable
+    from histobench.roi.features.feature_file import FeatureSet
+
+
+@dataclass(frozen=True, repr=False)
+class RobustnessTables:
+    """Measures of robustness; `robustness` returns one.
+
+    It prints itself as one table per dataset and site column.
+
+    Attributes
+    ----------
+    tables : tuple of RobustnessTable
+        All numbers, as objects.
+    left_out : dict of str to str
+        Encoders and columns that could not be measured, with the reason.
+    """
+
+    tables: tuple[RobustnessTable, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def frame(self) -> pd.DataFrame:
+        """Return every measure of every encoder.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per number: dataset, column (the site column), encoder, measure, value, low, high (95 %
+            interval over groups). More is better except for site_probe_auroc.
+        """
+        import pandas as pd
+
+        rows = [
+            (table.dataset, table.column, pack.encoder, name, *(found.get(key) for key in _NUMBERS))
+            for table in self.tables
+            for pack in table.packs
+            for name, found in pack.content["measures"].items()
+        ]
+        frame = pd.DataFrame(rows, columns=["dataset", "column", "encoder", "measure", *_NUMBERS])
+        return frame.astype(dict.fromkeys(_NUMBERS, float))
+
+    def differences(self) -> pd.DataFrame:
+        """Return the paired differences of all encoders.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per measure and pair: dataset, column, measure, first, second, difference (first minus
+            second), low, high, p, p_holm (corrected over all pairs).
+        """
+        from dataclasses import asdict
+
+        import pandas as pd
+
+        rows = [
+            {"dataset": table.dataset, "column": table.column, **asdict(pair)}
+            for table in self.tables
+            for pair in table.pairs
+        ]
+        return pd.DataFrame(rows, columns=_DIFFERENCES)
+
+    def __repr__(self) -> str:
+        from histobench.roi.comparison.robustness import robustness_grid
+
+        parts = []
+        for grid in map(robustness_grid, self.tables):
+            rows = [grid.header, *grid.rows]
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+            parts.append("\n".join([grid.title, *lines, *(f"  {note}" for note in grid.notes)]))
+        left = [f"left out: {what}: {reason}" for what, reason in self.left_out.items()]
+        return "\n\n".join([*parts, *left])
+
+    def _repr_html_(self) -> str:
+        from histobench.roi.comparison.robustness import robustness_grid
+
+        parts = []
+        for grid in map(robustness_grid, self.tables):
+            head = "".join(f"<th>{html.escape(name)}</th>" for name in grid.header)
+            body = "".join(
+                f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in grid.rows
+            )
+            notes = "<br>".join(map(html.escape, grid.notes))
+            parts.append(
+                f"<p>{html.escape(grid.title)}</p><table><tr>{head}</tr>{body}</table><p>{notes}</p>"
+            )
+        parts += [f"<p>left out: {html.escape(f'{what}: {why}')}</p>" for what, why in self.left_out.items()]
+        return "".join(parts)
+
+
+_NUMBERS = ("value", "low", "high")
+_DIFFERENCES = [
+    *("dataset", "column", "measure", "first", "second", "difference", "low", "high", "p", "p_holm")
+]
+
+
+def robustness(
+    features: FeatureSets | Features | str | Path | Sequence[FeatureSets | Features | str | Path],
+    *,
+    columns: str | Sequence[str] | None = None,
+    k: int | None = None,
+    slow: bool = False,
+    seed: int = 0,
+    device: str | None = None,
+    results: str | Path | None = None,
+) -> RobustnessTables:
+    """Measure whether features tell the biology or the site: hospital, scanner or stain.
+
+    The dataset needs a site column (`load_dataset` finds site, scanner, stain, ... by name).
+    `histobench robustness` measures the same.
+
+    Parameters
+    ----------
+    features : FeatureSets, feature file, folder, or a list of these
+        Features of one or more encoders: what `extract` returned, .pt files, or folders of them.
+    columns : str or list of str, optional
+        Site columns to measure by (default: all of them).
+    k : int, optional
+        Neighbors of the robustness index (default: chosen from the data).
+    slow : bool, default False
+        Also compute the clustering score and the label-site schedule (APD, nIPD).
+    seed : int, default 0
+        Seed of everything random.
+    device : str, optional
+        "cpu", "cuda:0", ... (default: the GPU if there is one).
+    results : str or Path, optional
+        Also write the measures to this results folder, where `Benchmark.report` finds them.
+
+    Returns
+    -------
+    RobustnessTables
+
+    Examples
+    --------
+    >>> import tempfile, histobench as hb
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hb.demo_dataset(folder, train_per_class=12, test_per_class=12, size=64, sites="crossed")
+    >>> measured = hb.robustness(hb.extract(data, "tiny-vl"), columns="scanner")
+    >>> frame = measured.frame().set_index("measure")
+    >>> bool(0 <= frame.loc["robustness_index", "value"] <= 1)
+    True
+    """
+    from histobench.core.devices import resolve_device
+    from histobench.roi.comparison.robustness import robustness_tables, summarise
+    from histobench.roi.evaluation.robustness import (
+        RobustnessOptions,
+        RobustnessResult,
+        joined_splits,
+        measure_columns,
+    )
+    from histobench.roi.features.feature_file import fingerprint_of
+    from histobench.roi.results.layout import RunIdentity
+    from histobench.roi.results.robustness_files import load_robustness, write_robustness
+
+    options = RobustnessOptions(
+        k=None if k is None else whole_number(k, "k", least=1),
+        slow=flag(slow, "slow"),
+        seed=whole_number(seed, "seed", least=0),
+        device=resolve_device(device),
+    )
+    wanted = None if columns is None else texts(columns, "columns")
+    target = None if results is None else folder_path(results, "results")
+    keeper = TemporaryResults()
+    folder = target or keeper.folder
+    joined, reasons = joined_splits(_given(features))
+    left_out = {reason: reason for reason in reasons}
+    written = set()
+    for (dataset, encoder, size), whole in joined.items():
+        identity = RunIdentity(
+            dataset=dataset,
+            encoder=encoder,
+            preset="uni",
+            seed=options.seed,
+            fingerprint=fingerprint_of(whole),
+            size=size,
+        )
+        place = folder / _file_name(dataset) / _file_name(encoder)
+        for column, found in measure_columns(whole, wanted, options):
+            if isinstance(found, RobustnessResult):
+                written.add(write_robustness(place, found, identity=identity))
+            elif isinstance(found, HistobenchError):
+                left_out[", ".join(filter(None, (f"{encoder} on {dataset}", column)))] = str(found)
+            else:
+                raise found
+    if not written:
+        raise HistobenchError("; ".join(f"{what}: {reason}" for what, reason in left_out.items()))
+    if target is not None:
+        summarise(target)
+    packs = [pack for pack in load_robustness(folder) if pack.path in written]
+    return RobustnessTables(tuple(robustness_tables(packs)), left_out)
+
+
+def _given(features: Any) -> Iterable[tuple[str, FeatureSet]]:
+    """Each set of features with a name: its file, or its place in what was given."""
+    from histobench.roi.evaluation.robustness import feature_files
+    from histobench.roi.features.feature_file import load
+
+    one = isinstance(features, FeatureSets | Features | str | os.PathLike)
+    several = [features] if one else features
+    if not isinstance(several, list | tuple) or not several:
+        raise InvalidParameterError(
+            "features: expected what hb.extract returned, a feature file or a folder, or a list of these, "
+            f"found {type(features).__name__}"
+        )
+    for place, item in enumerate(several):
+        if isinstance(item, FeatureSets):
+            yield from ((f"features[{place}].{split}", part.features) for split, part in item.sets.items())
+        elif isinstance(item, Features):
+            yield f"features[{place}]", item.features
+        elif isinstance(item, str | os.PathLike):
+            for path in feature_files([file_path(item, f"features[{place}]")]):
+                yield str(path), load(path)
+        else:
+            raise InvalidParameterError(
+                f"features[{place}]: expected what hb.extract returned or a path, found {type(item).__name__}"
+            )
+
+
+def _file_name(name: str) -> str:
+    return name.replace("/", "_").replace("\\", "_").replace(":", "_")
