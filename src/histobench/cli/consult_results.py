@@ -110,6 +110,24 @@ def table_command(args: argparse.Namespace) -> int:
     return 0
 
 
+def print_accuracy(lines: Sequence[Line], console: Console) -> None:
+    """Agents as rows, tools as columns: accuracy of the final answer with its interval."""
+    from histobench.cli.run import print_overview
+    from histobench.roi.plan.summary import Overview, OverviewCell, OverviewColumn
+
+    cells: dict[str, dict[str, OverviewCell]] = {}
+    for line in lines:
+        found = line.estimates.get("final")
+        if found is not None and found.value is not None:
+            interval = found.interval
+            low, high = (None, None) if interval is None else (interval.low, interval.high)
+            cells.setdefault(line.arm, {})[line.agent] = OverviewCell(found.value, low, high)
+    columns = tuple(OverviewColumn(arm, "", found) for arm, found in cells.items())
+    agents = tuple(dict.fromkeys(line.agent for line in lines))
+    title = "Consult: accuracy of the final answer, by encoder that may be asked"
+    print_overview(Overview(title, columns, agents, 0, None), console, what="agent")
+
+
 def print_lines(console: Console, lines: Sequence[Line], title: str) -> None:
     """One of the tables: agents as headings, a line for each arm."""
     header = ["arm", *(HEADINGS.get(name, name.replace("_", " ")) for name in TABLES[title])]

@@ -98,6 +98,21 @@ class _PlainLines(logging.Formatter):
         return shown(redact(in_flags(super().format(record))))
 
 
+class _Once(logging.Filter):
+    """A warning that was shown is not shown again: encoders x tasks would repeat it many times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the message is new."""
+        text = record.getMessage()
+        new = text not in self._shown
+        self._shown.add(text)
+        return new
+
+
 def printing(command: Callable[[], int]) -> int:
     """The exit code of a command whose output may lose its reader, or its letters, on the way."""
     for stream in (sys.stdout, sys.stderr):
@@ -160,6 +175,7 @@ def _run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str],
     # Libraries may log at import; only what they call a warning is for the user's eyes.
     handler = logging.StreamHandler()
     speak_as(parser)
+    handler.addFilter(_Once())
     handler.setFormatter(_PlainLines(f"{prog}: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.addLevelName(logging.WARNING, "warning")
