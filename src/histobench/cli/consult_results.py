@@ -1,4 +1,4 @@
-"""What agents make of the encoders that they consult: accuracy, trust, the registered contrasts, cost."""
+"""`histobench consult table` and its neighbors: how well agents use the encoders that they may ask."""
 
 from __future__ import annotations
 
@@ -63,17 +63,19 @@ def table_flags(parser: argparse.ArgumentParser) -> None:
     """Which runs, and where the numbers go."""
     parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
     parser.add_argument("--runs", help="folder of the episodes (default: runs in the study)")
-    parser.add_argument("--json", type=Path, help="file for all numbers, those of every measure included")
+    parser.add_argument("--json", type=Path, help="also write every measure to this file")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print all tables: trust, reliance, cost, every contrast"
+    )
 
 
 def table_command(args: argparse.Namespace) -> int:
-    """What agents make of the encoders that they consult: accuracy, trust, the
-    registered contrasts, cost.
+    """Show how well agents use the encoders that they may ask: accuracy, the
+    registered contrasts and, with --verbose, trust, reliance and cost.
 
-    Every case counts by the inverse of its chance to be selected, so that numbers
-    are about all test images. Intervals (95 %) come from leaving out whole groups
-    (patients or slides; in sequences, whole sequences) one at a time, with
-    Student's t.
+    Every case is weighted by the inverse of its selection probability, so that the
+    numbers are about all test images. Intervals (95 %) leave out one group (patient
+    or slide; in sequences, one sequence) at a time, with Student's t.
 
     Examples:
       histobench consult table study/
@@ -86,14 +88,18 @@ def table_command(args: argparse.Namespace) -> int:
     findings = findings_of(args.study, runs=args.runs)
     console = whole_lines()
     lines = findings.lines()
-    for title in TABLES:
-        print_lines(console, lines, title)
-    _print_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
-    found = [each for agent in findings.agents if (each := findings.sequences(agent)) is not None]
-    if found:
-        _print_sequences(console, found)
-    _print_blinding(console, findings.study.facts.blinding)
-    for agent in findings.agents:
+    if args.verbose:
+        for title in TABLES:
+            print_lines(console, lines, title)
+        _print_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
+        found = [each for agent in findings.agents if (each := findings.sequences(agent)) is not None]
+        if found:
+            _print_sequences(console, found)
+        _print_blinding(console, findings.study.facts.blinding)
+    else:
+        print_accuracy(lines, console)
+        _print_short_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
+    for agent in findings.agents if args.verbose else ():
         ranks = findings.usefulness(agent)
         if ranks["probe"] is not None:
             console.print(
@@ -107,7 +113,24 @@ def table_command(args: argparse.Namespace) -> int:
         console.print(f"caution: {caution}", soft_wrap=True)
     if args.json:
         write_json(args.json, findings.as_json())
+    if not args.verbose:
+        console.print("More: --verbose (trust, reliance, cost, contrasts of policies), --json FILE")
     return 0
+
+
+def _print_short_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> None:
+    """The registered contrasts of agents that are not reference policies, two lines each."""
+    from histobench.consult.findings import is_policy
+
+    for agent, each in contrasts.items():
+        if is_policy(agent):
+            continue
+        console.print(f"{agent}: registered contrasts (p: Holm)", style="bold", soft_wrap=True)
+        for contrast in each:
+            value = with_interval(contrast.value, contrast.interval) if contrast.value is not None else "-"
+            tested = contrast.reason or f"p {_plain(contrast.adjusted)}"
+            console.print(f"  {contrast.words}", soft_wrap=True)
+            console.print(f"    {value}  {tested}", soft_wrap=True)
 
 
 def print_accuracy(lines: Sequence[Line], console: Console) -> None:

@@ -49,20 +49,22 @@ class DemoSize:
     cases: int
     arms: tuple[str, ...]
     policies: tuple[str, ...]
+    sites: str
     language_model: bool
 
 
 #: The patients of the test tiles are 4 tiles per class each; intervals need at least 5 patients.
 SHORT = DemoSize(
     train=12,
-    test=32,
+    test=24,
     pixels=112,
     shots=(1, 4, 8),
     neighbors=5,
     episodes=6,
-    cases=24,
+    cases=36,
     arms=("none", "strong", "random"),
     policies=("always-trust", "reader", "rational"),
+    sites="scanner",
     language_model=False,
 )
 FULL = DemoSize(
@@ -75,6 +77,7 @@ FULL = DemoSize(
     cases=36,
     arms=("none", "strong", "random", "sequence", "sequence-same"),
     policies=("always-trust", "reader", "rational", "learner"),
+    sites="crossed",
     language_model=True,
 )
 
@@ -124,7 +127,7 @@ def demo_command(args: argparse.Namespace) -> int:
     steps = DemoSteps(console, total=5)
     with steps.step(f"draw {9 * (train + test):,} synthetic tiles"), console.status("drawing tiles"):
         table = write_demo_dataset(
-            output / "data", train_per_class=train, test_per_class=test, seed=args.seed, sites="crossed"
+            output / "data", train_per_class=train, test_per_class=test, seed=args.seed, sites=size.sites
         )
     plan = demo_plan(table, output, size, args.seed)
     with steps.step(f"compare {len(ENCODERS)} encoders in {len(plan.tasks)} tasks"):
@@ -145,7 +148,11 @@ def demo_command(args: argparse.Namespace) -> int:
         console.print(f"Open in a browser: {page}", soft_wrap=True)
     console.print(f"Took {steps.total_line()}")
     full = "" if args.full else ", or histobench demo --full"
-    console.print(f"Next: histobench run --data YOUR_FOLDER --models efficientnet-lite0{full}", style="bold")
+    console.print(
+        f"Next: histobench run --data YOUR_FOLDER --models efficientnet-lite0{full}",
+        style="bold",
+        soft_wrap=True,
+    )
     return code
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import add_workers_arguments, check_engine_flags
-from histobench.cli.terminal import labelled, open_terminal, say, whole_lines
+from histobench.cli.terminal import labelled, open_terminal, print_in_parts, say, whole_lines
 from histobench.mint.runs.options import ANSWERS, OUTPUT, RunOptions
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
 
     console = whole_lines()
     table = Table(box=None, pad_edge=False)
-    for title in ("model", "feedback", "dataset"):
+    for title in ("model", "dataset", "feedback"):
         table.add_column(title)
     for title in ("k", "episodes", "success", "95 % interval", "turns", "invalid", "tokens"):
         table.add_column(title, justify="right")
@@ -159,17 +159,17 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
         feedback = "" if cell.feedback_model == NONE else f"{cell.feedback_model} {cell.feedback_type}"
         table.add_row(
             cell.model,
-            feedback,
             cell.dataset,
+            feedback or "-",
             str(cell.max_steps),
             str(summary.episodes),
             f"{summary.success_rate:.1f} %",
             "" if interval.low is None else f"{100 * interval.low:.1f} - {100 * (interval.high or 0):.1f}",
             f"{summary.turns:.1f}",
             f"{summary.invalid:.2f}",
-            "" if summary.tokens is None else f"{summary.tokens:,.0f}",
+            "-" if summary.tokens is None else f"{summary.tokens:,.0f}",
         )
-    console.print(table)
+    print_in_parts(table, console, lead=2)
     standing = outcome.standing
     new = standing.done - standing.earlier
     line = f"{standing.done} of {standing.total} episodes in {output}"

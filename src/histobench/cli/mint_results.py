@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import seed
-from histobench.cli.terminal import say, whole_lines
+from histobench.cli.terminal import print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError, did_you_mean
 
 if TYPE_CHECKING:
@@ -67,21 +67,21 @@ def table_command(args: argparse.Namespace) -> None:
     failures = FAILURES if args.failures is None else parse_failures(args.failures)
     outcomes = counted(everything, failures)
     if not outcomes:
-        whole_lines().print(_outcomes(everything, failures))
+        print_in_parts(_outcomes(everything, failures), whole_lines())
         raise HistobenchError(f"no finished episode in {', '.join(args.results)}")
     standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
     standings.sort(key=lambda standing: -standing.rates.get(5, max(standing.rates.values(), default=0.0)))
-    whole_lines().print(_leaderboard(standings))
-    whole_lines().print(_outcomes(everything, failures))
+    print_in_parts(_leaderboard(standings), whole_lines())
+    print_in_parts(_outcomes(everything, failures), whole_lines())
     if args.intervals or args.by != "all":
-        whole_lines().print(_groups(outcomes, args.by))
+        print_in_parts(_groups(outcomes, args.by), whole_lines(), lead=2)
     if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
-        whole_lines().print(_feedback(outcomes))
+        print_in_parts(_feedback(outcomes), whole_lines(), lead=3)
     if tries := tries_rows(outcomes):
-        whole_lines().print(_tries(tries))
+        print_in_parts(_tries(tries), whole_lines())
     dialects = dialect_rows(outcomes)
     if dialects:
-        whole_lines().print(_dialects(dialects))
+        print_in_parts(_dialects(dialects), whole_lines())
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
 
@@ -310,7 +310,7 @@ def compare_command(args: argparse.Namespace) -> None:
             f"{row.p_holm:.3g}" + (" *" if row.p_holm <= ALPHA else "  "),
             f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
         )
-    whole_lines().print(table)
+    print_in_parts(table, whole_lines())
 
 
 def _names(outcome: EpisodeOutcome) -> list[str]:

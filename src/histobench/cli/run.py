@@ -247,23 +247,22 @@ def print_overview(overview: Overview, console: Console, *, what: str = "encoder
     counted = f": {overview.n_images:,} test images" if overview.n_images else ""
     counted += f" of {groups:,} groups (patients, slides)" if counted and groups is not None else ""
     console.print(Text.assemble((overview.dataset or "results", "bold"), counted), soft_wrap=True)
-    for columns, long in _blocks(overview, console.width):
+    costs = overview.costs
+    for number, (columns, long) in enumerate(_blocks(overview, console.width)):
+        speed = "params, speed" if costs and number == 0 else ""
+        details = any(column.detail for column in columns) or (speed and not long)
+        second = "\n" if details else ""
         view = Table(box=None, pad_edge=False, padding=(0, _INDENT, 0, 0), header_style="bold")
-        costs = bool(overview.costs)
-        speed = "params, speed" if costs else ""
-        view.add_column(f"{what}\n" + ("" if long else speed), no_wrap=True)
+        view.add_column(f"{what}{second}{'' if long else speed}", no_wrap=True)
         for column in columns:
-            view.add_column(f"{column.task}\n{column.detail}", no_wrap=True)
-        if long and costs:
-            view.add_column(f"{speed}\n", no_wrap=True)
-        if long and not any(column.detail for column in columns):
-            for each in view.columns:
-                each.header = str(each.header).rstrip()
+            view.add_column(f"{column.task}{second}{column.detail}", no_wrap=True)
+        if long and speed:
+            view.add_column(f"{speed}{second}", no_wrap=True)
         for name in overview.encoders:
-            cost = overview.costs.get(name, "")
+            cost = costs.get(name, "") if speed else ""
             cells = [_cell_text(column.cells.get(name), long=long) for column in columns]
             lead = Text(name) if long else Text.assemble(name, "\n", (cost, "dim"))
-            view.add_row(lead, *cells, *([Text(cost)] if long and costs else []))
+            view.add_row(lead, *cells, *([Text(cost)] if long and speed else []))
         console.print(view)
     console.print()
 
@@ -271,7 +270,7 @@ def print_overview(overview: Overview, console: Console, *, what: str = "encoder
 def _blocks(overview: Overview, width: int) -> list[tuple[list[OverviewColumn], bool]]:
     """The columns of each table, and whether value and interval of a cell are on one line."""
     names = max(map(len, (*overview.encoders, "encoder")))
-    costs = max(map(len, overview.costs.values()), default=0)
+    costs = max(map(len, ("params, speed", *overview.costs.values()))) if overview.costs else 0
 
     def wide(column: OverviewColumn, *, long: bool) -> int:
         cells = [_cell_text(column.cells.get(name), long=long).plain for name in overview.encoders]

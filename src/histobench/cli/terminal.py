@@ -19,6 +19,7 @@ from histobench.core.text import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 
@@ -164,6 +165,31 @@ def print_columns(
             line = set_cell_size(line, width - 3) + "..."
         say(line)
     return dropped
+
+
+def print_in_parts(table: Table, console: Console, *, lead: int = 1) -> None:
+    """Print a table; columns that do not fit follow below, after the first `lead` columns again."""
+    from rich.cells import cell_len
+    from rich.table import Table
+
+    texts = [[str(cell) for cell in column.cells] for column in table.columns]
+    wide = [
+        max(map(cell_len, (str(column.header), *cells))) + 1
+        for column, cells in zip(table.columns, texts, strict=True)
+    ]
+    first = list(range(lead))
+    parts: list[list[int]] = [[*first]]
+    for place in range(lead, len(wide)):
+        if len(parts[-1]) > lead and sum(wide[k] for k in (*parts[-1], place)) - 1 > console.width:
+            parts.append([*first])
+        parts[-1].append(place)
+    for part in parts:
+        view = Table(box=None, pad_edge=False)
+        for place in part:
+            view.add_column(table.columns[place].header, justify=table.columns[place].justify)
+        for row in zip(*(texts[place] for place in part), strict=True):
+            view.add_row(*row)
+        console.print(view)
 
 
 class Busy:

@@ -19,7 +19,7 @@ from histobench.roi.comparison.comparison import (
     compare_runs,
 )
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
-from histobench.roi.comparison.robustness import RobustnessTable, robustness_grid
+from histobench.roi.comparison.robustness import COUNTED, RobustnessTable, robustness_grid, shown_measures
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import (
     SplitTable,
@@ -191,6 +191,21 @@ def _in(name: str, names: frozenset[str] | None) -> bool:
     return names is None or name in names
 
 
+def datasets_overview(comparison: Comparison) -> Overview:
+    """Encoders x datasets of one task."""
+    everything = Wanted()
+    columns = tuple(
+        OverviewColumn(table.dataset or "results", "", _cells(table, everything))
+        for table in comparison.tables
+    )
+    names = dict.fromkeys(name for column in columns for name in column.cells)
+    ranked = () if comparison.ranking is None else comparison.ranking.names
+    title = " ".join(filter(None, (comparison.task, comparison.setting)))
+    return Overview(
+        f"{title}, {comparison.metric}", columns, tuple(dict.fromkeys((*ranked, *names))), 0, None
+    )
+
+
 def overviews(
     comparisons: Sequence[Comparison],
     over_splits: Sequence[SplitTable] = (),
@@ -283,11 +298,32 @@ def _split_cells(table: SplitTable, wanted: Wanted) -> dict[str, OverviewCell]:
     }
 
 
-def _robustness_cells(table: RobustnessTable, wanted: Wanted) -> dict[str, OverviewCell]:
-    """The robustness index, or the score of registered pairs, in each encoder."""
-    measure = "pair_score" if table.column == PAIR_COLUMN else "robustness_index"
+def robustness_overview(table: RobustnessTable) -> Overview:
+    """Encoders x measures of one site column."""
+    what = "registered pairs" if table.column == PAIR_COLUMN else f"robustness by {table.column}"
+    first = table.packs[0].content
+    columns = [
+        OverviewColumn(heading, "", _robustness_cells(table, Wanted(), name, more_is_better=more))
+        for name, heading, more in shown_measures(table)
+        if name != COUNTED
+    ]
+    return Overview(
+        f"{table.dataset}: {what} ({first['num_samples']:,} images, {first['num_groups']:,} groups)",
+        tuple(column for column in columns if any(cell.value is not None for cell in column.cells.values())),
+        tuple(pack.encoder for pack in table.packs),
+        0,
+        None,
+    )
+
+
+def _robustness_cells(
+    table: RobustnessTable, wanted: Wanted, measure: str = "", *, more_is_better: bool = True
+) -> dict[str, OverviewCell]:
+    """A measure of each encoder: the robustness index (the score of registered pairs), or the one named."""
+    measure = measure or ("pair_score" if table.column == PAIR_COLUMN else "robustness_index")
     shown = [pack for pack in table.packs if wanted.has_encoder(pack.encoder)]
-    best = next((pack.encoder for pack in shown if pack.value(measure) is not None), None)
+    known = {pack.encoder: value for pack in shown if (value := pack.value(measure)) is not None}
+    best = None if not known else (max if more_is_better else min)(known, key=lambda name: known[name])
     tied = {
         name
         for pair in table.pairs
