@@ -265,7 +265,7 @@ def _plain(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-# Two agents on the same cases: differences of every measure with intervals, paired by case, in each arm.
+# `histobench consult compare`.
 
 COMPARED = ("final", "balanced", "u_right", "u_wrong", "discrimination", "brier")
 
@@ -273,14 +273,14 @@ COMPARED = ("final", "balanced", "u_right", "u_wrong", "discrimination", "brier"
 def compare_flags(parser: argparse.ArgumentParser) -> None:
     """The table's flags, the two agents, and the arm."""
     table_flags(parser)
-    parser.add_argument("agent", help="an agent by its name in the table")
-    parser.add_argument("other", help="the one it is compared with")
+    parser.add_argument("agent", help="agent, by its name in the table")
+    parser.add_argument("other", help="agent to compare it with")
     parser.add_argument("--arm", help="one arm (default: every arm that both have played)")
 
 
 def compare_command(args: argparse.Namespace) -> int:
-    """Two agents on the same cases: differences of every measure with intervals,
-    paired by case, in each arm.
+    """Compare two agents on the same cases: the difference of every measure in each
+    arm, paired by case, with intervals.
 
     Examples:
       histobench consult compare study/ gpt-4o-mini policy-reader
@@ -340,28 +340,28 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-# How many cases the next study needs: each contrast registered in advance, from an agent's pilot runs.
+# `histobench consult power`.
 
 
 def power_flags(parser: argparse.ArgumentParser) -> None:
-    """The table's flags, the agent, and what is to be seen how surely."""
+    """The flags of the table, the agent, the contrast and the power."""
     table_flags(parser)
-    parser.add_argument("agent", help="an agent by its name in the table")
-    parser.add_argument("--seed", type=seed, default=0, help="of simulated studies (default: 0)")
-    parser.add_argument("--delta", type=float, default=0.1, help="contrast to be seen (default: 0.1)")
-    parser.add_argument("--power", type=float, default=0.8, help="chance of seeing it (default: 0.8)")
+    parser.add_argument("agent", help="agent, by its name in the table")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the simulated studies (default: 0)")
+    parser.add_argument("--delta", type=float, default=0.1, help="contrast to detect (default: 0.1)")
+    parser.add_argument("--power", type=float, default=0.8, help="probability of detecting it (default: 0.8)")
     parser.add_argument(
         "--alpha", type=float, default=0.05, help="two-sided error rate of all contrasts (default: 0.05)"
     )
 
 
 def power_command(args: argparse.Namespace) -> int:
-    """How many cases the next study needs: each contrast registered in advance,
-    from an agent's pilot runs.
+    """Compute how many cases the next study needs to detect each registered
+    contrast, from the pilot runs of one agent.
 
-    The pilot's cases, weights and groups stand for those to come, and what so
-    small a pilot does not know of its own noise is part of the answer: a range,
-    and the number that has the wanted power on average over it.
+    Assumes that future cases, weights and groups are like those of the pilot. A
+    small pilot estimates its own noise poorly: the answer is a range, and the number
+    that has the given power on average over that range.
 
     Examples:
       histobench consult power pilot/ gpt-4o-mini
@@ -396,7 +396,7 @@ def _print(plan: CasePlan) -> None:
 
     console = whole_lines()
     console.print(
-        f"{plan.agent}: to see a contrast of {plan.delta:g} with power {plan.power:g} "
+        f"{plan.agent}: to detect a contrast of {plan.delta:g} with power {plan.power:g} "
         f"(two-sided, alpha {plan.alpha:.3g} each, Holm's first step)",
         soft_wrap=True,
     )
@@ -425,7 +425,7 @@ def _print(plan: CasePlan) -> None:
     sequences = any(each.name == "sequence" and each.estimate for each in plan.contrasts)
     console.print(
         f"Numbers are cases{groups}, chosen as in the pilot; `pilot shows` is the contrast that the pilot "
-        "itself would show with that power."
+        "itself would detect with that power."
         + (" In sequences the last quarter counts: prepare four times as many." if sequences else ""),
         soft_wrap=True,
     )

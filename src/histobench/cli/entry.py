@@ -80,7 +80,7 @@ def run_command(command: Command, argv: Sequence[str], *, prog: str) -> int:
 
 
 def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
-    """`--debug` may stand after the verb and after its job: messages advise it without saying where."""
+    """Accept `--debug` after the command and after its subcommand."""
     parser.add_argument(
         "--debug", action="store_true", default=default, help="show the traceback of an error"
     )
@@ -201,7 +201,7 @@ def _run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str],
             say(redact(traceback.format_exc()), error=True)
         say(
             f"{prog}: unexpected {type(error).__name__}: {redact(str(error))}\n"
-            "This is a defect of histobench; --debug shows where it happened.",
+            "This is a bug in histobench; repeat with --debug to see where it happened.",
             error=True,
         )
         return DEFECT

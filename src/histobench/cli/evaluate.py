@@ -1,4 +1,4 @@
-"""Evaluate stored features: linear probe, KNN, prototypes, few-shot, zero-shot and more."""
+"""`histobench evaluate`: evaluate stored features of one encoder."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ def evaluate_flags(parser: argparse.ArgumentParser) -> None:
     general.add_argument("--train_feature_file", required=True, help="training features (.pt)")
     general.add_argument("--test_feature_file", required=True, help="test features (.pt)")
     general.add_argument(
-        "--val_feature_file", help="validation features (.pt); joins the training data under `uni`"
+        "--val_feature_file", help="validation features (.pt); added to the training data by the preset uni"
     )
-    general.add_argument("--log_dir", default="./results", help="where the results go (default: ./results)")
-    general.add_argument("--log_description", default="", help="a sentence about this experiment")
+    general.add_argument("--log_dir", default="./results", help="results folder (default: ./results)")
+    general.add_argument(
+        "--log_description", default="", help="description of this experiment, stored with the results"
+    )
     general.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     general.add_argument(
         "--preset", default="uni", help="evaluation recipe: uni (default), sklearn, thunder, eva"
@@ -47,16 +49,14 @@ def evaluate_flags(parser: argparse.ArgumentParser) -> None:
     splits = [each for each in options_of(Plan) if each.name in ("splits", "folds", "repeats")]
     add_flags(general, splits)
     add_flags(parser, options_of(Options))
-    zero = parser.add_argument_group("zero-shot, further")
-    zero.add_argument("--weights", help="its checkpoint, as for the extraction (default: as configured)")
-    zero.add_argument(
-        "--num_workers", type=int, default=4, help="kept for old command lines; features are in memory"
-    )
+    zero = parser.add_argument_group("zero-shot weights")
+    zero.add_argument("--weights", help="checkpoint of the zero-shot encoder (default: as configured)")
+    zero.add_argument("--num_workers", type=int, default=4, help="ignored; kept for older commands")
 
 
 def evaluate_command(args: argparse.Namespace) -> int:
-    """Evaluate stored features: linear probe, KNN, prototypes, few-shot, zero-shot
-    and more.
+    """Evaluate stored features of one encoder: linear probe, KNN, prototypes,
+    few-shot, zero-shot and more.
 
     Example:
       histobench evaluate --TASK Linear-Probe,KNN,Proto,Few-shot \\
@@ -115,7 +115,7 @@ def _over_splits(request: EvaluationRequest, scheme: Scheme) -> bool:
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise HistobenchError("--TASK names no task")
+        raise HistobenchError(f"--TASK is empty: name at least one of {', '.join(TASKS)}")
     return names
 
 

@@ -1,4 +1,4 @@
-"""The language-model track: agents that solve tasks in several turns with tools, code and feedback."""
+"""`histobench mint`: benchmark language models as agents with tools, code and feedback."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 MINT_COMMANDS = {
-    "run": Command("mint:run", "a language model on tasks, with or without expert feedback"),
-    "replay": Command("mint_replay:replay", "prove loop, sandbox, tools and checkers on recorded episodes"),
+    "run": Command("mint:run", "run a language model on tasks, with or without expert feedback"),
+    "replay": Command("mint_replay:replay", "verify this installation on recorded episodes"),
     "rescore": Command("mint_rescore:rescore", "apply a scoring rule to finished runs"),
-    "table": Command("mint_results:table", "the leaderboard of result folders and outcome tables"),
-    "grade": Command("mint_results:grade", "answers graded by other models against a rubric"),
-    "compare": Command("mint_results:compare", "two agents on the same tasks, with a paired test"),
-    "export": Command("mint_results:export", "finished runs as a dataset folder, Inspect logs or traces"),
-    "import": Command("mint_results:import", "Inspect logs of any benchmark as a table of outcomes"),
+    "table": Command("mint_results:table", "print the leaderboard of finished runs"),
+    "grade": Command("mint_results:grade", "let other models grade answers against a rubric"),
+    "compare": Command("mint_results:compare", "compare two agents on the same tasks, with a paired test"),
+    "export": Command("mint_results:export", "export finished runs as a dataset, Inspect logs or traces"),
+    "import": Command("mint_results:import", "import Inspect logs of any benchmark as a table of outcomes"),
     "configs": Command("mint:configs", "write the experiment matrix as JSON files"),
 }
 
@@ -43,12 +43,12 @@ def mint_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def mint_command(args: argparse.Namespace) -> int | None:
-    """The language-model track: agents that solve tasks in several turns with
+    """Benchmark language models as agents that solve tasks in several turns with
     tools, code and feedback.
 
     Examples:
       histobench mint run                            a small local model on a few built-in tasks
-      histobench mint replay recordings/             prove this installation on recorded episodes
+      histobench mint replay recordings/             verify this installation
       histobench mint rescore outputs/ --rule strict another scoring rule for finished runs
       histobench mint table outputs/                 the leaderboard
       histobench mint configs configs/               the published experiment matrix as JSON files
@@ -56,7 +56,7 @@ def mint_command(args: argparse.Namespace) -> int | None:
     return MINT_COMMANDS[args.job].run(args)
 
 
-# A line that says how a run is going.
+# The progress of a run.
 
 #: Where there is no terminal, a line is printed about this often.
 PRINT_EVERY_S = 30.0
@@ -64,7 +64,7 @@ PRINT_EVERY_S = 30.0
 
 @contextmanager
 def progress_display(console: Console, counter: EpisodeCounter) -> Iterator[Callable[[Standing], None]]:
-    """A bar in a terminal, a line from time to time elsewhere; yields what shows a new standing."""
+    """A bar on a terminal, a line now and then elsewhere; yields a function that shows progress."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     first = counter.standing()
@@ -139,7 +139,7 @@ INCOMPLETE = 1
 
 
 def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> None:
-    """A line for each cell, then what is missing and how to go on."""
+    """Print a line per model and dataset, then what is missing and how to continue."""
     from rich.table import Table
 
     from histobench.mint.configs.cell import NONE
@@ -179,14 +179,14 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
         line += f", {cost_text(standing)}"
     console.print(line, soft_wrap=True)
     if outcome.repaired:
-        console.print(f"{outcome.repaired} torn lines of a killed run were removed")
+        console.print(f"{outcome.repaired} incomplete lines of an interrupted run were removed")
     for problem in outcome.problems:
-        console.print(labelled("not the model's failure:", "yellow", problem), soft_wrap=True)
+        console.print(labelled("not counted as a failure of the model:", "yellow", problem), soft_wrap=True)
     if outcome.stopped:
         console.print(labelled("stopped:", "yellow", outcome.stopped), soft_wrap=True)
     if not outcome.complete:
         missing = standing.total - standing.done
-        console.print(f"{missing} episodes are missing; run the same command to go on")
+        console.print(f"{missing} episodes are missing; repeat the same command to continue")
 
 
 # Run a language model on tasks, with or without expert feedback, and keep every episode.
@@ -198,17 +198,17 @@ DEFAULT = RunOptions()
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
-    """Who plays what, how, and where the episodes go."""
+    """The model, the tasks, the limits and the output folder."""
     what = parser.add_argument_group("what is run")
-    what.add_argument("--agent", help="the model under test (default: local:)")
+    what.add_argument("--agent", help="model to test (default: local:, a small model that needs no key)")
     what.add_argument("--tasks", help="datasets or families, separated by commas (default: quickstart)")
     what.add_argument("--data", help="folder of the datasets (default: data/processed)")
     what.add_argument(
         "--k",
         default=DEFAULT.k,
-        help=f"most actions of an episode: 5, or 1,3,5, or 1..5 (default: {DEFAULT.k})",
+        help=f"maximum number of actions: 5, or 1,3,5, or 1..5 (default: {DEFAULT.k})",
     )
-    what.add_argument("--limit", type=int, help="only the first N tasks of each dataset")
+    what.add_argument("--limit", type=int, help="use only the first N tasks of each dataset (default: all)")
     what.add_argument(
         "--repeat",
         type=int,
@@ -219,89 +219,107 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
         "--calls",
         choices=CALLS,
         default=DEFAULT.calls,
-        help="how the model acts: tags in its text, as published, or functions of its provider (native)",
+        help="text: the model writes tags, as published (default); native: function calls of the provider",
     )
     what.add_argument(
         "--feedback",
         default=DEFAULT.feedback,
-        help=f"an expert: an agent, placebo or none (default: {DEFAULT.feedback})",
+        help=f"who gives feedback: an agent, placebo or none (default: {DEFAULT.feedback})",
     )
-    what.add_argument("-o", "--output", help=f"folder of the results (default: {OUTPUT})")
+    what.add_argument("-o", "--output", help=f"output folder (default: {OUTPUT})")
     limits = parser.add_argument_group("limits")
     limits.add_argument(
         "--concurrency",
         type=int,
         default=DEFAULT.concurrency,
-        help=f"episodes at a time (default: {DEFAULT.concurrency})",
+        help=f"episodes in parallel (default: {DEFAULT.concurrency})",
     )
     limits.add_argument(
         "--max-cost",
         type=float,
-        help="dollars that all runs of the folder may cost together; nothing is asked that could pass it",
+        help="dollars that all runs of the folder may cost together (default: no limit)",
     )
-    limits.add_argument("--episode-tokens", type=int, help="most tokens of one episode, read and written")
-    limits.add_argument("--episode-cost", type=float, help="most dollars of one episode")
-    limits.add_argument("--episode-seconds", type=float, help="most seconds of one episode")
-    add_model_arguments(parser.add_argument_group("advanced: how the model writes"))
+    limits.add_argument("--episode-tokens", type=int, help="maximum tokens of one episode, read and written")
+    limits.add_argument("--episode-cost", type=float, help="maximum dollars of one episode")
+    limits.add_argument("--episode-seconds", type=float, help="maximum seconds of one episode")
+    add_model_arguments(parser.add_argument_group("advanced: sampling"))
     _add_protocol_arguments(parser.add_argument_group("advanced: the protocol"))
     add_provider_arguments(parser.add_argument_group("advanced: the provider"))
-    add_workers_arguments(parser.add_argument_group("advanced: where it runs (docs/scale.md)"))
+    add_workers_arguments(parser.add_argument_group("advanced: cluster (docs/scale.md)"))
 
 
 def add_model_arguments(how: argparse._ArgumentGroup, *, max_tokens: int = DEFAULT.max_tokens) -> None:
     """How long and how freely the model writes."""
     how.add_argument(
-        "--max-tokens", type=int, default=max_tokens, help=f"of one message (default: {max_tokens})"
+        "--max-tokens",
+        type=int,
+        default=max_tokens,
+        help=f"maximum tokens of one message (default: {max_tokens})",
     )
     how.add_argument(
-        "--temperature", type=float, default=DEFAULT.temperature, help=f"default: {DEFAULT.temperature:g}"
+        "--temperature",
+        type=float,
+        default=DEFAULT.temperature,
+        help=f"sampling temperature (default: {DEFAULT.temperature:g})",
     )
     how.add_argument("--top-p", type=float, help="nucleus sampling (default: the provider's)")
-    how.add_argument("--seed", type=int, help="of the sampling, where the provider offers one")
-    how.add_argument("--reasoning-effort", help="low, medium, high, ...: no temperature and stop words then")
+    how.add_argument("--seed", type=int, help="sampling seed, if the provider supports one")
+    how.add_argument("--reasoning-effort", help="low, medium, high, ...; disables temperature and stop words")
     how.add_argument(
         "--reasoning-history",
         choices=REASONING_HISTORIES,
         default=DEFAULT.reasoning_history,
-        help="what of its reasoning a model gets back: as its provider documents, none, or all",
+        help="earlier reasoning sent back to the model: as its provider documents (default), none, or all",
     )
     how.add_argument(
         "--constrain",
         action="store_true",
-        help="every message is a well-formed action: by a grammar (local: and servers of llama.cpp), "
-        "with --calls native by the provider's own rule that a function must be called",
+        help="force every message to be a well-formed action: with a grammar (local: and llama.cpp servers), "
+        "or with --calls native by requiring a function call",
     )
 
 
 def _add_protocol_arguments(how: argparse._ArgumentGroup) -> None:
-    how.add_argument("--name", help="the agent's name in folders and tables (default: the model's)")
-    how.add_argument("--config", help="a configuration file, or a folder of them, instead of --tasks and --k")
-    how.add_argument("--rule", choices=("strict", "published"), default=DEFAULT.rule, help="the scoring rule")
-    how.add_argument("--prompts", choices=("own", "official"), default=DEFAULT.prompts, help="whose words")
-    how.add_argument("--prompts-dir", help="a clone of the published benchmark, for --prompts official")
+    how.add_argument("--name", help="name of the agent in folders and tables (default: the model's)")
+    how.add_argument("--config", help="configuration file or folder of them, instead of --tasks and --k")
+    how.add_argument(
+        "--rule", choices=("strict", "published"), default=DEFAULT.rule, help="scoring rule (default: strict)"
+    )
+    how.add_argument(
+        "--prompts", choices=("own", "official"), default=DEFAULT.prompts, help="prompts (default: own)"
+    )
+    how.add_argument("--prompts-dir", help="clone of the published benchmark, for --prompts official")
     how.add_argument(
         "--wikipedia",
         default=DEFAULT.wikipedia,
-        help=f"live, tape:FILE or folder:DIR (default: {DEFAULT.wikipedia})",
+        help=f"source of Wikipedia: live, tape:FILE or folder:DIR (default: {DEFAULT.wikipedia})",
     )
-    how.add_argument("--sandbox", default=DEFAULT.sandbox, help="auto, or one that `histobench doctor` lists")
     how.add_argument(
-        "--feedback-form", choices=("textual", "binary", "placebo"), default=DEFAULT.feedback_form
+        "--sandbox", default=DEFAULT.sandbox, help="auto (default), or one that `histobench doctor -v` lists"
+    )
+    how.add_argument(
+        "--feedback-form",
+        choices=("textual", "binary", "placebo"),
+        default=DEFAULT.feedback_form,
+        help="form of the feedback",
     )
     how.add_argument(
         "--gt",
         action=argparse.BooleanOptionalAction,
         default=DEFAULT.gt,
-        help="the expert knows the solution",
+        help="show the expert the solution (default: no)",
     )
 
 
 def add_provider_arguments(how: argparse._ArgumentGroup) -> None:
-    """How the provider is asked, and what its answers cost."""
-    how.add_argument("--cache", help=f"file of answers, or none (default: {ANSWERS} in the results' folder)")
+    """Requests to the provider and their prices."""
+    how.add_argument("--cache", help=f"cache of answers, or none (default: {ANSWERS} in the output folder)")
     how.add_argument("--prices", help="YAML file of prices: MODEL: [read, written] in dollars per million")
     how.add_argument(
-        "--attempts", type=int, default=DEFAULT.attempts, help=f"of one request (default: {DEFAULT.attempts})"
+        "--attempts",
+        type=int,
+        default=DEFAULT.attempts,
+        help=f"attempts per request (default: {DEFAULT.attempts})",
     )
     how.add_argument(
         "--timeout",
@@ -309,13 +327,17 @@ def add_provider_arguments(how: argparse._ArgumentGroup) -> None:
         default=DEFAULT.timeout,
         help=f"seconds for one answer (default: {DEFAULT.timeout:g})",
     )
-    how.add_argument("--rpm", type=float, help="requests per minute, besides what the provider's headers say")
-    how.add_argument("--tpm", type=float, help="tokens per minute, likewise")
+    how.add_argument(
+        "--rpm", type=float, help="maximum requests per minute, in addition to the provider's limits"
+    )
+    how.add_argument(
+        "--tpm", type=float, help="maximum tokens per minute, in addition to the provider's limits"
+    )
     how.add_argument(
         "--balance",
         choices=BALANCES,
         default=DEFAULT.balance,
-        help="which of several servers is asked next (openai:M@http://a/v1,http://b/v1)",
+        help="how to choose among several servers (openai:M@http://a/v1,http://b/v1)",
     )
     how.add_argument(
         "--batch",
@@ -335,7 +357,7 @@ def run_command(args: argparse.Namespace) -> int:
     replay:FILE, human. Keys: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY;
     for an address of your own, HISTOBENCH_API_KEY.
 
-    A run that was stopped or killed goes on where it was: repeat the same command.
+    Repeat the same command to continue a run that was stopped or killed.
 
     Examples:
       histobench mint run --constrain      a small local model on eight built-in tasks
@@ -356,13 +378,13 @@ def run_command(args: argparse.Namespace) -> int:
     return 0 if played.outcome.complete else INCOMPLETE
 
 
-# `--engine ray|slurm` of runs of agents: hands the parts of a run to workers, says how far they are.
+# `--engine ray|slurm`: workers play the parts of a run.
 
 WORKERS = 4
 
 
 def run_elsewhere(args: argparse.Namespace) -> int:
-    """Have the parts of a run of `histobench mint run` played by an engine."""
+    """Let an engine play the parts of a run."""
     from histobench.mint.runs.options import RunOptions
     from histobench.mint.runs.parted_run import play_part
     from histobench.mint.runs.play import load_cells
@@ -380,7 +402,7 @@ def share_out(
     track: str,
     more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Check, write the parts down, and have them played by an engine; `histobench TRACK part` plays one."""
+    """Check the run, write its parts and let an engine play them."""
     from histobench.core import clusters as ray_cluster
     from histobench.core import clusters as slurm
     from histobench.mint.runs import parted_run
@@ -422,22 +444,27 @@ def share_out(
     return 0 if outcome.complete else INCOMPLETE
 
 
-# Write the experiment matrix as JSON files, one for each cell, in the published folders.
+# `histobench mint configs`.
 
 
 def configs_flags(parser: argparse.ArgumentParser) -> None:
-    """Where to, and for which models."""
+    """The output folder, models and tasks."""
     parser.add_argument("folder", help="folder to write to")
-    parser.add_argument("--model", action="append", help="a model's name instead of the table's models")
+    parser.add_argument(
+        "--model", action="append", help="model to use instead of the published ones; repeatable"
+    )
     parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
 
 
 def configs_command(args: argparse.Namespace) -> None:
-    """Write the experiment matrix as JSON files, one for each cell, in the
-    published folders.
+    """Write the experiment matrix as JSON files, one per cell, in the published
+    folder layout.
 
-    The matrix is that of histobench.mint.configs.datasets; docs/CONFIG.md explains
-    it.
+    The matrix is defined in histobench.mint.configs.datasets; docs/CONFIG.md
+    explains it.
+
+    Example:
+      histobench mint configs configs/ --tasks gsm8k
     """
     from histobench.mint.configs import datasets
     from histobench.mint.configs.datasets import select_datasets
