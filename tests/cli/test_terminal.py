@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import logging
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -134,3 +135,24 @@ def test_a_warning_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
         patch.setitem(sys.modules, "histobench.cli.warn", module)
         assert run_command(Command("warn:warn", ""), [], prog="histobench warn") == 0
     assert capsys.readouterr().err == "histobench warn: warning: set --n-neighbors to 4\n"
+
+
+def test_bash_completes_commands_subcommands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+
+    def completed(*words: str) -> set[str]:
+        typed = " ".join(f"'{word}'" for word in words)
+        ask = f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _histobench; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    assert completed("histobench", "ro") == {"robustness"}
+    assert completed("histobench", "mint", "re") == {"replay", "rescore"}
+    assert {"--models", "--dry-run", "--verbose"} <= completed("histobench", "run", "--")
+    assert completed("histobench", "mint", "run", "--epi") == {
+        "--episode-tokens",
+        "--episode-cost",
+        "--episode-seconds",
+    }
+    assert "--dry-run" in completed("/usr/bin/histobench", "run", "--data", "x", "--d")

@@ -59,11 +59,15 @@ HEADINGS = {
 WITH_INTERVAL = ("final", "over_tool", "over_none", "u_right", "u_wrong", "discrimination")
 
 
-def table_flags(parser: argparse.ArgumentParser) -> None:
-    """Which runs, and where the numbers go."""
+def _add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
     parser.add_argument("--runs", help="folder of the episodes (default: runs in the study)")
     parser.add_argument("--json", type=Path, help="also write every measure to this file")
+
+
+def table_flags(parser: argparse.ArgumentParser) -> None:
+    """The study and how much to print."""
+    _add_study(parser)
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print all tables: trust, reliance, cost, every contrast"
     )
@@ -272,7 +276,7 @@ COMPARED = ("final", "balanced", "u_right", "u_wrong", "discrimination", "brier"
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:
     """The table's flags, the two agents, and the arm."""
-    table_flags(parser)
+    _add_study(parser)
     parser.add_argument("agent", help="agent, by its name in the table")
     parser.add_argument("other", help="agent to compare it with")
     parser.add_argument("--arm", help="one arm (default: every arm that both have played)")
@@ -345,7 +349,7 @@ def _known(value: float) -> float | None:
 
 def power_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of the table, the agent, the contrast and the power."""
-    table_flags(parser)
+    _add_study(parser)
     parser.add_argument("agent", help="agent, by its name in the table")
     parser.add_argument("--seed", type=seed, default=0, help="seed of the simulated studies (default: 0)")
     parser.add_argument("--delta", type=float, default=0.1, help="contrast to detect (default: 0.1)")
