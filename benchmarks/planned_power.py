@@ -6,8 +6,8 @@ Two encoders on patients of unequal size that differ in difficulty, for both ali
 the accuracy of one is to be shown better than the other's by 0.05. The noise of each pilot is measured as
 `histobench power` does (leaving out one patient at a time), and three sizes are planned from it: by the
 normal formula, by Student's t with the pilot's noise taken as exact, and by assurance. The real power of a
-size is that of the t test with the true noise, from 20,000 patients. `docs/explanation/statistics.md` quotes the
-outcome.
+size is that of the t test with the true noise, from 20,000 patients. The outcome is in
+`docs/explanation/statistics.md`.
 """
 
 from __future__ import annotations

@@ -35,8 +35,13 @@ def test_a_split_can_be_written_down_and_checked(
     assert main(["data", "check", str(table), "--class2id_txt", str(table.with_suffix(".txt"))]) == 0
     shown = capsys.readouterr().out
     assert "set: 2 classes, 20 images, 5 groups, 20 x 16 px" in shown
-    assert "PASS   no group is in two splits" in shown
-    assert shown.rstrip().endswith("PASS 0 errors, 22 warnings")  # 20 of them: every image is small
+    assert "no group is in two splits" not in shown
+    assert "20 of 20 images are very small" in shown
+    assert "checks passed (-v lists them)" in shown
+    assert shown.rstrip().endswith("PASS 0 errors, 3 warnings")  # one of them: every image is small
+    command = ["data", "check", str(table), "--class2id_txt", str(table.with_suffix(".txt"))]
+    assert main([*command, "-v"]) == 0
+    assert "PASS   no group is in two splits" in capsys.readouterr().out
 
 
 def test_a_dataset_with_errors_lists_them_all_and_exits_with_2(
@@ -56,11 +61,11 @@ def test_a_dataset_with_errors_lists_them_all_and_exits_with_2(
     shown = capsys.readouterr().out
     for line, words in ((4, "broken.png"), (5, "does not exist"), (8, "label 5"), (2, "same image")):
         assert any(f"{table}:{line}: " in text and words in text for text in shown.splitlines())
-    assert "FAIL 4 errors, 4 warnings" in shown  # the images that can be read are small
+    assert "FAIL 4 errors, 1 warning" in shown  # the images that can be read are small
     assert main([*arguments, "--on-bad-image", "skip"]) == 2
     shown = capsys.readouterr().out
     assert "WARN   missing file: 1, left out" in shown
-    assert "FAIL 2 errors, 6 warnings" in shown
+    assert "FAIL 2 errors, 3 warnings" in shown
 
 
 def test_bad_images_that_are_left_out_are_no_errors(tiles: Path, capsys: pytest.CaptureFixture[str]) -> None:

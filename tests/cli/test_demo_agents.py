@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from histobench.cli.demo import play_agents, play_consult
+from histobench.cli.demo import FULL, SHORT, play_agents, play_consult
 from histobench.core.errors import HistobenchError
 
 pytestmark = pytest.mark.slow
@@ -20,12 +20,12 @@ def test_without_the_model_the_demo_says_so_and_goes_on(
         raise HistobenchError("the local model could not be fetched (no network)")
 
     monkeypatch.setattr("histobench.mint.agents.local_model.find_model", missing)
-    play_agents(tmp_path, Console())
+    assert len(play_agents(tmp_path, Console(), FULL)) == 1  # the replayed episodes
     assert "left out: the local model could not be fetched (no network)" in capsys.readouterr().out
 
 
 def test_a_study_that_cannot_be_prepared_is_told_and_the_demo_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    play_consult(tmp_path / "none.csv", tmp_path, Console(), encoders=("random-vit",))
+    assert play_consult(tmp_path / "none.csv", tmp_path, Console(), SHORT) is None
     assert "left out: " in capsys.readouterr().out

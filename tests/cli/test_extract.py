@@ -158,7 +158,7 @@ def test_the_cache_is_listed_verified_and_emptied(data: Path, capsys: pytest.Cap
     assert "mine.py:Mean" in listing
     assert "CAMEL/train" in listing
     assert main(["cache", "verify"]) == 0
-    assert "12 rows of 1 encoders are sound" in capsys.readouterr().out
+    assert "12 images of 1 encoder verified" in capsys.readouterr().out
 
     (shard,) = (data / "cache" / "features").glob("*/*.safetensors")
     content = bytearray(shard.read_bytes())

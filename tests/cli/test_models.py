@@ -119,3 +119,40 @@ def test_the_table_shows_what_is_not_pinned_and_a_page_what_is_not_confirmed(
     assert pinned["lunit-bt"] == pinned["random-vit"] == "yes"
     assert main(["models", "show", "lunit-bt"]) == 0
     assert "not confirmed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["models"], ["data", "list"], ["data", "ls"]])
+def test_tables_are_as_wide_as_the_terminal(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("...") for line in lines)
+    if command == ["models"]:
+        assert {spec.name for spec in list_encoders()} <= {line.split()[0] for line in lines if line}
+
+
+def test_details_of_the_sandbox_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    short = capsys.readouterr().out
+    assert main(["doctor", "--verbose"]) == 0
+    long = capsys.readouterr().out
+    (line,) = [line for line in short.splitlines() if "  sandbox  " in line]
+    assert len(line) <= 80
+    assert len(long.splitlines()) > len(short.splitlines())
+
+
+def test_ls_and_list_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for command in (["cache", "ls"], ["cache", "list"]):
+        assert main(command) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert "no cached features" in said[0]
+
+
+def test_status_looks_into_results(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status"]) == 2
+    assert "no run in results" in capsys.readouterr().err

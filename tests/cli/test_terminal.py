@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import io
+import logging
+import subprocess
 import sys
+import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
 
 import pytest
 from rich.table import Table
 
+from histobench.cli.entry import Command, run_command
 from histobench.cli.main import main
 from histobench.cli.mint import MINT_COMMANDS
-from histobench.cli.terminal import labelled, open_terminal, say
+from histobench.cli.terminal import Busy, labelled, open_terminal, print_in_parts, say, whole_lines
 from histobench.core.text import shown
 
 HOSTILE = (
@@ -80,3 +87,72 @@ def test_every_job_knows_debug(job: str, capsys: pytest.CaptureFixture[str]) -> 
     words = job.split() if " " in job else ["mint", job]
     assert main([*words, "--help"]) == 0
     assert "--debug" in capsys.readouterr().out
+
+
+def test_what_takes_long_is_said_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("histobench.cli.terminal.PATIENCE", 0.05)
+    with Busy("reading a folder") as busy:
+        busy.update("measuring uni_v1")
+        time.sleep(0.4)
+    assert capsys.readouterr().err == "measuring uni_v1 ...\n"
+    with Busy("quick"):
+        pass
+    time.sleep(0.2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_table_that_is_too_wide_is_printed_in_parts_with_the_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model")
+    for k in range(1, 9):
+        table.add_column(f"success after {k}", justify="right")
+    table.add_row("CodeActAgent-Mistral-7b-v0.1", *(f"{k}.25" for k in range(1, 9)))
+    print_in_parts(table, whole_lines())
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert all(f"success after {k}" in text and f"{k}.25" in text for k in range(1, 9))
+    assert text.count("CodeActAgent-Mistral-7b-v0.1") > 1
+
+
+def test_a_warning_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def warn_flags(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--n-neighbors")
+
+    def warn_command(args: argparse.Namespace) -> int:
+        for encoder in ("a", "b", "c"):
+            logging.getLogger(encoder).warning("set `n_neighbors` to 4")
+        return 0
+
+    module = cast(Any, ModuleType("histobench.cli.warn"))
+    module.warn_flags, module.warn_command = warn_flags, warn_command
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "histobench.cli.warn", module)
+        assert run_command(Command("warn:warn", ""), [], prog="histobench warn") == 0
+    assert capsys.readouterr().err == "histobench warn: warning: set --n-neighbors to 4\n"
+
+
+def test_bash_completes_commands_subcommands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+
+    def completed(*words: str) -> set[str]:
+        typed = " ".join(f"'{word}'" for word in words)
+        ask = f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _histobench; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    assert completed("histobench", "ro") == {"robustness"}
+    assert completed("histobench", "mint", "re") == {"replay", "rescore"}
+    assert {"--models", "--dry-run", "--verbose"} <= completed("histobench", "run", "--")
+    assert completed("histobench", "mint", "run", "--epi") == {
+        "--episode-tokens",
+        "--episode-cost",
+        "--episode-seconds",
+    }
+    assert "--dry-run" in completed("/usr/bin/histobench", "run", "--data", "x", "--d")

@@ -190,13 +190,22 @@ def test_a_mean_of_independent_cases_has_the_t_interval(study: Study) -> None:
 
 
 def test_an_agent_that_does_not_beat_the_reader_is_told_so(
-    study: Study, played: Path, tmp_path: Path, capsys: Any
+    study: Study, played: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     for source, name in (("policy-never-trust", "small-model"), ("policy-reader", "policy-reader")):
         shutil.copytree(played / source, tmp_path / name)
     flags = ["--runs", str(tmp_path), "--json", str(tmp_path / "table.json")]
     assert main(["consult", "table", str(study.folder), *flags]) == 0
+    short = capsys.readouterr().out
+    assert main(["consult", "table", str(study.folder), *flags, "--verbose"]) == 0
     printed = capsys.readouterr().out
+    assert len(short.splitlines()) < len(printed.splitlines()) / 2
+    assert "small-model+native does not beat the reader in arm strong" in short
+    assert "small-model+native: registered contrasts" in short
+    assert "policy-reader: registered contrasts" not in short
+    rows = [line for line in short.splitlines() if "the reader in arm" not in line and "caution" not in line]
+    assert max(map(len, rows)) <= 80
     assert "small-model+native does not beat the reader in arm strong" in printed
     assert "It asked for the tool's prediction in 0 % of cases." in printed
     sentences = ("usefulness", "the reader in arm", "caution")

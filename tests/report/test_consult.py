@@ -271,7 +271,7 @@ def test_a_study_of_version_0_2_still_opens(
             folder.rename(folder.with_name("tissue@swap"))
         elif arm not in ("none", "strong"):
             shutil.rmtree(folder)
-    assert main(["consult", "table", str(study)]) == 0
+    assert main(["consult", "table", str(study), "--verbose"]) == 0
     printed = capsys.readouterr().out
     assert "swap" in printed
     assert "not checked (a study of histobench 0.2)" in printed

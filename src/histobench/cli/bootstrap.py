@@ -1,4 +1,4 @@
-"""Bootstrap intervals (the older method) for every metric of every stored task."""
+"""`histobench bootstrap`: bootstrap intervals as HistoROIBench computes them."""
 
 from __future__ import annotations
 
@@ -24,29 +24,28 @@ _LONGEST = 60
 def bootstrap_flags(parser: argparse.ArgumentParser) -> None:
     """The results folder, the number of resamples, the seed."""
     parser.add_argument("results", nargs="?", help="results folder (searched with all its subfolders)")
-    parser.add_argument("--results_dir", help="the same, as a flag")
+    parser.add_argument("--results_dir", help="results folder, as a flag")
     parser.add_argument("--n_bootstrap", type=int, default=1000, help="resamples (default: 1000)")
     parser.add_argument("--random_state", type=int, default=42, help="seed of the resamples (default: 42)")
     parser.add_argument(
         "--method",
         choices=("percentile", "bca"),
         default="percentile",
-        help="percentile (default), or BCa: corrected for bias and skewness, slower",
+        help="percentile (default), or bca: corrected for bias and skewness, slower",
     )
-    parser.add_argument("--force", action="store_true", help="compute again what exists already")
+    parser.add_argument("--force", action="store_true", help="compute again what exists")
 
 
 def bootstrap_command(args: argparse.Namespace) -> int:
-    """Bootstrap intervals (the older method) for every metric of every stored
-    task.
+    """Compute bootstrap intervals of every metric of every stored task, as
+    HistoROIBench does (the older method).
 
-    Writes X_bootstrap_ci.json beside each X_complete_results.json, and
-    bootstrap_ci_summary.json at the top of the results folder: percentile or BCa
-    intervals, as HistoROIBench defines them. Images are drawn within classes, or
-    whole patients/slides where the dataset has groups. They are often too narrow:
-    with few patients a 95% interval holds the true value in 84 to 90% of test sets
-    (docs/explanation/statistics.md). All other tables and the report show the intervals of
-    X_intervals.json, which this command also brings up to date.
+    Writes X_bootstrap_ci.json next to each X_complete_results.json, and
+    bootstrap_ci_summary.json in the results folder. Images are resampled within
+    classes, or whole patients or slides if the dataset has groups. These intervals
+    are often too narrow when there are few patients
+    (docs/explanation/statistics.md). All other tables and the report show the
+    intervals of X_intervals.json, which this command also updates.
 
     Examples:
       histobench bootstrap results
@@ -115,7 +114,7 @@ def _print(found: list[StoredIntervals], console: Console) -> None:
         console.print(f"no interval in {count} runs: {reason}", highlight=False, soft_wrap=True)
     drawn = Counter(str(item.content["resampled"]) for item in found if item.content)
     what = ", ".join(f"{name} ({count} runs)" for name, count in drawn.items())
-    console.print(f"drawn again: {what}", soft_wrap=True)
+    console.print(f"resampled: {what}", soft_wrap=True)
     skipped = Counter(item.skipped for item in found if item.skipped is not None)
     failed = sum(item.failure is not None for item in found)
     console.print(

@@ -1,4 +1,4 @@
-"""The cache of computed features: what is in it, whether it is sound, and how to make room."""
+"""`histobench cache`: list, verify or remove cached features."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import argparse
 import sys
 import time
 
-from histobench.cli.terminal import open_terminal, say
+from histobench.cli.terminal import Busy, count_of, print_columns, say
 from histobench.core.errors import HistobenchError
 
 
 def cache_flags(parser: argparse.ArgumentParser) -> None:
     """Three jobs: ls, rm, verify."""
     jobs = parser.add_subparsers(dest="job", required=True, metavar="{ls,rm,verify}")
-    jobs.add_parser("ls", help="encoders with cached features, the last used first")
+    jobs.add_parser("ls", aliases=["list"], help="list encoders with cached features, last used first")
     rm = jobs.add_parser("rm", help="remove cached features")
-    rm.add_argument("names", nargs="*", help="encoder names, or the beginnings of fingerprints")
-    rm.add_argument("--all", action="store_true", help="everything")
+    rm.add_argument("names", nargs="*", help="encoder names, or the first characters of fingerprints")
+    rm.add_argument("--all", action="store_true", help="remove everything")
     rm.add_argument(
-        "--older-than", type=float, metavar="DAYS", help="what has not been used for so many days"
+        "--older-than",
+        type=float,
+        metavar="DAYS",
+        help="remove what was not used for this many days",
     )
-    rm.add_argument("--yes", action="store_true", help="do not ask")
-    verify = jobs.add_parser("verify", help="read everything and compare it with its checksum")
-    verify.add_argument("--remove", action="store_true", help="remove what is damaged")
+    rm.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    verify = jobs.add_parser("verify", help="compare every file with its checksum")
+    verify.add_argument("--remove", action="store_true", help="remove damaged files")
 
 
 def cache_command(args: argparse.Namespace) -> int:
-    """The cache of computed features: what is in it, whether it is sound, and how
-    to make room.
+    """List, verify or remove cached features.
 
     It is in HISTOBENCH_CACHE, else in the platform's cache folder (on Linux
     $XDG_CACHE_HOME/histobench or ~/.cache/histobench). Feature files in your own
@@ -40,12 +42,10 @@ def cache_command(args: argparse.Namespace) -> int:
       histobench cache rm --older-than 30 --yes
       histobench cache verify
     """
-    return {"ls": _ls, "rm": _rm, "verify": _verify}[args.job](args)
+    return {"ls": _ls, "list": _ls, "rm": _rm, "verify": _verify}[args.job](args)
 
 
 def _ls(args: argparse.Namespace) -> int:
-    from rich.table import Table
-
     from histobench.roi.encoders.file_hash import cache_dir
     from histobench.roi.features.cache.listing import cached_encoders
 
@@ -54,30 +54,20 @@ def _ls(args: argparse.Namespace) -> int:
     if not entries:
         say(f"{root}: no cached features")
         return 0
-    table = Table(box=None, pad_edge=False)
-    for column, justify in (
-        ("encoder", "left"),
-        ("size", "right"),
-        ("precision", "left"),
-        ("images", "right"),
-        ("disk", "right"),
-        ("last used", "left"),
-        ("fingerprint", "left"),
-        ("feature sets", "left"),
-    ):
-        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for item in entries:
-        table.add_row(
-            item.encoder,
-            str(item.size or "-"),
-            item.precision,
-            str(item.images),
-            _bytes(item.nbytes),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(item.last_used)),
-            item.fingerprint[:12],
-            ", ".join(item.sets) or "-",
-        )
-    open_terminal(width=None if sys.stdout.isatty() else 160).print(table)
+    rows = [
+        {
+            "encoder": item.encoder,
+            "size": str(item.size or "-"),
+            "precision": item.precision,
+            "images": str(item.images),
+            "disk": _bytes(item.nbytes),
+            "last used": time.strftime("%Y-%m-%d %H:%M", time.localtime(item.last_used)),
+            "fingerprint": item.fingerprint[:12],
+            "feature sets": ", ".join(item.sets) or "-",
+        }
+        for item in entries
+    ]
+    print_columns(rows, right=("size", "images", "disk"), drop=("feature sets", "precision"))
     say(f"{root}: {_bytes(sum(item.nbytes for item in entries))}")
     return 0
 
@@ -87,7 +77,7 @@ def _rm(args: argparse.Namespace) -> int:
     from histobench.roi.features.cache.listing import cached_encoders, remove, select
 
     if not (args.names or args.all or args.older_than is not None):
-        raise HistobenchError("say what to remove: encoder names, --older-than DAYS, or --all")
+        raise HistobenchError("nothing to remove was named: give encoder names, --older-than DAYS, or --all")
     root = cache_dir()
     entries = cached_encoders(root)
     chosen = select(entries, args.names) if args.names else entries
@@ -105,7 +95,7 @@ def _rm(args: argparse.Namespace) -> int:
         if input("remove these? [y/N] ").strip().lower() not in ("y", "yes"):
             say("nothing removed")
             return 0
-    say(f"removed {len(chosen)} entries, {_bytes(remove(root, chosen))}")
+    say(f"removed {count_of(len(chosen), 'entry')}, {_bytes(remove(root, chosen))}")
     return 0
 
 
@@ -114,14 +104,16 @@ def _verify(args: argparse.Namespace) -> int:
     from histobench.roi.features.cache.listing import cached_encoders, damaged_shards
 
     entries = cached_encoders(cache_dir())
-    damaged = damaged_shards(entries)
+    with Busy("comparing checksums"):
+        damaged = damaged_shards(entries)
     for path in damaged:
         say(f"damaged: {path}" + (" (removed)" if args.remove else ""))
         if args.remove:
             path.unlink(missing_ok=True)
     if damaged and not args.remove:
         raise HistobenchError(f"{len(damaged)} damaged files; histobench cache verify --remove removes them")
-    say(f"{sum(item.images for item in entries)} rows of {len(entries)} encoders are sound")
+    images = sum(item.images for item in entries)
+    say(f"{count_of(images, 'image')} of {count_of(len(entries), 'encoder')} verified")
     return 0
 
 

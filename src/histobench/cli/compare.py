@@ -1,4 +1,4 @@
-"""`compare`, `power` and `verify`: what stored results show."""
+"""`histobench compare`, `power` and `verify`: rank encoders, plan test sets, check published numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import seed
-from histobench.cli.terminal import labelled, open_terminal, say
+from histobench.cli.terminal import Busy, count_of, labelled, open_terminal, say
 from histobench.core.errors import HistobenchError
 from histobench.core.files import without_nan
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from histobench.roi.comparison.comparison import Comparison
     from histobench.roi.comparison.grids import Grid
     from histobench.roi.results.stored_run import StoredRun
 
@@ -27,56 +28,68 @@ _NARROW = 72
 _LEAST_NAME = 10
 
 
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results",
+        nargs="?",
+        default="results",
+        help="results folder, searched with all its subfolders (default: results)",
+    )
+
+
 def compare_flags(parser: argparse.ArgumentParser) -> None:
     """What to compare, by which metric, and where the tables go."""
-    parser.add_argument("results", help="results folder (searched with all its subfolders)")
-    parser.add_argument("--metric", default="balanced_accuracy", help="default: balanced_accuracy")
-    parser.add_argument("--task", help="default: Linear-Probe where there is one")
+    _add_results(parser)
+    parser.add_argument("--metric", default="balanced_accuracy", help="metric (default: balanced_accuracy)")
+    parser.add_argument("--task", help="task (default: Linear-Probe if there is one)")
     parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
     parser.add_argument("--preset", help="only runs of this preset")
     parser.add_argument("--dataset", help="only this dataset")
     parser.add_argument("--seed", type=seed, help="only runs of this seed")
     parser.add_argument("--encoders", help="only these encoders, comma-separated")
-    parser.add_argument("--alpha", type=float, default=0.05, help="error rate of the table (default: 0.05)")
+    parser.add_argument("--alpha", type=float, default=0.05, help="error rate of a table (default: 0.05)")
     parser.add_argument(
         "--n_bootstrap",
         type=int,
         help="resamples of --test bootstrap (default: 2000 or more, by the number of pairs)",
     )
-    parser.add_argument("--random_state", type=int, default=42, help="seed of what is drawn (default: 42)")
+    parser.add_argument("--random_state", type=int, default=42, help="seed of the resamples (default: 42)")
     parser.add_argument(
         "--test",
         choices=("auto", "jackknife", "bootstrap", "permutation", "mcnemar", "delong"),
         default="auto",
-        help="auto (default) is jackknife: intervals that hold for all pairs at once (max-t) decide; with "
-        "another test its p-value does, after Holm's correction",
+        help="auto (default) is jackknife: intervals that hold for all pairs at once (max-t); the others "
+        "use p-values with Holm's correction",
     )
     parser.add_argument(
         "--interval",
         choices=("logit-t", "percentile"),
         default="logit-t",
-        help="of each value: logit-t (default), or percentile: the older bootstrap, often too narrow",
+        help="interval of each value: logit-t (default), or percentile (older bootstrap, often too narrow)",
     )
     parser.add_argument(
         "--rope",
         type=float,
         default=0.01,
-        help="over datasets: differences up to this are equivalent in practice (default: 0.01)",
+        help="over datasets: differences up to this size count as equivalent (default: 0.01)",
     )
     parser.add_argument(
-        "--splits", action="store_true", help="compare over the splits of --splits/--folds of `run`"
+        "--splits", action="store_true", help="compare over the train/test splits of run --splits or --folds"
     )
     parser.add_argument("-o", "--output", help="folder for the files (default: RESULTS/comparison)")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print all tables: pairs, wins, chances, every note"
+    )
 
 
 def compare_command(args: argparse.Namespace) -> int:
-    """Rank encoders by one metric and say which differences are real.
+    """Rank encoders by one metric and show which differences are real.
 
-    Prints the ranked table with intervals, the ranks that each encoder may truly
-    have, the difference to the best with an interval that holds for all pairs at
-    once, who may be the best, and what the winner is worth; with several datasets
-    also mean ranks, Friedman's test, Nemenyi's critical difference,
-    wins/ties/losses and the chance that one encoder is better than another. Writes
+    Prints values with intervals, the possible ranks of each encoder, the difference
+    to the best (with intervals that hold for all pairs at once), which encoders may
+    be the best, and a selection-corrected estimate for the winner. With several
+    datasets also mean ranks with Friedman's test. --verbose adds all pairs, wins,
+    ties and losses, and the chance that one encoder is better than another. Writes
     CSV, Markdown, LaTeX and JSON. Only runs on the same test images are compared.
 
     Examples:
@@ -115,19 +128,38 @@ def compare_command(args: argparse.Namespace) -> int:
             return 0
         runs = pooled_runs([run for run in runs if run not in whole])
         folder = folder / LEAVE_ONE_GROUP_OUT
-    with console.status(f"resampling {len(runs)} runs"):
+    with Busy(f"comparing {count_of(len(runs), 'run')}"):
         comparison = compare_runs(runs, settings)
     files = write_comparison(comparison, folder)
-    for grid in grids(comparison, digits=3):
-        if len(grid.header) <= _WIDEST_MATRIX + 1:
-            print_grid(grid, console)
+    if args.verbose:
+        for grid in grids(comparison, digits=3):
+            if len(grid.header) <= _WIDEST_MATRIX + 1:
+                print_grid(grid, console)
+    else:
+        _print_short(comparison, console)
     if all(len(table.entries) < 2 for table in comparison.tables):
         console.print(labelled("one encoder only:", "yellow", "there is nothing to compare it with"))
-    console.print(
-        f"written: {files[0].parent}/{{{', '.join(path.name for path in files)}}}",
-        soft_wrap=True,
-    )
+    more = "" if args.verbose else " (--verbose prints all tables)"
+    console.print(f"Files: {files[0].parent}/{files[0].stem}.*{more}", soft_wrap=True)
     return 0
+
+
+def _print_short(comparison: Comparison, console: Console) -> None:
+    """One screen: the ranked table of one dataset, or encoders x datasets and the ranking over them."""
+    from histobench.cli.run import print_overview
+    from histobench.roi.comparison.grids import ranked_grid, ranking_grid
+    from histobench.roi.plan.summary import datasets_overview
+
+    if len(comparison.tables) == 1:
+        print_grid(ranked_grid(comparison, comparison.tables[0], digits=3), console)
+        return
+    print_overview(datasets_overview(comparison), console)
+    if comparison.ranking is not None:
+        print_grid(ranking_grid(comparison.ranking, comparison.alpha, digits=3), console)
+    level = f"{100 * (1 - comparison.alpha):g}%"
+    lower = "; lower is better" if comparison.lower_is_better else ""
+    console.print(f"Value [{level} interval]; * best, = not shown to differ from the best{lower}.")
+    console.print("Corrected for all pairs of encoders within a dataset, not for the datasets.")
 
 
 def _over_splits(runs: list[StoredRun], args: argparse.Namespace, folder: Path, console: Console) -> None:
@@ -204,20 +236,20 @@ def print_grid(grid: Grid, console: Console) -> None:
     console.print()
 
 
-# How many test images (or patients) are needed to see a difference between two encoders.
+# `histobench power`: the size of a test set that detects a difference.
 
 
 def power_flags(parser: argparse.ArgumentParser) -> None:
     """The two encoders, the metric, the difference."""
-    parser.add_argument("results", help="results folder (searched with all its subfolders)")
+    _add_results(parser)
     parser.add_argument("--encoders", required=True, help="two encoders, comma-separated")
-    parser.add_argument("--delta", type=float, default=0.02, help="difference to be seen (default: 0.02)")
-    parser.add_argument("--metric", default="balanced_accuracy", help="default: balanced_accuracy")
-    parser.add_argument("--task", help="default: Linear-Probe where there is one")
+    parser.add_argument("--delta", type=float, default=0.02, help="difference to detect (default: 0.02)")
+    parser.add_argument("--metric", default="balanced_accuracy", help="metric (default: balanced_accuracy)")
+    parser.add_argument("--task", help="task (default: Linear-Probe if there is one)")
     parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
     parser.add_argument("--preset", help="only runs of this preset")
     parser.add_argument("--dataset", help="only this dataset")
-    parser.add_argument("--power", type=float, default=0.8, help="chance of seeing it (default: 0.8)")
+    parser.add_argument("--power", type=float, default=0.8, help="probability of detecting it (default: 0.8)")
     parser.add_argument("--alpha", type=float, default=0.05, help="two-sided error rate (default: 0.05)")
     parser.add_argument(
         "--n_bootstrap", type=int, help="simulated test sets (default: 4000, or 1000 for slow metrics)"
@@ -227,13 +259,13 @@ def power_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def power_command(args: argparse.Namespace) -> int:
-    """How many test images (or patients) are needed to see a difference between
-    two encoders.
+    """Compute how many test images (or patients) are needed to detect a difference
+    between two encoders.
 
-    Takes the noise of the difference from the stored predictions of two encoders
-    on the same test images and asks how large a test set must be so that a true
-    difference of --delta shows with the wanted power. Where the dataset has groups
-    (patients, slides) the answer is in groups.
+    Estimates the noise of the difference from stored predictions of two encoders on
+    the same test images, then the size of a test set that detects a true difference
+    of --delta with the given power. For datasets with groups (patients, slides) the
+    answer is a number of groups.
 
     Examples:
       histobench power results --encoders uni_v1,resnet50 --delta 0.02
@@ -270,7 +302,7 @@ def power_command(args: argparse.Namespace) -> int:
     return 0
 
 
-# Our numbers beside published ones: difference, our interval, and whether the number was reproduced.
+# `histobench verify`: compare stored results with published ones.
 
 #: Exit code where a published number is contradicted.
 CONTRADICTED = 1
@@ -278,18 +310,17 @@ CONTRADICTED = 1
 
 def verify_flags(parser: argparse.ArgumentParser) -> None:
     """The results folder."""
-    parser.add_argument("results", help="results folder")
+    _add_results(parser)
     parser.add_argument("-o", "--output", help="JSON file (default: RESULTS/verification.json)")
 
 
 def verify_command(args: argparse.Namespace) -> int:
-    """Our numbers beside published ones: difference, our interval, and whether the
-    number was reproduced.
+    """Compare stored results with published ones: difference, interval, and whether
+    the published number was reproduced.
 
-    Only what the results folder has of published encoders, datasets and recipes
-    can be verified; datasets go by the names of `histobench data list` (bach@eva
-    is BACH with the split of eva). Another number of images than published is not
-    compared.
+    Only published combinations of encoder, dataset and recipe can be verified.
+    Datasets need the names of `histobench data list` (bach@eva is BACH with the
+    split of eva) and the published number of images.
 
     Exit code: 0 if every number that can be compared agrees, 1 if one is
     contradicted, 2 for errors.

@@ -1,4 +1,4 @@
-"""`histobench consult`: prepare, register and run a study of agents that consult encoders."""
+"""`histobench consult`: study how well agents use the image encoders that they may ask."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.records import Declared, add_flags, options_of
 from histobench.mint.configs.cell import CALLS
-from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.options import CONSULT_MAX_TOKENS, RunOptions
 
 if TYPE_CHECKING:
     from histobench.consult.playing import ConsultRun
 
 
 CONSULT_COMMANDS = {
-    "prepare": Command("consult:prepare", "cases and a cassette of all tool answers from a dataset"),
+    "prepare": Command("consult:prepare", "create a study from a dataset: cases and recorded tool answers"),
     "register": Command(
         "consult:register",
-        "contrasts that the study is to make, before it is played",
+        "register the contrasts of a study before agents play",
     ),
-    "run": Command("consult:run", "an agent, or a reference policy, on the cases of a study"),
-    "table": Command("consult_results:table", "accuracy, trust, contrasts and cost, with intervals"),
-    "power": Command("consult_results:power", "how many cases the next study needs, from a pilot"),
-    "compare": Command("consult_results:compare", "two agents on the same cases, paired"),
+    "run": Command("consult:run", "run an agent or a reference policy on the cases of a study"),
+    "table": Command("consult_results:table", "print accuracy, contrasts, trust and cost, with intervals"),
+    "power": Command("consult_results:power", "compute how many cases the next study needs"),
+    "compare": Command("consult_results:compare", "compare two agents on the same cases"),
 }
 
 
@@ -39,8 +39,8 @@ def consult_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def consult_command(args: argparse.Namespace) -> int | None:
-    """Consult: does a language model use an image encoder well? The agent is
-    fixed, the encoder is randomised.
+    """Study how well an agent uses an image encoder. The agent is fixed; the encoder
+    that it may ask is randomized.
 
     Examples:
       histobench consult prepare crc.csv --encoders uni_v1,efficientnet-lite0,random-vit --out study/
@@ -54,16 +54,18 @@ def consult_command(args: argparse.Namespace) -> int | None:
     return CONSULT_COMMANDS[args.job].run(args)
 
 
-# Prepare a study: choose cases, ask every encoder once, and record all answers of all tools in all arms.
+# `histobench consult prepare`.
 
 
 def prepare_flags(parser: argparse.ArgumentParser) -> None:
-    """The dataset, the encoders, the arms and the words of the cases."""
+    """The dataset, the encoders, the arms and the wording of the cases."""
     parser.add_argument("dataset", help="CSV file, folder of class folders, TAR shards, or a public name")
     data = parser.add_argument_group("dataset")
     data.add_argument("--classes", help="class mapping file")
-    data.add_argument("--split", help="shares of train/val/test where the data has none, e.g. 0.6/0.2/0.2")
-    data.add_argument("--group-regex", help="finds the patient or slide in a path")
+    data.add_argument(
+        "--split", help="shares of train/val/test if the data has no split, such as 0.6/0.2/0.2"
+    )
+    data.add_argument("--group-regex", help="regular expression that finds the patient or slide in a path")
     data.add_argument("--group-column", help="column of the CSV with the patient or slide")
     what = parser.add_argument_group("study")
     what.add_argument(
@@ -72,14 +74,14 @@ def prepare_flags(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--arms",
         default="default",
-        help="arms, separated by commas; `default` are those of the registered contrasts and each encoder's "
-        "own, `all` is every one (default: default)",
+        help="arms, separated by commas; `default`: those of the registered contrasts and one per encoder; "
+        "`all`: every arm (default: default)",
     )
     what.add_argument(
         "--similarity",
         choices=("percentile", "none"),
         default="percentile",
-        help="what neighbours() tells about the nearest one (default: percentile)",
+        help="what neighbours() reports about the nearest one (default: percentile)",
     )
     what.add_argument(
         "--sequences", type=positive, default=8, help="sequences of the sequence arms (default: 8)"
@@ -90,14 +92,18 @@ def prepare_flags(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--contrasts", type=Path, help="JSON file of contrasts to register (default: the protocol's four)"
     )
-    what.add_argument("--cases", type=positive, default=300, help="how many test regions (default: 300)")
-    what.add_argument("--seed", type=seed, default=0, help="of every draw (default: 0)")
+    what.add_argument("--cases", type=positive, default=300, help="number of test regions (default: 300)")
+    what.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: 0)")
     what.add_argument("--blind", action="store_true", help='call the classes "class A", "class B", ...')
-    what.add_argument("--organ", default="", help="what the prompt says about the organ")
-    what.add_argument("--region", help="what the prompt says the picture is")
+    what.add_argument("--organ", default="", help="organ named in the prompt (default: none)")
+    what.add_argument(
+        "--region", help="description of the picture in the prompt (default: a stained tissue region)"
+    )
     what.add_argument("--mpp", type=float, help="microns per pixel, if known")
     what.add_argument(
-        "--prompts", type=Path, help="prompt file: zero_shot(), if every encoder has a text tower"
+        "--prompts",
+        type=Path,
+        help="prompt file; adds the tool zero_shot() if every encoder has a text tower",
     )
     what.add_argument(
         "--measured",
@@ -111,17 +117,19 @@ def prepare_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     how.add_argument("--num_workers", type=int, default=8, help="loading workers (default: 8)")
     how.add_argument(
-        "--compile", default="auto", help="auto, on or off, as in the run whose features are to be used"
+        "--compile",
+        default="auto",
+        help="compile networks: auto, on or off (default: auto); as in the run whose features are reused",
     )
 
 
 def prepare_command(args: argparse.Namespace) -> int:
-    """Prepare a study: choose cases, ask every encoder once, and record all
-    answers of all tools in all arms.
+    """Create a study: choose cases, run every encoder once, and record the answers
+    of all tools in all arms.
 
-    Encoders are named in the order strong, weak, random. Features come from the
-    cache where they are known. What is written can be shared without the pictures:
-    runs on it need neither a GPU nor images.
+    Name encoders in the order strong, weak, random. Features come from the cache if
+    they were computed before. The study can be shared without the images: playing
+    it needs neither a GPU nor images.
 
     Examples:
       histobench consult prepare crc.csv --encoders uni_v1,efficientnet-lite0,random-vit --out study/
@@ -183,7 +191,7 @@ def prepare_command(args: argparse.Namespace) -> int:
     return 0
 
 
-# Register contrasts of a study, with the time: the table says which came before an agent had played.
+# `histobench consult register`.
 
 
 def register_flags(parser: argparse.ArgumentParser) -> None:
@@ -193,8 +201,8 @@ def register_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def register_command(args: argparse.Namespace) -> int:
-    """Register contrasts of a study, with the time: the table says which came
-    before an agent had played.
+    """Register contrasts of a study with the time of registration. The table shows
+    which were registered before an agent played.
 
     The file is a JSON list: [{"name": "dose", "measure": "u_wrong", "arm":
     "wrong-50", "against": "strong"}]. Measures: final, over_tool (without
@@ -213,10 +221,8 @@ def register_command(args: argparse.Namespace) -> int:
     return 0
 
 
-# Let an agent play the cases of a study in some arms; what is finished is kept, and a killed run goes on.
+# `histobench consult run`.
 
-#: Tokens of one message by default: five messages are the 4,000 tokens of the protocol.
-MAX_TOKENS = 800
 #: Flags that every worker of a run must know besides those of all runs of agents.
 MORE = ("arms", "calls", "pictures", "expert", "outcomes")
 
@@ -231,22 +237,22 @@ def _options_of_any_run() -> list[Declared]:
     found = {each.name: each for each in options_of(RunOptions) if each.name in shared}
     output = found["output"]
     found["output"] = replace(output, said=replace(output.said, default_text="runs in the study's folder"))
-    found["max_tokens"] = replace(found["max_tokens"], default=MAX_TOKENS)
+    found["max_tokens"] = replace(found["max_tokens"], default=CONSULT_MAX_TOKENS)
     return list(found.values())
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
-    """Who plays which arms, and where the episodes go."""
+    """The agent, the arms and the output folder."""
     parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
     what = parser.add_argument_group("what is run")
-    what.add_argument("--agent", required=True, help="who plays")
+    what.add_argument("--agent", required=True, help="agent or reference policy, such as policy:reader")
     what.add_argument(
         "--arms", default="all", help="arms, separated by commas (default: all without an expert)"
     )
     what.add_argument(
         "--limit",
         type=positive,
-        help="a random sample of N cases, classes in their shares (in sequence arms: whole sequences)",
+        help="use a stratified random sample of N cases (in sequence arms: whole sequences)",
     )
     what.add_argument(
         "--outcomes",
@@ -265,8 +271,8 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(args: argparse.Namespace) -> int:
-    """Let an agent play the cases of a study in some arms; what is finished is
-    kept, and a killed run goes on.
+    """Run an agent on the cases of a study. Finished episodes are kept: repeat the
+    command to continue.
 
     Agents: policy:always-trust, policy:never-trust, policy:reader,
     policy:rational, policy:learner, policy:oracle, policy:random (reference agents
@@ -296,12 +302,12 @@ def asked_for(args: argparse.Namespace) -> ConsultRun:
 
     more = {name: getattr(args, name) for name in ("study", *MORE)}
     if args.max_tokens is None:
-        args.max_tokens = MAX_TOKENS
+        args.max_tokens = CONSULT_MAX_TOKENS
     return ConsultRun(options=RunOptions.of(args), **more)
 
 
 def _run_elsewhere(args: argparse.Namespace) -> int:
-    """Have the parts of the run played by workers on other machines."""
+    """Let workers on other machines play the parts of the run."""
     from histobench.cli.mint import share_out
     from histobench.consult.playing import plan_run, play_part
 

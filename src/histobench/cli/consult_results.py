@@ -1,4 +1,4 @@
-"""`consult table`, `compare` and `power`: what a study shows."""
+"""`histobench consult table` and its neighbors: how well agents use the encoders that they may ask."""
 
 from __future__ import annotations
 
@@ -58,21 +58,27 @@ HEADINGS = {
 WITH_INTERVAL = ("final", "over_tool", "over_none", "u_right", "u_wrong", "discrimination")
 
 
-def table_flags(parser: argparse.ArgumentParser) -> None:
-    """Which runs, and where the numbers go."""
+def _add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", help="folder that `histobench consult prepare` wrote")
     parser.add_argument("--runs", help="folder of the episodes (default: runs in the study)")
-    parser.add_argument("--json", type=Path, help="file for all numbers, those of every measure included")
+    parser.add_argument("--json", type=Path, help="also write every measure to this file")
+
+
+def table_flags(parser: argparse.ArgumentParser) -> None:
+    """The study and how much to print."""
+    _add_study(parser)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print all tables: trust, reliance, cost, every contrast"
+    )
 
 
 def table_command(args: argparse.Namespace) -> int:
-    """What agents make of the encoders that they consult: accuracy, trust, the
-    registered contrasts, cost.
+    """Show how well agents use the encoders that they may ask: accuracy, the
+    registered contrasts and, with --verbose, trust, reliance and cost.
 
-    Every case counts by the inverse of its chance to be selected, so that numbers
-    are about all test images. Intervals (95 %) come from leaving out whole groups
-    (patients or slides; in sequences, whole sequences) one at a time, with
-    Student's t.
+    Every case is weighted by the inverse of its selection probability, so that the
+    numbers are about all test images. Intervals (95 %) leave out one group (patient
+    or slide; in sequences, one sequence) at a time, with Student's t.
 
     Examples:
       histobench consult table study/
@@ -85,14 +91,18 @@ def table_command(args: argparse.Namespace) -> int:
     findings = findings_of(args.study, runs=args.runs)
     console = whole_lines()
     lines = findings.lines()
-    for title in TABLES:
-        print_lines(console, lines, title)
-    _print_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
-    found = [each for agent in findings.agents if (each := findings.sequences(agent)) is not None]
-    if found:
-        _print_sequences(console, found)
-    _print_blinding(console, findings.study.facts.blinding)
-    for agent in findings.agents:
+    if args.verbose:
+        for title in TABLES:
+            print_lines(console, lines, title)
+        _print_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
+        found = [each for agent in findings.agents if (each := findings.sequences(agent)) is not None]
+        if found:
+            _print_sequences(console, found)
+        _print_blinding(console, findings.study.facts.blinding)
+    else:
+        print_accuracy(lines, console)
+        _print_short_contrasts(console, {agent: findings.contrasts(agent) for agent in findings.agents})
+    for agent in findings.agents if args.verbose else ():
         ranks = findings.usefulness(agent)
         if ranks["probe"] is not None:
             console.print(
@@ -106,7 +116,42 @@ def table_command(args: argparse.Namespace) -> int:
         console.print(f"caution: {caution}", soft_wrap=True)
     if args.json:
         write_json(args.json, findings.as_json())
+    if not args.verbose:
+        console.print("More: --verbose (trust, reliance, cost, contrasts of policies), --json FILE")
     return 0
+
+
+def _print_short_contrasts(console: Console, contrasts: dict[str, list[Contrast]]) -> None:
+    """The registered contrasts of agents that are not reference policies, two lines each."""
+    from histobench.consult.findings import is_policy
+
+    for agent, each in contrasts.items():
+        if is_policy(agent):
+            continue
+        console.print(f"{agent}: registered contrasts (p: Holm)", style="bold", soft_wrap=True)
+        for contrast in each:
+            value = with_interval(contrast.value, contrast.interval) if contrast.value is not None else "-"
+            tested = contrast.reason or f"p {_plain(contrast.adjusted)}"
+            console.print(f"  {contrast.words}", soft_wrap=True)
+            console.print(f"    {value}  {tested}", soft_wrap=True)
+
+
+def print_accuracy(lines: Sequence[Line], console: Console) -> None:
+    """Agents as rows, tools as columns: accuracy of the final answer with its interval."""
+    from histobench.cli.run import print_overview
+    from histobench.roi.plan.summary import Overview, OverviewCell, OverviewColumn
+
+    cells: dict[str, dict[str, OverviewCell]] = {}
+    for line in lines:
+        found = line.estimates.get("final")
+        if found is not None and found.value is not None:
+            interval = found.interval
+            low, high = (None, None) if interval is None else (interval.low, interval.high)
+            cells.setdefault(line.arm, {})[line.agent] = OverviewCell(found.value, low, high)
+    columns = tuple(OverviewColumn(arm, "", found) for arm, found in cells.items())
+    agents = tuple(dict.fromkeys(line.agent for line in lines))
+    title = "Consult: accuracy of the final answer, by encoder that may be asked"
+    print_overview(Overview(title, columns, agents, 0, None), console, what="agent")
 
 
 def print_lines(console: Console, lines: Sequence[Line], title: str) -> None:
@@ -223,20 +268,20 @@ def _plain(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-# Two agents on the same cases: differences of every measure with intervals, paired by case, in each arm.
+# `histobench consult compare`.
 
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:
     """The table's flags, the two agents, and the arm."""
-    table_flags(parser)
-    parser.add_argument("agent", help="an agent by its name in the table")
-    parser.add_argument("other", help="the one it is compared with")
+    _add_study(parser)
+    parser.add_argument("agent", help="agent, by its name in the table")
+    parser.add_argument("other", help="agent to compare it with")
     parser.add_argument("--arm", help="one arm (default: every arm that both have played)")
 
 
 def compare_command(args: argparse.Namespace) -> int:
-    """Two agents on the same cases: differences of every measure with intervals,
-    paired by case, in each arm.
+    """Compare two agents on the same cases: the difference of every measure in each
+    arm, paired by case, with intervals.
 
     Examples:
       histobench consult compare study/ gpt-4o-mini policy-reader
@@ -277,28 +322,28 @@ def compare_command(args: argparse.Namespace) -> int:
     return 0
 
 
-# How many cases the next study needs: each contrast registered in advance, from an agent's pilot runs.
+# `histobench consult power`.
 
 
 def power_flags(parser: argparse.ArgumentParser) -> None:
-    """The table's flags, the agent, and what is to be seen how surely."""
-    table_flags(parser)
-    parser.add_argument("agent", help="an agent by its name in the table")
-    parser.add_argument("--seed", type=seed, default=0, help="of simulated studies (default: 0)")
-    parser.add_argument("--delta", type=float, default=0.1, help="contrast to be seen (default: 0.1)")
-    parser.add_argument("--power", type=float, default=0.8, help="chance of seeing it (default: 0.8)")
+    """The flags of the table, the agent, the contrast and the power."""
+    _add_study(parser)
+    parser.add_argument("agent", help="agent, by its name in the table")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the simulated studies (default: 0)")
+    parser.add_argument("--delta", type=float, default=0.1, help="contrast to detect (default: 0.1)")
+    parser.add_argument("--power", type=float, default=0.8, help="probability of detecting it (default: 0.8)")
     parser.add_argument(
         "--alpha", type=float, default=0.05, help="two-sided error rate of all contrasts (default: 0.05)"
     )
 
 
 def power_command(args: argparse.Namespace) -> int:
-    """How many cases the next study needs: each contrast registered in advance,
-    from an agent's pilot runs.
+    """Compute how many cases the next study needs to detect each registered
+    contrast, from the pilot runs of one agent.
 
-    The pilot's cases, weights and groups stand for those to come, and what so
-    small a pilot does not know of its own noise is part of the answer: a range,
-    and the number that has the wanted power on average over it.
+    Assumes that future cases, weights and groups are like those of the pilot. A
+    small pilot estimates its own noise poorly: the answer is a range, and the number
+    that has the given power on average over that range.
 
     Examples:
       histobench consult power pilot/ gpt-4o-mini
@@ -333,7 +378,7 @@ def _print(plan: CasePlan) -> None:
 
     console = whole_lines()
     console.print(
-        f"{plan.agent}: to see a contrast of {plan.delta:g} with power {plan.power:g} "
+        f"{plan.agent}: to detect a contrast of {plan.delta:g} with power {plan.power:g} "
         f"(two-sided, alpha {plan.alpha:.3g} each, Holm's first step)",
         soft_wrap=True,
     )
@@ -362,7 +407,7 @@ def _print(plan: CasePlan) -> None:
     sequences = any(each.name == "sequence" and each.estimate for each in plan.contrasts)
     console.print(
         f"Numbers are cases{groups}, chosen as in the pilot; `pilot shows` is the contrast that the pilot "
-        "itself would show with that power."
+        "itself would detect with that power."
         + (" In sequences the last quarter counts: prepare four times as many." if sequences else ""),
         soft_wrap=True,
     )

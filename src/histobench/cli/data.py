@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import add_source_flags, seed, source_from
-from histobench.cli.terminal import in_flags, open_terminal, say
+from histobench.cli.terminal import Busy, count_of, in_flags, open_terminal, print_columns, say
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -22,39 +22,43 @@ if TYPE_CHECKING:
 # Public datasets by name: the jobs `data list`, `show`, `get`, `pin` and `remove`.
 
 #: The jobs of this file, in the order of the help.
-PUBLIC = ("list", "show", "get", "pin", "remove")
+PUBLIC = ("list", "ls", "show", "get", "pin", "remove")
 
 
 def add_public(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[argparse.ArgumentParser]:
     """Add the jobs to `histobench data`."""
-    listing = jobs.add_parser("list", help="the public datasets that histobench knows by name")
-    listing.add_argument("--organ", help="only of this organ, e.g. breast")
-    listing.add_argument("--licence", help="only with licences that begin so, e.g. CC0 or CC-BY-4.0")
-    listing.add_argument("--site", action="store_true", help="only with the site (hospital) of every image")
-    listing.add_argument("--open", action="store_true", help="only those that need no form and no account")
-    show = jobs.add_parser("show", help="everything known of a public dataset, and what is not confirmed")
-    get = jobs.add_parser("get", help="fetch a public dataset, check it and list it as a CSV")
-    get.add_argument("--to", help="folder for it (default: HISTOBENCH_DATA, or the cache folder)")
+    listing = jobs.add_parser(
+        "list", aliases=["ls"], help="list the public datasets that histobench knows by name"
+    )
+    listing.add_argument("--organ", help="only datasets of this organ, such as breast")
+    listing.add_argument("--licence", help="only licenses that begin with this, such as CC0 or CC-BY-4.0")
+    listing.add_argument("--site", action="store_true", help="only datasets with the site of every image")
+    listing.add_argument("--open", action="store_true", help="only datasets without form or account")
+    show = jobs.add_parser("show", help="show all facts of a public dataset, also unconfirmed ones")
+    get = jobs.add_parser("get", help="download a public dataset, check it and write its CSV")
+    get.add_argument("--to", help="folder to write (default: HISTOBENCH_DATA, or the cache folder)")
     get.add_argument(
         "--accept-checksum",
         action="append",
         default=[],
         metavar="SHA256",
-        help="take a file with this checksum (md5 or sha256) instead of the published one; repeatable, and "
+        help="accept a file with this checksum (md5 or sha256) instead of the published one; repeatable; "
         "recorded with the dataset and its results",
     )
     pin = jobs.add_parser("pin", help="ask the host for sizes and checksums, without downloading")
-    remove = jobs.add_parser("remove", help="delete a fetched dataset")
+    remove = jobs.add_parser("remove", help="delete a downloaded dataset")
     for job in (show, get, pin, remove):
         job.add_argument(
-            "name", help="name of the dataset, see: histobench data list; get also takes bach@eva"
+            "name", help="name of the dataset (histobench data list); get also accepts a split: bach@eva"
         )
     return [listing, show, get, pin, remove]
 
 
 def run_public(args: argparse.Namespace) -> int:
-    """Do what the chosen action says and print what came of it; the exit code."""
-    return {"list": _list, "show": _show, "get": _get, "pin": _pin, "remove": _remove}[args.job](args)
+    """Run one of the jobs on public datasets; the exit code."""
+    return {"list": _list, "ls": _list, "show": _show, "get": _get, "pin": _pin, "remove": _remove}[args.job](
+        args
+    )
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -63,34 +67,30 @@ def _list(args: argparse.Namespace) -> int:
 
     found = select(organ=args.organ, licence=args.licence, site=args.site, open_only=args.open)
     if not found:
-        raise HistobenchError("no public dataset fits; leave out a filter")
-    lines = [("name", "organ", "images", "classes", "size", "access", "licence")]
+        raise HistobenchError("no public dataset matches; remove a filter")
+    rows = []
     for entry in found:
         images = entry.counts.get("all") or sum(entry.counts.values())
         size = entry.size_text.replace("size not published", "?")
         size = size.replace("about ", "").replace("at least ", "> ")
-        lines.append(
-            (
-                f"{entry.name}{' *' if locate(entry.name) else ''}",
-                entry.organ,
-                f"{images:,}" if images else "?",
-                str(len(entry.classes)),
-                size,
-                entry.access,
-                entry.licence,
-            )
+        rows.append(
+            {
+                "name": f"{entry.name}{' *' if locate(entry.name) else ''}",
+                "organ": entry.organ,
+                "images": f"{images:,}" if images else "?",
+                "classes": str(len(entry.classes)),
+                "size": size,
+                "access": entry.access,
+                "licence": entry.licence,
+            }
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        cells = (
-            text.rjust(width) if column in (2, 3) else text.ljust(width)
-            for column, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
-        say("  ".join(cells).rstrip())
+    left_out = print_columns(rows, right=("images", "classes"), drop=("licence", "size"))
+    if left_out:
+        say(f"Not shown at this width: {', '.join(left_out)}.")
     splits = [f"{entry.name}@{split}" for entry in found for split in entry.splits]
     if splits:
-        say(f"published splits: {', '.join(splits)}")
-    say("* is on this machine; more about one: histobench data show NAME")
+        open_terminal().print(f"published splits: {', '.join(splits)}")
+    say("* is on this machine. Details of one dataset: histobench data show NAME")
     return 0
 
 
@@ -126,7 +126,7 @@ def _show(args: argparse.Namespace) -> int:
 
         say(by_hand(entry, data_folder() / entry.name / "downloads"))
     else:
-        say(f"fetch it with: histobench data get {entry.name}   ({entry.size_text})")
+        say(f"download it with: histobench data get {entry.name}   ({entry.size_text})")
     return 0
 
 
@@ -222,27 +222,28 @@ _PASSED = {
     "double image": "no image is there twice within a split",
     "sites": "classes and sites are crossed, and no site is in test alone or never in test",
 }
-_NO_GROUPS = "no groups are given, so one patient's images may be in train and test"
+_NO_GROUPS = "no groups (patients, slides) are given: one patient's images may be in train and in test"
 _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
 
 
 def data_flags(parser: argparse.ArgumentParser) -> None:
     """The user's own data (check, split), the demo set, and public datasets by name."""
-    names = ",".join(("check", "split", "demo", *PUBLIC))
+    names = ",".join(("check", "split", "demo", *(job for job in PUBLIC if job != "ls")))
     jobs = parser.add_subparsers(dest="job", required=True, metavar=f"{{{names}}}")
-    check = jobs.add_parser("check", help="missing files, broken images, wrong labels, leaks between splits")
+    check = jobs.add_parser("check", help="find missing files, broken images, wrong labels, leaks")
     _add_source(check)
     check.add_argument(
         "--on-bad-image",
         choices=("stop", "skip"),
         default="stop",
-        help="a missing or unreadable image is an error (stop, the default) or is left out and listed (skip)",
+        help="missing or unreadable images: stop (an error; the default) or skip (left out and listed)",
     )
-    check.add_argument("--show", type=int, default=20, help="findings to spell out per kind (default: 20)")
-    check.add_argument("--num_workers", type=int, help="threads that read images")
+    check.add_argument("--show", type=int, default=20, help="findings to list per kind (default: 20)")
+    check.add_argument("--num_workers", type=int, help="threads that read images (default: one per core)")
+    check.add_argument("-v", "--verbose", action="store_true", help="also list every check that passed")
     split = jobs.add_parser("split", help="write the split of a folder as a CSV and a class map")
     _add_source(split)
-    split.add_argument("-o", "--output", required=True, help="the CSV to write; the class map goes beside it")
+    split.add_argument("-o", "--output", required=True, help="CSV to write, with the class map next to it")
     demo = jobs.add_parser("demo", help="write the synthetic demo dataset (not real tissue)")
     demo.add_argument("out", help="folder to write")
     demo.add_argument("--name", default="synthetic-crc", help="name of the files (default: synthetic-crc)")
@@ -256,14 +257,14 @@ def data_flags(parser: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "--sites",
         choices=("crossed", "confounded"),
-        help="name scanner and stain lot of each tile; confounded: each class from one kind of scanner only",
+        help="add scanner and stain of each tile (default: no); confounded: one kind of scanner per class",
     )
     add_public(jobs)
 
 
 def data_command(args: argparse.Namespace) -> int:
-    """Datasets: get a public one by name, check one before measuring on it, write
-    down a split, make a demo set.
+    """Get a public dataset by name, check a dataset before measuring on it, write a
+    split to a file, or draw the demo dataset.
 
     Examples:
       histobench data list --organ breast --open
@@ -297,15 +298,16 @@ def _check(args: argparse.Namespace) -> int:
     from histobench.roi.data.check import drop_bad
 
     console = open_terminal()
-    reading = _scan(args)
+    with Busy(f"reading {args.source}"):
+        reading = _scan(args)
     findings = _checked(reading, args)
     dataset = reading.dataset
     if args.on_bad_image == "skip":
         dataset, _ = drop_bad(reading.dataset, findings)
     _print_summary(console, dataset, findings)
-    _print_findings(console, dataset, findings, shown=max(0, args.show))
+    _print_findings(console, dataset, findings, shown=max(0, args.show), verbose=args.verbose)
     errors, warnings = len(findings.errors), len(findings.warnings)
-    tail = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    tail = f"{count_of(errors, 'error')}, {count_of(warnings, 'warning')}"
     console.print(f"{'FAIL' if errors else 'PASS'} {tail}", style="red" if errors else "green")
     return 2 if errors else 0
 
@@ -327,11 +329,6 @@ def _checked(reading: Reading, args: argparse.Namespace) -> Findings:
 
 
 def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) -> None:
-    from collections import Counter
-
-    from rich.table import Table
-    from rich.text import Text
-
     from histobench.roi.data.sites import site_table
 
     images = [image for members in dataset.splits.values() for image in members]
@@ -339,29 +336,41 @@ def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) ->
     sizes = sorted(findings.sizes.items(), key=lambda item: (-item[1], item[0]))
     size = ", ".join(f"{width} x {height}" for (width, height), _ in sizes[:3])
     size += f" and {len(sizes) - 3} other sizes" if len(sizes) > 3 else ""
-    parts = [_count(len(dataset.classes), "class"), _count(len(images), "image")]
-    parts += [_count(len(groups), "group")] if groups else []
+    parts = [count_of(len(dataset.classes), "class"), count_of(len(images), "image")]
+    parts += [count_of(len(groups), "group")] if groups else []
     for column, values in site_table([image.sites for image in images]).items():
         parts.append(f"{column}: {len(set(values) - {''}):,}")
     parts += [f"{size} px"] if sizes else []
     console.print(f"{dataset.name}: {', '.join(parts)}", soft_wrap=True)
-    table = Table()
-    table.add_column("id", justify="right")
-    table.add_column("class")
+    print_split_counts(dataset)
+
+
+def print_split_counts(dataset: RoiDataset) -> None:
+    """Print the images of every class and the groups (patients, slides) in each split."""
+    from collections import Counter
+
     splits = [split for split in ("train", "val", "test") if split in dataset.splits]
     counts = {split: Counter(image.label for image in dataset.splits[split]) for split in splits}
-    for split in splits:
-        table.add_column(split, justify="right", footer=str(counts[split].total()))
-    for label, name in enumerate(dataset.classes):
-        table.add_row(str(label), Text(name), *(str(counts[split][label]) for split in splits))
-    table.show_footer = True
-    table.columns[1].footer = "all"
-    console.print(table)
+    rows = [
+        {"id": str(label), "class": name, **{split: str(counts[split][label]) for split in splits}}
+        for label, name in enumerate(dataset.classes)
+    ]
+    rows.append({"id": "", "class": "all", **{split: str(counts[split].total()) for split in splits}})
+    groups = {
+        split: {image.group for image in dataset.splits[split] if image.group is not None} for split in splits
+    }
+    if any(groups.values()):
+        found = {split: str(len(groups[split])) for split in splits}
+        rows.append({"id": "", "class": "groups (patients, slides)", **found})
+    print_columns(rows, right=("id", *splits))
 
 
-def _print_findings(console: Console, dataset: RoiDataset, findings: Findings, *, shown: int) -> None:
+def _print_findings(
+    console: Console, dataset: RoiDataset, findings: Findings, *, shown: int, verbose: bool
+) -> None:
     from histobench.roi.data.check import KINDS
 
+    passed = 0
     anything = any(dataset.splits.values())
     grouped = any(image.group is not None for members in dataset.splits.values() for image in members)
     sited = any(image.sites for members in dataset.splits.values() for image in members)
@@ -372,9 +381,13 @@ def _print_findings(console: Console, dataset: RoiDataset, findings: Findings, *
         elif kind == "sites" and not sited:
             continue
         elif not found and kind in _PASSED and anything:
-            _print_line(console, "PASS", _PASSED[kind])
+            passed += 1
+            if verbose:
+                _print_line(console, "PASS", _PASSED[kind])
         for word, level in (("FAIL", "error"), ("WARN", "warning")):
             _print_kind(console, word, kind, [f for f in found if f.level == level], shown)
+    if passed and not verbose:
+        _print_line(console, "PASS", f"{count_of(passed, 'check')} passed (-v lists them)")
 
 
 def _print_kind(console: Console, word: str, kind: str, found: Sequence[Finding], shown: int) -> None:
@@ -397,11 +410,6 @@ def _print_line(console: Console, word: str, text: str) -> None:
     console.print(Text.assemble((word, _COLOURS[word]), f"   {text}"), soft_wrap=True)
 
 
-def _count(number: int, noun: str) -> str:
-    plural = noun + ("es" if noun.endswith("s") else "s")
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
 def _split(args: argparse.Namespace) -> int:
     from histobench.roi.data.csv_writer import write_csv
 
@@ -410,7 +418,7 @@ def _split(args: argparse.Namespace) -> int:
     dataset = _scan(args).checked()
     class_map = write_csv(dataset, args.output)
     counts = ", ".join(f"{len(images):,} {split}" for split, images in dataset.splits.items())
-    say(f"{args.output}: {counts}\n{class_map}: {_count(len(dataset.classes), 'class')}")
+    say(f"{args.output}: {counts}\n{class_map}: {count_of(len(dataset.classes), 'class')}")
     return 0
 
 

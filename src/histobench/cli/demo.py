@@ -1,56 +1,168 @@
-"""`histobench demo`: the three parts on synthetic data."""
+"""`histobench demo`: the three parts on synthetic data, in about 90 seconds on two cores."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.flags import seed
+from histobench.cli.flags import positive, seed
 from histobench.cli.terminal import open_terminal
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from histobench.mint.configs.cell import Cell
+    from histobench.roi.options import Plan
 
 ENCODERS = ("efficientnet-lite0", "tiny-vl", "random-vit")
+#: What the short demo takes on two cores without other work; the last line says when it took longer.
+ANNOUNCED = 90
+AGENTS = "mint"
+CONSULT = "consult"
+#: The full demo plays a very small language model, a few minutes on two cores.
+SMALL_MODEL: dict[str, Any] = {
+    "tasks": "quickstart",
+    "constrain": True,
+    "limit": 4,
+    "k": "2",
+    "max_tokens": 64,
+}
+CONSULTING_MODEL = {"agent": "local:", "limit": 3, "constrain": True, "max_tokens": 64}
+
+
+@dataclass(frozen=True)
+class DemoSize:
+    """How much the demo computes."""
+
+    train: int  # tiles per class
+    test: int
+    pixels: int | None  # image side that encoders see; None: each encoder's own
+    shots: tuple[int, ...]
+    neighbors: int
+    episodes: int | None  # published agent episodes; None: all
+    cases: int
+    arms: tuple[str, ...]
+    policies: tuple[str, ...]
+    sites: str
+    language_model: bool
+
+
+#: The patients of the test tiles are 4 tiles per class each; intervals need at least 5 patients.
+SHORT = DemoSize(
+    train=12,
+    test=24,
+    pixels=112,
+    shots=(1, 4, 8),
+    neighbors=5,
+    episodes=6,
+    cases=36,
+    arms=("none", "strong", "random"),
+    policies=("always-trust", "reader", "rational"),
+    sites="scanner",
+    language_model=False,
+)
+FULL = DemoSize(
+    train=40,
+    test=60,
+    pixels=None,
+    shots=(1, 2, 4, 8, 16, 32),
+    neighbors=20,
+    episodes=None,
+    cases=36,
+    arms=("none", "strong", "random", "sequence", "sequence-same"),
+    policies=("always-trust", "reader", "rational", "learner"),
+    sites="crossed",
+    language_model=True,
+)
 
 
 def demo_flags(parser: argparse.ArgumentParser) -> None:
     """Where the demo goes and how large it is."""
-    parser.add_argument("-o", "--output", default="demo-results", help="folder (default: demo-results)")
-    parser.add_argument("--per-class", type=int, default=40, help="training tiles per class (default: 40)")
-    parser.add_argument("--test-per-class", type=int, default=60, help="test tiles per class (default: 60)")
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the tiles and of everything random")
+    parser.add_argument(
+        "-o", "--output", default="demo-results", help="folder to write (default: demo-results)"
+    )
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="more tiles, full image size, all agents and a small language model: several minutes",
+    )
+    parser.add_argument(
+        "--per-class",
+        type=positive,
+        help=f"training tiles per class (default: {SHORT.train}; with --full {FULL.train})",
+    )
+    parser.add_argument(
+        "--test-per-class",
+        type=positive,
+        help=f"test tiles per class (default: {SHORT.test}; with --full {FULL.test})",
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: 0)")
 
 
 def demo_command(args: argparse.Namespace) -> int:
-    """The whole ROI track on synthetic tissue, a few agents, some that consult an
-    encoder, and pages of it all.
+    """Try everything on synthetic tissue: compare three encoders, replay agents,
+    run a small Consult study and build the web pages.
 
-    Needs no network and no GPU. The tiles are drawn by a program; what the numbers
-    show is that everything works, not which encoder is good at pathology.
+    Takes about 90 seconds on two cores. Needs no network and no GPU. A program
+    draws the tiles: the numbers show that everything works, not which encoder is
+    good at pathology.
+
+    Examples:
+      histobench demo
+      histobench demo --full -o demo-full
     """
-    from histobench.cli.run import carry_out
+    from histobench.cli.run import print_outcome, run_and_watch
     from histobench.roi.data.demo import write_demo_dataset
+
+    size = FULL if args.full else SHORT
+    train, test = args.per_class or size.train, args.test_per_class or size.test
+    console = open_terminal()
+    output = Path(args.output)
+    steps = DemoSteps(console, total=5)
+    with steps.step(f"draw {9 * (train + test):,} synthetic tiles"), console.status("drawing tiles"):
+        table = write_demo_dataset(
+            output / "data", train_per_class=train, test_per_class=test, seed=args.seed, sites=size.sites
+        )
+    plan = demo_plan(table, output, size, args.seed)
+    with steps.step(f"compare {len(ENCODERS)} encoders in {len(plan.tasks)} tasks"):
+        done = run_and_watch(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
+    with steps.step("replay published episodes of a language-model agent"):
+        played = play_agents(output, console, size)
+    with steps.step(f"ask an encoder about {size.cases} cases (Consult)"):
+        study = play_consult(table, output, console, size, seed=args.seed)
+    page = None
+    with steps.step("build the web pages"):
+        page = build_pages(output, console)
+    console.print()
+    code = print_outcome(done, console, end=False)
+    print_agents(output, played, console)
+    if study is not None:
+        print_study(study, console)
+    if page is not None:
+        console.print(f"Open in a browser: {page}", soft_wrap=True)
+    console.print(f"Took {steps.total_line()}")
+    full = "" if args.full else ", or histobench demo --full"
+    console.print(
+        f"Next: histobench run --data YOUR_FOLDER --models efficientnet-lite0{full}",
+        style="bold",
+        soft_wrap=True,
+    )
+    return code
+
+
+def demo_plan(table: Path, output: Path, size: DemoSize, seed: int) -> Plan:
+    """The benchmark of the demo."""
     from histobench.roi.options import DatasetEntry, Options, Plan, Settings
     from histobench.roi.task_catalogue import DEFAULT_TASKS, ROBUSTNESS
 
-    console = open_terminal()
-    output = Path(args.output)
-    with console.status("drawing synthetic tiles"):
-        table = write_demo_dataset(
-            output / "data",
-            train_per_class=args.per_class,
-            test_per_class=args.test_per_class,
-            seed=args.seed,
-            sites="crossed",
-        )
     name = table.stem
-    console.print(f"synthetic tiles: {table.parent / 'tiles'}", soft_wrap=True)
-    plan = Plan(
+    return Plan(
         datasets=(
             DatasetEntry(
                 name,
@@ -62,58 +174,67 @@ def demo_command(args: argparse.Namespace) -> int:
         encoders=ENCODERS,
         results=output / "results",
         tasks=(*DEFAULT_TASKS, ROBUSTNESS),
-        seed=args.seed,
+        seed=seed,
+        size=size.pixels,
         settings=Settings(batch_size="auto", compile="off"),
-        options=Options(n_way=(), n_shot=(1, 2, 4, 8, 16, 32)),
+        options=Options(n_way=(), n_shot=size.shots, n_neighbors=size.neighbors),
     )
-    code = carry_out(plan, console, heading="Synthetic tissue: a demonstration, not a benchmark")
-    play_agents(output, console)
-    play_consult(table, output, console, encoders=ENCODERS, seed=args.seed)
-    build_pages(output, console)
-    return code
 
 
-def build_pages(output: Path, console: Console) -> None:
-    """The web pages of everything the demo has made; the last line says where they are."""
+@dataclass
+class DemoSteps:
+    """Prints one line per step with its time, and remembers which was the slowest."""
+
+    console: Console
+    total: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Measure one step."""
+        began = time.perf_counter()
+        yield
+        self.seconds[what] = time.perf_counter() - began
+        place = f"{len(self.seconds)}/{self.total}"
+        self.console.print(f"{place} {what:<58} {self.seconds[what]:6.1f} s", soft_wrap=True)
+
+    def total_line(self) -> str:
+        """How long everything took; where that is long, what took the time."""
+        total = sum(self.seconds.values())
+        slowest = max(self.seconds, key=lambda what: self.seconds[what])
+        late = f"; the slowest step: {slowest} ({self.seconds[slowest]:.0f} s)" if total > ANNOUNCED else ""
+        return f"{total:.0f} s{late}"
+
+
+def build_pages(output: Path, console: Console) -> Path | None:
+    """The web pages of everything the demo has made; None where all of it failed."""
     from histobench.report.site import build_site
 
     if not any(output.rglob("*_complete_results.json")):
-        return  # everything failed, and has been told
+        return None
     with console.status("building the web pages"):
-        page = build_site(output, output / "site", title="histobench demo")
-    console.print(f"open in a browser: {page}", soft_wrap=True)
+        return build_site(output, output / "site", title="histobench demo")
 
 
-# The language-model part of the demo: published episodes played again, and a small model without a key.
-
-#: Few and short: on two cores this is a minute.
-SMALL_MODEL: dict[str, Any] = {
-    "tasks": "quickstart",
-    "constrain": True,
-    "limit": 4,
-    "k": "2",
-    "max_tokens": 64,
-}
-AGENTS = "mint"
+# The language-model part: published episodes played again; in the full demo also a small model.
 
 
-def play_agents(output: Path, console: Console) -> None:
-    """Play, print the tables; where the model or the sandbox is missing, say so and go on."""
+def play_agents(output: Path, console: Console, size: DemoSize) -> list[Cell]:
+    """Play the episodes; where the model or the sandbox is missing, say so and continue."""
     from histobench.mint import runs
 
     recording = Path(runs.__file__).parent / "demo_recording"
     agent = f"replay:{next(recording.glob('*.jsonl.gz'))}"
-    console.print("\nLanguage-model agents: twelve published episodes, played again", style="bold")
-    _play_episodes(output, console, agent=agent, tasks="gsm8k", data=str(recording))
-    console.print("\nThe same loop with a very small model in this process, on easy sums", style="bold")
-    if _play_episodes(output, console, **SMALL_MODEL):
-        said = "So small a model solves little. Yours: histobench mint run --agent openai:MODEL"
-        console.print(said, soft_wrap=True)
+    played = _play_episodes(
+        output, console, agent=agent, tasks="gsm8k", data=str(recording), limit=size.episodes
+    )
+    if size.language_model:
+        played += _play_episodes(output, console, **SMALL_MODEL)
+    return played
 
 
-def _play_episodes(output: Path, console: Console, **options: Any) -> bool:
-    from histobench.cli.mint import print_summary, progress_display
-    from histobench.cli.terminal import open_terminal
+def _play_episodes(output: Path, console: Console, **options: Any) -> list[Cell]:
+    from histobench.cli.mint import progress_display
     from histobench.mint.runs.options import RunOptions
     from histobench.mint.runs.play import play
 
@@ -122,70 +243,77 @@ def _play_episodes(output: Path, console: Console, **options: Any) -> bool:
         played = play(run, lambda counter: progress_display(open_terminal(error=True), counter))
     except HistobenchError as error:
         console.print(f"left out: {error}", soft_wrap=True)
-        return False
-    print_summary(played.output, [cell.cell for cell in played.cells], played.outcome)
-    return True
+        return []
+    return [cell.cell for cell in played.cells]
 
 
-# The Consult part of the demo: a small study, reference agents, and a very small model that asks.
+def print_agents(output: Path, cells: Sequence[Cell], console: Console) -> None:
+    """One line per agent."""
+    from histobench.mint.results.episode_summary import summarise_cell
 
-CONSULT = "consult"
-ARMS = ("none", "strong", "random", "sequence", "sequence-same")
-POLICIES = ("always-trust", "reader", "rational", "learner")
-CASES = 36
-#: Few and short: on two cores this is half a minute.
-CONSULTING_MODEL = {"agent": "local:", "limit": 3, "constrain": True, "max_tokens": 64}
+    for cell in cells:
+        summary = summarise_cell(output / AGENTS, cell)
+        if summary is None:
+            continue
+        bounds = summary.interval
+        interval = "" if bounds.low is None else f" [{100 * bounds.low:.0f}, {100 * (bounds.high or 0):.0f}]"
+        console.print(f"Agent {cell.model}, {cell.dataset}: {summary.success_rate:.0f}%{interval} of "
+                      f"{summary.episodes} tasks solved", soft_wrap=True)  # fmt: skip
+
+
+# The Consult part: a small study with reference agents; in the full demo also a small model that asks.
 
 
 def play_consult(
-    table: Path, output: Path, console: Console, *, encoders: Sequence[str], seed: int = 0
-) -> None:
-    """Prepare, play and print the tables; what is missing is told, and the demo goes on."""
-    from histobench.cli.consult_results import TABLES, print_lines
-    from histobench.consult.findings import findings_of
-
+    table: Path, output: Path, console: Console, size: DemoSize, *, seed: int = 0
+) -> Path | None:
+    """Prepare and play a study; where something is missing, say so and continue."""
     study = output / CONSULT
-    console.print(
-        f"\nConsult: does an agent use an image encoder well? {CASES} tiles, {len(ARMS)} arms", style="bold"
-    )
     try:
         with console.status("asking every encoder about the cases"):
-            _prepare_study(table, study, encoders, seed)
-        for policy in POLICIES:
+            _prepare_study(table, study, size, seed)
+        for policy in size.policies:
             _play_study(study, "all", agent=f"policy:{policy}", max_tokens=800)
     except HistobenchError as error:
         console.print(f"left out: {error}", soft_wrap=True)
-        return
+        return None
     try:
-        _play_study(study, "strong", **CONSULTING_MODEL)
+        if size.language_model:
+            _play_study(study, "strong", **CONSULTING_MODEL)
     except HistobenchError as error:
         console.print(f"left out: {error}", soft_wrap=True)
+    return study
+
+
+def print_study(study: Path, console: Console) -> None:
+    """Accuracy of the final answers: agents x tools."""
+    from histobench.cli.consult_results import print_accuracy
+    from histobench.consult.findings import findings_of
+
     findings = findings_of(study)
-    lines = findings.lines()
-    for title in list(TABLES)[:2]:
-        print_lines(console, lines, title)
+    print_accuracy(findings.lines(), console)
     for verdict in findings.against_reader():
         console.print(verdict.sentence, soft_wrap=True)
-    console.print(f"all measures: histobench consult table {study}", soft_wrap=True)
 
 
-def _prepare_study(table: Path, study: Path, encoders: Sequence[str], seed: int) -> None:
+def _prepare_study(table: Path, study: Path, size: DemoSize, seed: int) -> None:
     from histobench.consult.encoder_views import StudyPlan
     from histobench.consult.preparing import prepare
     from histobench.roi.data.source import load_dataset
 
     dataset = load_dataset(table, classes_file=table.with_suffix(".txt"))
     plan = StudyPlan(
-        tuple(encoders),
-        ARMS,
-        cases=CASES,
+        ENCODERS,
+        size.arms,
+        cases=size.cases,
         seed=seed,
         organ="colon",
         region="a synthetic tile that a program has drawn to look like tissue",
         measured=5,
         sequences=4,
         sequence_length=12,
-        compile="off",  # as in the demo's own run, whose features are known by now
+        compile="off",  # as in the demo's own run, whose features are in the cache
+        size=size.pixels,
     )
     prepare(dataset, plan, study)
 
@@ -194,7 +322,6 @@ def _play_study(study: Path, arms: str, **options: Any) -> None:
     from functools import partial
 
     from histobench.cli.mint import progress_display
-    from histobench.cli.terminal import open_terminal
     from histobench.consult.playing import ConsultRun, play
     from histobench.mint.runs.options import RunOptions
 

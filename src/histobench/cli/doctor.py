@@ -1,37 +1,43 @@
-"""`histobench doctor`: is this machine ready?"""
+"""`histobench doctor`: check that this machine is ready."""
 
 from __future__ import annotations
 
 import argparse
 
-from histobench.cli.terminal import open_terminal
+from histobench.cli.terminal import Busy, open_terminal
 from histobench.mint.checkup import check_mint
 from histobench.roi.encoders.checkup import CheckupResult, check_encoders, check_machine
 
 
 def doctor_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `histobench doctor`."""
-    parser.add_argument("--models", help="encoders to check, separated by commas", default="")
+    parser.add_argument("--models", help="encoders to check, separated by commas (default: none)", default="")
     parser.add_argument("--weights", help="table of checkpoint paths, or folder of checkpoints")
     parser.add_argument("--online", action="store_true", help="ask the model hub whether access is granted")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show details of every check")
 
 
 def doctor_command(args: argparse.Namespace) -> int:
-    """Is this machine ready? Checks Python, packages, devices, disk, the agents'
-    sandbox and the chosen encoders.
+    """Check that this machine is ready: Python, packages, devices, disk, the agents'
+    sandbox and the encoders that you name.
 
-    Every line is PASS, WARN or FAIL, with the fix. The exit code is 0 unless
-    something FAILs.
+    Every line is PASS, WARN or FAIL, with the fix. The exit code is 0 unless a
+    check fails.
+
+    Examples:
+      histobench doctor
+      histobench doctor --models uni_v2,virchow2 --online
     """
     names = [name.strip() for name in args.models.split(",") if name.strip()]
-    findings = check_machine()
-    findings += [CheckupResult(*line) for line in check_mint()]
-    findings += check_encoders(names, weights=args.weights, online=args.online)
-    _print(findings)
+    with Busy("checking this machine"):
+        findings = check_machine()
+        findings += [CheckupResult(*line) for line in check_mint()]
+        findings += check_encoders(names, weights=args.weights, online=args.online)
+    _print(findings, verbose=args.verbose)
     return int(any(finding.verdict == "FAIL" for finding in findings))
 
 
-def _print(findings: list[CheckupResult]) -> None:
+def _print(findings: list[CheckupResult], *, verbose: bool) -> None:
     from rich.text import Text
 
     console = open_terminal(soft_wrap=True)
@@ -43,3 +49,5 @@ def _print(findings: list[CheckupResult]) -> None:
         console.print(line)
         if finding.fix:
             console.print(Text(f"      {'':<{width}}  fix: {finding.fix}", style="dim"))
+        if finding.details and verbose:
+            console.print(Text(f"      {'':<{width}}  {finding.details}", style="dim"))

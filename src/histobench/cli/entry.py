@@ -80,7 +80,7 @@ def run_command(command: Command, argv: Sequence[str], *, prog: str) -> int:
 
 
 def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
-    """`--debug` may stand after the verb and after its job: messages advise it without saying where."""
+    """Accept `--debug` after the command and after its subcommand."""
     parser.add_argument(
         "--debug", action="store_true", default=default, help="show the traceback of an error"
     )
@@ -96,6 +96,21 @@ class _PlainLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line with flags for parameters, control characters written out and keys hidden."""
         return shown(redact(in_flags(super().format(record))))
+
+
+class _Once(logging.Filter):
+    """A warning that was shown is not shown again: encoders x tasks would repeat it many times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the message is new."""
+        text = record.getMessage()
+        new = text not in self._shown
+        self._shown.add(text)
+        return new
 
 
 def printing(command: Callable[[], int]) -> int:
@@ -160,6 +175,7 @@ def _run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str],
     # Libraries may log at import; only what they call a warning is for the user's eyes.
     handler = logging.StreamHandler()
     speak_as(parser)
+    handler.addFilter(_Once())
     handler.setFormatter(_PlainLines(f"{prog}: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.addLevelName(logging.WARNING, "warning")
@@ -185,7 +201,7 @@ def _run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str],
             say(redact(traceback.format_exc()), error=True)
         say(
             f"{prog}: unexpected {type(error).__name__}: {redact(str(error))}\n"
-            "This is a defect of histobench; --debug shows where it happened.",
+            "This is a bug in histobench; repeat with --debug to see where it happened.",
             error=True,
         )
         return DEFECT

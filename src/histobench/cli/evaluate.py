@@ -1,25 +1,26 @@
-"""`histobench evaluate`: evaluate stored features and print the table."""
+"""`histobench evaluate`: evaluate stored features of one encoder."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import seed
-from histobench.cli.terminal import in_flags, labelled, open_terminal
+from histobench.cli.terminal import Busy, in_flags, labelled, open_terminal, print_columns
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
+from histobench.core.text import natural_order
 from histobench.roi.options import Options, Plan
-from histobench.roi.task_catalogue import ROBUSTNESS, TASKS
+from histobench.roi.task_catalogue import FEW_SHOT, ROBUSTNESS, TASKS
 
 if TYPE_CHECKING:
     from histobench.roi.data.cross_validation import Scheme
     from histobench.roi.evaluation.request import EvaluationRequest
-    from histobench.roi.evaluation.run import EvaluationOutcome
+    from histobench.roi.evaluation.run import EvaluationOutcome, TaskRow
 
 
 def evaluate_flags(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +35,12 @@ def evaluate_flags(parser: argparse.ArgumentParser) -> None:
     general.add_argument("--train_feature_file", required=True, help="training features (.pt)")
     general.add_argument("--test_feature_file", required=True, help="test features (.pt)")
     general.add_argument(
-        "--val_feature_file", help="validation features (.pt); joins the training data under `uni`"
+        "--val_feature_file", help="validation features (.pt); added to the training data by the preset uni"
     )
-    general.add_argument("--log_dir", default="./results", help="where the results go (default: ./results)")
-    general.add_argument("--log_description", default="", help="a sentence about this experiment")
+    general.add_argument("--log_dir", default="./results", help="results folder (default: ./results)")
+    general.add_argument(
+        "--log_description", default="", help="description of this experiment, stored with the results"
+    )
     general.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     general.add_argument(
         "--preset", default="uni", help="evaluation recipe: uni (default), sklearn, thunder, eva"
@@ -46,16 +49,14 @@ def evaluate_flags(parser: argparse.ArgumentParser) -> None:
     splits = [each for each in options_of(Plan) if each.name in ("splits", "folds", "repeats")]
     add_flags(general, splits)
     add_flags(parser, options_of(Options))
-    zero = parser.add_argument_group("zero-shot, further")
-    zero.add_argument("--weights", help="its checkpoint, as for the extraction (default: as configured)")
-    zero.add_argument(
-        "--num_workers", type=int, default=4, help="kept for old command lines; features are in memory"
-    )
+    zero = parser.add_argument_group("zero-shot weights")
+    zero.add_argument("--weights", help="checkpoint of the zero-shot encoder (default: as configured)")
+    zero.add_argument("--num_workers", type=int, default=4, help="ignored; kept for older commands")
 
 
 def evaluate_command(args: argparse.Namespace) -> int:
-    """Evaluate stored features: linear probe, KNN, prototypes, few-shot, zero-shot
-    and more.
+    """Evaluate stored features of one encoder: linear probe, KNN, prototypes,
+    few-shot, zero-shot and more.
 
     Example:
       histobench evaluate --TASK Linear-Probe,KNN,Proto,Few-shot \\
@@ -82,7 +83,8 @@ def evaluate_command(args: argparse.Namespace) -> int:
         options=Options(**given_flags(args, options_of(Options))),
     )
     scheme = scheme_of(args.splits, args.folds, args.repeats)
-    outcome = evaluate(request)
+    with Busy("evaluating") as busy:
+        outcome = evaluate(request, on_task=lambda task: busy.update(f"evaluating {task}"))
     print_outcome(outcome)
     # A night's run that measured nothing must not look like one that did.
     done = not outcome.failed and (outcome.rows or outcome.unchanged)
@@ -113,7 +115,7 @@ def _over_splits(request: EvaluationRequest, scheme: Scheme) -> bool:
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise HistobenchError("--TASK names no task")
+        raise HistobenchError(f"--TASK is empty: name at least one of {', '.join(TASKS)}")
     return names
 
 
@@ -127,33 +129,37 @@ _SHOWN = (
 )
 
 
+#: More few-shot settings than this are not all printed.
+_MOST_SETTINGS = 9
+
+
 def print_outcome(outcome: EvaluationOutcome) -> None:
     """Print what one evaluation gave, a line per task, and where the files are."""
     console = open_terminal()
-    table = Table(
-        title=f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})",
-        title_justify="left",
-    )
-    table.add_column("task")
-    table.add_column("setting")
-    for _, title in _SHOWN:
-        table.add_column(title, justify="right")
-    table.add_column("n", justify="right")
     caveats = list(dict.fromkeys(text for row in outcome.rows for text in row.caveats))
     measured = [row for row in outcome.rows if row.task == ROBUSTNESS]
-    for row in outcome.rows:
-        if row in measured:
+    rows = [row for row in outcome.rows if row.task != ROBUSTNESS]
+    hidden = _further_settings(rows)
+    lines = []
+    for row in rows:
+        if row in hidden:
             continue
-        values = (row.metrics.get(name) for name, _ in _SHOWN)
+        values = {title: row.metrics.get(name) for name, title in _SHOWN}
         marks = ",".join(str(1 + caveats.index(text)) for text in row.caveats)
-        table.add_row(
-            f"{row.task} ({marks})" if marks else row.task,
-            row.setting,
-            *("-" if value is None else f"{value:.4f}" for value in values),
-            str(row.n),
+        lines.append(
+            {
+                "task": f"{row.task} ({marks})" if marks else row.task,
+                "setting": row.setting,
+                **{title: "-" if value is None else f"{value:.4f}" for title, value in values.items()},
+                "images": str(row.n),
+            }
         )
-    if len(outcome.rows) > len(measured):
-        console.print(table)
+    if lines:
+        title = f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})"
+        console.print(title, style="bold", soft_wrap=True)
+        print_columns(lines, right=(*(title for _, title in _SHOWN), "images"))
+    if hidden:
+        console.print(f"{len(hidden)} more settings of Few-shot are in the results folder")
     for row in measured:
         known = [f"{name} {value:.4f}" for name, value in row.metrics.items() if value is not None]
         console.print(f"robustness by {row.setting}: {', '.join(known)}", soft_wrap=True)
@@ -164,3 +170,18 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
     for task, reason in outcome.failed.items():
         console.print(labelled("failed", "red", f"{task}: {reason}"), soft_wrap=True)
     console.print(f"results: {outcome.results_dir}", soft_wrap=True)
+    if outcome.rows:
+        console.print(
+            f"Next: histobench compare {shlex.quote(str(outcome.results_dir))}   (intervals, other encoders)",
+            style="bold",
+            soft_wrap=True,
+        )
+
+
+def _further_settings(rows: Sequence[TaskRow]) -> list[TaskRow]:
+    """The few-shot settings that are not printed: of many, those with fewer classes than the most."""
+    few = [row for row in rows if row.task == FEW_SHOT]
+    if len(few) <= _MOST_SETTINGS:
+        return []
+    most = max(few, key=lambda row: natural_order(row.setting)).setting.partition("way_")[0]
+    return [row for row in few if row.setting.partition("way_")[0] != most]

@@ -1,4 +1,4 @@
-"""`histobench extract`: images to feature files, with progress."""
+"""`histobench extract`: compute features of images and write feature files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import add_source_flags, positive, seed, source_from
-from histobench.cli.terminal import open_terminal, say
+from histobench.cli.terminal import Busy, open_terminal, say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
 from histobench.roi.options import Settings
@@ -29,14 +29,16 @@ def extract_flags(parser: argparse.ArgumentParser) -> None:
         help="CSV of images, labels and splits, or a folder of class folders",
     )
     data.add_argument("--class2id_txt", help="class mapping file (default: from the labels or folder names)")
-    data.add_argument("--dataset_name", help="name in the feature files (default: from the CSV's name)")
+    data.add_argument(
+        "--dataset_name", help="name in the feature files (default: from the file name of the CSV)"
+    )
     add_source_flags(data)
     data.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model_name",
         required=True,
-        help="encoder, or several separated by commas; or my_file.py:MyEncoder, name=my_file.py:MyEncoder",
+        help="encoders, separated by commas; your own: my_file.py:MyEncoder or name=my_file.py:MyEncoder",
     )
     model.add_argument(
         "--resize_size",
@@ -49,25 +51,25 @@ def extract_flags(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--allow-revision",
         action="store_true",
-        help="take weights that the hub's cache has at another revision than the pinned one",
+        help="use weights in the hub's cache even if their revision is not the pinned one",
     )
     inference = parser.add_argument_group("inference")
     add_flags(inference, options_of(Settings))
     parser.add_argument(
         "--keep-going",
         action="store_true",
-        help="use the other encoders when some are unknown or have no weights (default: begin nothing)",
+        help="run the other encoders if some are unknown or have no weights (default: start nothing)",
     )
     parser.add_argument(
-        "--save_dir", default="./ROI_Features", help="where feature files go (./ROI_Features)"
+        "--save_dir", default="./ROI_Features", help="output folder (default: ./ROI_Features)"
     )
 
 
 def extract_command(args: argparse.Namespace) -> int:
-    """Extract features: images through one or more encoders to feature files.
+    """Compute features of images with one or more encoders and write feature files.
 
-    What has been computed before comes from the cache, and an interrupted run goes
-    on where it was.
+    Features that were computed before come from the cache. Repeat the command to
+    continue after an interruption.
 
     Examples:
       histobench extract --dataset_split_csv crc.csv --class2id_txt crc.txt --dataset_name CRC-100K \\
@@ -79,8 +81,9 @@ def extract_command(args: argparse.Namespace) -> int:
     from histobench.roi.features.extract import extract
     from histobench.roi.features.settings import EncoderRecipe
 
-    dataset = source_from(args, args.dataset_split_csv).load()
-    check_learnt(dataset)
+    with Busy(f"reading {args.dataset_split_csv}"):
+        dataset = source_from(args, args.dataset_split_csv).load()
+        check_learnt(dataset)
     recipes = [
         EncoderRecipe(name, args.resize_size, args.weights, args.allow_revision)
         for name in _names(args.model_name)
@@ -101,11 +104,11 @@ def extract_command(args: argparse.Namespace) -> int:
 def _names(text: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise HistobenchError("--model_name names no encoder")
+        raise HistobenchError("--model_name is empty: name at least one encoder (histobench models)")
     return names
 
 
-# How an extraction looks: a bar on a terminal, a line now and then in a log.
+# Progress of an extraction: a bar on a terminal, a line now and then in a log.
 
 #: Seconds between two lines where there is no terminal.
 EVERY = 10.0

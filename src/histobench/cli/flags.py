@@ -60,7 +60,7 @@ def boolean(text: str) -> bool:
     raise argparse.ArgumentTypeError(f"expected True or False, found {text!r}")
 
 
-# The flags that say how a dataset is read, alike in every verb that reads one.
+# How a dataset is read.
 
 
 def add_source_flags(parser: Any) -> None:
@@ -69,7 +69,7 @@ def add_source_flags(parser: Any) -> None:
 
 
 def source_from(args: argparse.Namespace, source: str) -> DatasetSource:
-    """The record of what the flags say about `source`."""
+    """The dataset that the flags describe."""
     from histobench.roi.data.source import DatasetSource
 
     return DatasetSource(
@@ -81,7 +81,7 @@ def source_from(args: argparse.Namespace, source: str) -> DatasetSource:
     )
 
 
-# The flags that say where a plan is run: this process, a Ray cluster, Slurm.
+# Where a plan runs: this process, a Ray cluster, Slurm.
 
 #: Which engines a flag is for.
 _ENGINES_OF_FLAG = {
@@ -94,15 +94,19 @@ _ENGINES_OF_FLAG = {
 
 def add_workers_arguments(group: argparse._ArgumentGroup) -> None:
     """`--engine` of a run of agents, whose workers are all alike."""
-    add_engine_choice(group, "this process (default), a Ray cluster, or Slurm jobs")
+    add_engine_choice(group, "local: this process (default); ray: a Ray cluster; slurm: Slurm jobs")
     group.add_argument("--workers", type=int, help="processes that share the episodes (default: 4)")
-    group.add_argument("--slurm", metavar="KEY=VALUE,...", help="options of the jobs: partition=cpu,mem=8G")
+    group.add_argument(
+        "--slurm", metavar="KEY=VALUE,...", help="options of the Slurm jobs, such as partition=cpu,mem=8G"
+    )
 
 
 def add_engine_choice(group: argparse._ArgumentGroup, which: str) -> None:
     """`--engine` and the address of a Ray cluster."""
     group.add_argument("--engine", choices=("local", "ray", "slurm"), default="local", help=which)
-    group.add_argument("--ray-address", help="the cluster (default: the one of this machine, else a new one)")
+    group.add_argument(
+        "--ray-address", help="address of the Ray cluster (default: the one of this machine, else a new one)"
+    )
 
 
 def check_engine_flags(args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -20,7 +21,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "doctor": Command("doctor:doctor", "check that this machine is ready"),
     },
     "benchmark": {
-        "demo": Command("demo:demo", "try everything on synthetic tissue in a few minutes"),
+        "demo": Command("demo:demo", "try everything on synthetic tissue in about 90 seconds"),
         "run": Command("run:run", "run a whole benchmark: datasets x encoders x tasks"),
         "status": Command("run:status", "show the progress of a run"),
         "evaluate": Command("evaluate:evaluate", "evaluate stored features"),
@@ -43,8 +44,11 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
-#: Started by other commands, not by users.
-HIDDEN = {"worker": Command("worker:worker", "do a share of the work of a run")}
+#: Not listed: `worker` is started by other commands, `completion` is used once.
+HIDDEN = {
+    "worker": Command("worker:worker", "do a share of the work of a run"),
+    "completion": Command("main:completion", "print the completion script of a shell"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,6 +64,54 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"histobench: error: unknown command {name!r}; {did_you_mean(name, COMMANDS)}", error=True)
         return 2
     return run_command(command, rest, prog=f"histobench {name}")
+
+
+def completion_flags(parser: argparse.ArgumentParser) -> None:
+    """The shell."""
+    parser.add_argument("shell", choices=("bash", "zsh"), help="shell that completes the commands")
+
+
+def completion_command(args: argparse.Namespace) -> int:
+    """Print a script that completes commands and flags in a shell.
+
+    Examples:
+      eval "$(histobench completion bash)"
+      eval "$(histobench completion zsh)"
+    """
+    cases = [f'"histobench ") words="{" ".join(COMMANDS)}";;']
+    for name, command in COMMANDS.items():
+        parser = argparse.ArgumentParser(prog=name)
+        command.add_flags(parser)
+        cases += _cases(f"histobench {name}", parser)
+    lines = "\n".join(f"    {case}" for case in cases)
+    start = "autoload -U +X bashcompinit && bashcompinit\n" if args.shell == "zsh" else ""
+    say(
+        f"""{start}_histobench() {{
+  local words path="" word
+  for word in "${{COMP_WORDS[@]:0:COMP_CWORD}}"; do
+    case "$word" in -*) break;; *) path="${{path:+$path }}${{word##*/}}";; esac
+  done
+  [ "$path" = histobench ] && path="histobench "
+  case "$path" in
+{lines}
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _histobench histobench"""
+    )
+    return 0
+
+
+def _cases(path: str, parser: argparse.ArgumentParser) -> list[str]:
+    """What may follow `path`, and what may follow each of its subcommands."""
+    words, cases = [], []
+    for action in parser._actions:
+        words += [flag for flag in action.option_strings if flag.startswith("--")]
+        if isinstance(action, argparse._SubParsersAction):
+            words += list(action.choices)
+            for name, job in action.choices.items():
+                cases += _cases(f"{path} {name}", job)
+    return [*cases, f'"{path}"*) words="{" ".join(words)}";;']
 
 
 def _say(text: str) -> int:

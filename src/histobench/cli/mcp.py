@@ -1,4 +1,4 @@
-"""Serve encoders on a folder to any assistant that speaks the Model Context Protocol."""
+"""`histobench mcp`: offer encoders as tools to an assistant (Model Context Protocol)."""
 
 from __future__ import annotations
 
@@ -13,35 +13,40 @@ HOST = "127.0.0.1"
 
 
 def mcp_flags(parser: argparse.ArgumentParser) -> None:
-    """The folder, the encoders and the way to talk."""
+    """The folder, the encoders and the transport."""
     parser.add_argument(
         "--data", required=True, help="folder of class folders, or a CSV of images and labels"
     )
     parser.add_argument("--encoders", required=True, help="encoders, separated by commas")
     parser.add_argument("--classes", help="class mapping file")
     parser.add_argument(
-        "--split", help="shares of train/val/test where the data has none (default: 0.6/0.2/0.2 for folders)"
+        "--split", help="shares of train/val/test if the data has no split (default: 0.6/0.2/0.2 for folders)"
     )
-    parser.add_argument("--group-regex", help="finds the patient or slide in a path")
-    parser.add_argument("--seed", type=seed, default=0, help="of the split (default: 0)")
+    parser.add_argument("--group-regex", help="regular expression that finds the patient or slide in a path")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the split (default: 0)")
     parser.add_argument("--prompts", type=Path, help="prompt file for zero_shot")
     parser.add_argument(
         "--weights", help="checkpoint, folder of checkpoints, or table like model_weights.json"
     )
     parser.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     parser.add_argument("--num_workers", type=int, default=8, help="loading workers (default: 8)")
-    parser.add_argument("--http", type=positive, metavar="PORT", help=f"streamable HTTP on {HOST}:PORT/mcp")
+    parser.add_argument(
+        "--http",
+        type=positive,
+        metavar="PORT",
+        help=f"serve HTTP on {HOST}:PORT/mcp (default: standard input and output)",
+    )
 
 
 def mcp_command(args: argparse.Namespace) -> int:
-    """Serve encoders on a folder to any assistant that speaks the Model Context
-    Protocol.
+    """Offer encoders as tools to any assistant that supports the Model Context
+    Protocol (MCP).
 
     Tools: list_regions, predict, predict_many, neighbours, region_image,
-    zero_shot, measure, compare. They only read, and only regions of the test split
-    of the folder can be asked about. The server answers at once; a call that needs
-    features waits for them and reports progress. Standard input and output by
-    default; --http serves on 127.0.0.1.
+    zero_shot, measure, compare. They are read-only and limited to the test images
+    of the folder. The server starts at once; a call that needs features waits for
+    them and reports progress. Uses standard input and output, or HTTP on 127.0.0.1
+    with --http.
 
     Examples:
       histobench mcp --data tiles/ --encoders uni_v1,efficientnet-lite0

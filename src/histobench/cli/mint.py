@@ -1,4 +1,4 @@
-"""`histobench mint`: run language models as agents; progress and summary of a run."""
+"""`histobench mint`: benchmark language models as agents with tools, code and feedback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import Command, add_commands
 from histobench.cli.flags import add_workers_arguments, check_engine_flags
-from histobench.cli.terminal import labelled, open_terminal, say, whole_lines
+from histobench.cli.terminal import labelled, open_terminal, print_in_parts, say, whole_lines
 from histobench.core.records import add_flags, options_of
 from histobench.mint.runs.options import RunOptions
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 MINT_COMMANDS = {
-    "run": Command("mint:run", "a language model on tasks, with or without expert feedback"),
-    "replay": Command("mint_replay:replay", "prove loop, sandbox, tools and checkers on recorded episodes"),
+    "run": Command("mint:run", "run a language model on tasks, with or without expert feedback"),
+    "replay": Command("mint_replay:replay", "verify this installation on recorded episodes"),
     "rescore": Command("mint_rescore:rescore", "apply a scoring rule to finished runs"),
-    "table": Command("mint_results:table", "the leaderboard of result folders and outcome tables"),
-    "grade": Command("mint_results:grade", "answers graded by other models against a rubric"),
-    "compare": Command("mint_results:compare", "two agents on the same tasks, with a paired test"),
-    "export": Command("mint_results:export", "finished runs as a dataset folder, Inspect logs or traces"),
-    "import": Command("mint_results:import", "Inspect logs of any benchmark as a table of outcomes"),
+    "table": Command("mint_results:table", "print the leaderboard of finished runs"),
+    "grade": Command("mint_results:grade", "let other models grade answers against a rubric"),
+    "compare": Command("mint_results:compare", "compare two agents on the same tasks, with a paired test"),
+    "export": Command("mint_results:export", "export finished runs as a dataset, Inspect logs or traces"),
+    "import": Command("mint_results:import", "import Inspect logs of any benchmark as a table of outcomes"),
     "configs": Command("mint:configs", "write the experiment matrix as JSON files"),
 }
 
@@ -44,12 +44,12 @@ def mint_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def mint_command(args: argparse.Namespace) -> int | None:
-    """The language-model track: agents that solve tasks in several turns with
+    """Benchmark language models as agents that solve tasks in several turns with
     tools, code and feedback.
 
     Examples:
       histobench mint run                            a small local model on a few built-in tasks
-      histobench mint replay recordings/             prove this installation on recorded episodes
+      histobench mint replay recordings/             verify this installation
       histobench mint rescore outputs/ --rule strict another scoring rule for finished runs
       histobench mint table outputs/                 the leaderboard
       histobench mint configs configs/               the published experiment matrix as JSON files
@@ -57,7 +57,7 @@ def mint_command(args: argparse.Namespace) -> int | None:
     return MINT_COMMANDS[args.job].run(args)
 
 
-# A line that says how a run is going.
+# The progress of a run.
 
 #: Where there is no terminal, a line is printed about this often.
 PRINT_EVERY_S = 30.0
@@ -65,7 +65,7 @@ PRINT_EVERY_S = 30.0
 
 @contextmanager
 def progress_display(console: Console, counter: EpisodeCounter) -> Iterator[Callable[[Standing], None]]:
-    """A bar in a terminal, a line from time to time elsewhere; yields what shows a new standing."""
+    """A bar on a terminal, a line now and then elsewhere; yields a function that shows progress."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     first = counter.standing()
@@ -140,7 +140,7 @@ INCOMPLETE = 1
 
 
 def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> None:
-    """A line for each cell, then what is missing and how to go on."""
+    """Print a line per model and dataset, then what is missing and how to continue."""
     from rich.table import Table
 
     from histobench.mint.configs.cell import NONE
@@ -148,7 +148,7 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
 
     console = whole_lines()
     table = Table(box=None, pad_edge=False)
-    for title in ("model", "feedback", "dataset"):
+    for title in ("model", "dataset", "feedback"):
         table.add_column(title)
     for title in ("k", "episodes", "success", "95 % interval", "turns", "invalid", "tokens"):
         table.add_column(title, justify="right")
@@ -160,17 +160,17 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
         feedback = "" if cell.feedback_model == NONE else f"{cell.feedback_model} {cell.feedback_type}"
         table.add_row(
             cell.model,
-            feedback,
             cell.dataset,
+            feedback or "-",
             str(cell.max_steps),
             str(summary.episodes),
             f"{summary.success_rate:.1f} %",
             "" if interval.low is None else f"{100 * interval.low:.1f} - {100 * (interval.high or 0):.1f}",
             f"{summary.turns:.1f}",
             f"{summary.invalid:.2f}",
-            "" if summary.tokens is None else f"{summary.tokens:,.0f}",
+            "-" if summary.tokens is None else f"{summary.tokens:,.0f}",
         )
-    console.print(table)
+    print_in_parts(table, console, lead=2)
     standing = outcome.standing
     new = standing.done - standing.earlier
     line = f"{standing.done} of {standing.total} episodes in {output}"
@@ -180,14 +180,14 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
         line += f", {cost_text(standing)}"
     console.print(line, soft_wrap=True)
     if outcome.repaired:
-        console.print(f"{outcome.repaired} torn lines of a killed run were removed")
+        console.print(f"{outcome.repaired} incomplete lines of an interrupted run were removed")
     for problem in outcome.problems:
-        console.print(labelled("not the model's failure:", "yellow", problem), soft_wrap=True)
+        console.print(labelled("not counted as a failure of the model:", "yellow", problem), soft_wrap=True)
     if outcome.stopped:
         console.print(labelled("stopped:", "yellow", outcome.stopped), soft_wrap=True)
     if not outcome.complete:
         missing = standing.total - standing.done
-        console.print(f"{missing} episodes are missing; run the same command to go on")
+        console.print(f"{missing} episodes are missing; repeat the same command to continue")
 
 
 # Run a language model on tasks, with or without expert feedback, and keep every episode.
@@ -214,7 +214,7 @@ def run_command(args: argparse.Namespace) -> int:
     replay:FILE, human. Keys: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY;
     for an address of your own, HISTOBENCH_API_KEY.
 
-    A run that was stopped or killed goes on where it was: repeat the same command.
+    Repeat the same command to continue a run that was stopped or killed.
 
     Examples:
       histobench mint run --constrain      a small local model on eight built-in tasks
@@ -235,13 +235,13 @@ def run_command(args: argparse.Namespace) -> int:
     return 0 if played.outcome.complete else INCOMPLETE
 
 
-# `--engine ray|slurm` of runs of agents: hands the parts of a run to workers, says how far they are.
+# `--engine ray|slurm`: workers play the parts of a run.
 
 WORKERS = 4
 
 
 def run_elsewhere(args: argparse.Namespace) -> int:
-    """Have the parts of a run of `histobench mint run` played by an engine."""
+    """Let an engine play the parts of a run."""
     from histobench.mint.runs.options import RunOptions
     from histobench.mint.runs.parted_run import play_part
     from histobench.mint.runs.play import load_cells
@@ -259,7 +259,7 @@ def share_out(
     track: str,
     more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Check, write the parts down, and have them played by an engine; `histobench TRACK part` plays one."""
+    """Check the run, write its parts and let an engine play them."""
     from histobench.core import clusters as ray_cluster
     from histobench.core import clusters as slurm
     from histobench.mint.runs import parted_run
@@ -301,22 +301,27 @@ def share_out(
     return 0 if outcome.complete else INCOMPLETE
 
 
-# Write the experiment matrix as JSON files, one for each cell, in the published folders.
+# `histobench mint configs`.
 
 
 def configs_flags(parser: argparse.ArgumentParser) -> None:
-    """Where to, and for which models."""
+    """The output folder, models and tasks."""
     parser.add_argument("folder", help="folder to write to")
-    parser.add_argument("--model", action="append", help="a model's name instead of the table's models")
+    parser.add_argument(
+        "--model", action="append", help="model to use instead of the published ones; repeatable"
+    )
     parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
 
 
 def configs_command(args: argparse.Namespace) -> None:
-    """Write the experiment matrix as JSON files, one for each cell, in the
-    published folders.
+    """Write the experiment matrix as JSON files, one per cell, in the published
+    folder layout.
 
-    The matrix is that of histobench.mint.configs.datasets; docs/reference/agent-configs.md explains
-    it.
+    The matrix is defined in histobench.mint.configs.datasets;
+    docs/reference/agent-configs.md explains it.
+
+    Example:
+      histobench mint configs configs/ --tasks gsm8k
     """
     from histobench.mint.configs import datasets
     from histobench.mint.configs.datasets import select_datasets

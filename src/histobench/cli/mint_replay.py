@@ -1,4 +1,4 @@
-"""Prove this installation on recorded episodes of the published benchmark."""
+"""`histobench mint replay`: verify this installation on recorded episodes of the published benchmark."""
 
 from __future__ import annotations
 
@@ -30,37 +30,48 @@ EXECUTING = ("programs", "episodes", "experts")
 
 
 def replay_flags(parser: argparse.ArgumentParser) -> None:
-    """Where the recordings are and how much of them to play."""
+    """The recordings and how many to play."""
     parser.add_argument("folder", help="folder of recordings (*.k5.jsonl.gz, scorer cases, outcomes, tape)")
-    parser.add_argument("--data", help="folder of the datasets (default: processed beside the recordings)")
+    parser.add_argument("--data", help="folder of the datasets (default: processed, next to the recordings)")
     parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
     parser.add_argument("--models", help="recorded runs, separated by commas (default: all)")
     parser.add_argument(
-        "--execute", action=argparse.BooleanOptionalAction, default=True, help="run recorded code again"
+        "--execute",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run the recorded code (default: yes)",
     )
-    parser.add_argument("--gates", help=f"only these, separated by commas (default: {','.join(GATES)})")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="episodes at a time")
-    parser.add_argument("--limit", type=int, help="episodes of each dataset of each run (default: all)")
+    parser.add_argument("--gates", help=f"checks to run, separated by commas (default: {','.join(GATES)})")
     parser.add_argument(
-        "--journal", help="file of replayed episodes: a replay that was stopped goes on there"
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="episodes in parallel (default: one per core)",
     )
+    parser.add_argument("--limit", type=int, help="episodes of each dataset of each run (default: all)")
+    parser.add_argument("--journal", help="file of replayed episodes, to continue a replay that was stopped")
     parser.add_argument(
         "--memory-mb",
         type=int,
-        help="memory of one episode (default: what the machine can spare; the recordings had no limit)",
+        help="memory limit of one episode (default: a share of the free memory)",
     )
     parser.add_argument(
-        "--sandbox", default="auto", help="auto, bubblewrap, landlock, gvisor, podman, docker or unsafe"
+        "--sandbox",
+        default="auto",
+        help="auto (default), bubblewrap, landlock, gvisor, podman, docker or unsafe",
     )
 
 
 def replay_command(args: argparse.Namespace) -> int:
-    """Prove this installation on recorded episodes of the published benchmark.
+    """Verify this installation on recorded episodes of the published benchmark.
 
     Feeds the recorded messages to the turn loop (books), to the checkers
     (verdicts) and to the sandbox with its tools (execution), recomputes the
-    published leaderboard, and prints each rate of agreement beside its goal. The
-    exit code is 0 when every required rate is reached.
+    published leaderboard, and prints each rate of agreement next to its target. The
+    exit code is 0 if every required rate is reached.
+
+    Example:
+      histobench mint replay recordings/ --limit 20
     """
 
     from histobench.mint.configs.datasets import select_datasets
@@ -99,7 +110,7 @@ def replay_command(args: argparse.Namespace) -> int:
 
 
 class _Gates:
-    """The gates so far; each is told as soon as it is known, because the next may take minutes."""
+    """The checks so far; each is printed as soon as it is known, because the next may take minutes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""Apply a scoring rule to finished runs, without asking any model again."""
+"""`histobench mint rescore`: apply a scoring rule to finished runs, without calling a model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 def rescore_flags(parser: argparse.ArgumentParser) -> None:
     """What to rescore and how."""
     parser.add_argument("results", help="folder of runs, or of recordings")
-    parser.add_argument("--rule", default="strict", help="strict, published or recorded, or several of them")
+    parser.add_argument(
+        "--rule", default="strict", help="strict (default), published or recorded; separate several by commas"
+    )
     parser.add_argument("--data", help="folder of the datasets (default: data/processed)")
     parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
     parser.add_argument(
-        "--act", action="store_true", help="also play household episodes again (slow; needs the engine)"
+        "--act", action="store_true", help="also replay household episodes (slow; needs the ALFWorld engine)"
     )
     parser.add_argument(
         "-o", "--output", help="write the outcomes of one rule to this .csv (for `mint table`)"
@@ -34,13 +36,12 @@ def rescore_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def rescore_command(args: argparse.Namespace) -> None:
-    """Apply a scoring rule to finished runs, without asking any model again.
+    """Apply a scoring rule to finished runs, without calling any model again.
 
-    `strict` is the default rule of histobench; `published` is the published
-    benchmark's, its defects included. RESULTS is a folder of runs (results.jsonl
-    in the published folders) or of recordings (*.k5.jsonl.gz). An answer that the
-    new rule does not accept, given with budget left, leaves an episode open:
-    counted as failed.
+    `strict` is the default rule of histobench; `published` is the rule of the
+    published benchmark, with its defects. RESULTS is a folder of runs (results.jsonl
+    in the published folders) or of recordings (*.k5.jsonl.gz). An episode counts as
+    failed if the new rule rejects an answer that was given with budget left.
 
     Examples:
       histobench mint rescore outputs/ --rule published

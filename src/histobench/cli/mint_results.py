@@ -1,4 +1,4 @@
-"""`mint table`, `compare`, `grade`, `export` and `import`: what finished runs show."""
+"""`histobench mint table`, `compare`, `export`, `import` and `grade`: results of agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.cli.flags import seed
-from histobench.cli.terminal import say, whole_lines
+from histobench.cli.terminal import print_in_parts, say, whole_lines
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -28,34 +28,46 @@ if TYPE_CHECKING:
 
 
 def table_flags(parser: argparse.ArgumentParser) -> None:
-    """What to tabulate."""
+    """The runs and the form of the table."""
     parser.add_argument("results", nargs="+", help="outcome tables, recordings or folders of runs")
-    parser.add_argument("--feedback-model", default="gpt-4-0613", help="expert of the feedback column")
-    parser.add_argument("--feedback-type", default="no_GT-textual", help="its kind of feedback")
     parser.add_argument(
-        "--by", choices=("all", "family", "dataset"), default="all", help="rows for each of these"
+        "--feedback-model", default="gpt-4-0613", help="expert of the feedback column (default: gpt-4-0613)"
     )
-    parser.add_argument("--intervals", action="store_true", help="95 %% intervals and what the agents did")
+    parser.add_argument(
+        "--feedback-type", default="no_GT-textual", help="kind of its feedback (default: no_GT-textual)"
+    )
+    parser.add_argument(
+        "--by",
+        choices=("all", "family", "dataset"),
+        default="all",
+        help="one row per model (default), task family or dataset",
+    )
+    parser.add_argument(
+        "--intervals", action="store_true", help="add 95 %% intervals and what the agents did"
+    )
     parser.add_argument(
         "--failures",
         metavar="OUTCOMES",
-        help="outcomes that count as failures, with commas, or all; episodes of other outcomes are left out "
-        "of every rate (default: all but checker_error and provider_failure, which are played again)",
+        help="outcomes that count as failures, separated by commas, or all; other episodes are excluded from "
+        "every rate (default: all except checker_error and provider_failure, which are played again)",
     )
     parser.add_argument("--json", help="also write the table to this file, in the published shape")
 
 
 def table_command(args: argparse.Namespace) -> None:
-    """The leaderboard: success for every budget k, improvement per turn, gain from
-    an expert's feedback.
+    """Print the leaderboard: success rate SRk for every budget of k actions, slope
+    per turn, and gain from expert feedback.
 
-    Takes any mix of outcome tables (.csv, .csv.gz), recordings (*.k5.jsonl.gz) and
-    folders of finished runs (results.jsonl in the published folders). --by family
-    or --by dataset shows where a model is good, --intervals how sure its numbers
-    are (over tasks, each with all its episodes). How the episodes ended is told
-    for each model; --failures chooses which endings count. A model that was run
-    with text and with native calls (`mint run --calls`) gets a line that compares
-    both on the same tasks.
+    Reads any mix of outcome tables (.csv, .csv.gz), recordings (*.k5.jsonl.gz) and
+    folders of finished runs. --by family or --by dataset shows where a model is
+    good; --intervals adds confidence intervals over tasks. A second table counts how
+    the episodes ended; --failures chooses which outcomes count as failures. A model
+    that was run with text and with native calls (`mint run --calls`) gets a line
+    that compares both on the same tasks.
+
+    Examples:
+      histobench mint table mint-results
+      histobench mint table mint-results --by dataset --intervals
     """
     from histobench.core.files import write_json
     from histobench.mint.exchange.reading import read_all_outcomes
@@ -67,21 +79,21 @@ def table_command(args: argparse.Namespace) -> None:
     failures = FAILURES if args.failures is None else parse_failures(args.failures)
     outcomes = counted(everything, failures)
     if not outcomes:
-        whole_lines().print(_outcomes(everything, failures))
+        print_in_parts(_outcomes(everything, failures), whole_lines())
         raise HistobenchError(f"no finished episode in {', '.join(args.results)}")
     standings = leaderboard(outcomes, feedback_model=args.feedback_model, feedback_type=args.feedback_type)
     standings.sort(key=lambda standing: -standing.rates.get(5, max(standing.rates.values(), default=0.0)))
-    whole_lines().print(_leaderboard(standings))
-    whole_lines().print(_outcomes(everything, failures))
+    print_in_parts(_leaderboard(standings), whole_lines())
+    print_in_parts(_outcomes(everything, failures), whole_lines())
     if args.intervals or args.by != "all":
-        whole_lines().print(_groups(outcomes, args.by))
+        print_in_parts(_groups(outcomes, args.by), whole_lines(), lead=2)
     if args.intervals and any(outcome.feedback_model != NO_FEEDBACK for outcome in outcomes):
-        whole_lines().print(_feedback(outcomes))
+        print_in_parts(_feedback(outcomes), whole_lines(), lead=3)
     if tries := tries_rows(outcomes):
-        whole_lines().print(_tries(tries))
+        print_in_parts(_tries(tries), whole_lines())
     dialects = dialect_rows(outcomes)
     if dialects:
-        whole_lines().print(_dialects(dialects))
+        print_in_parts(_dialects(dialects), whole_lines())
     if args.json:
         write_json(args.json, {standing.model: standing.as_published() for standing in standings})
 
@@ -240,31 +252,30 @@ def _number(value: float | None, decimals: int = 2, *, sign: bool = False) -> st
     return "" if value is None else f"{value:{'+' if sign else ''}.{decimals}f}"
 
 
-# Compare two agents (or one with and without an expert) on the tasks that both have played.
+# `histobench mint compare`.
 
 #: The chance of any false claim in a table.
 ALPHA = 0.05
 
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:
-    """Where the runs are, and the two agents that are compared, each with its expert if it had one."""
+    """The runs and the two agents, each with its expert if it had one."""
     parser.add_argument("results", nargs="+", help="folders of runs, recordings or outcome tables")
     parser.add_argument("--first", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
     parser.add_argument("--second", required=True, help="MODEL or MODEL+EXPERT[/KIND]")
-    parser.add_argument("--k", type=int, default=5, help="the budget (default: 5)")
-    parser.add_argument("--seed", type=seed, default=0, help="accepted for older commands; nothing is drawn")
+    parser.add_argument("--k", type=int, default=5, help="budget of actions (default: 5)")
+    parser.add_argument("--seed", type=seed, default=0, help="ignored; accepted for older commands")
 
 
 def compare_command(args: argparse.Namespace) -> None:
-    """Compare two agents (or one with and without an expert) on the tasks that
-    both have played.
+    """Compare two agents (or one with and without an expert) on the tasks that both
+    have played.
 
-    The difference is taken task by task (Student's t over tasks, within datasets);
-    the p-value is of "no difference", beside it corrected for reading the whole
-    table (Holm; * where the difference then holds at 5 %). RESULTS are folders of
-    runs, recordings or outcome tables; --first and --second each name a model, or
-    MODEL+EXPERT for a run with feedback (MODEL+EXPERT/KIND where an expert gave
-    several kinds).
+    Differences are paired by task (Student's t over tasks, within datasets). The
+    p-values are also corrected for all rows of the table (Holm; * marks differences
+    that hold at 5 %). RESULTS are folders of runs, recordings or outcome tables.
+    --first and --second name a model, or MODEL+EXPERT for a run with feedback
+    (MODEL+EXPERT/KIND if an expert gave several kinds).
 
     Examples:
       histobench mint compare outputs/ --first gpt-4o-mini --second SmolLM2-135M-Instruct
@@ -298,23 +309,23 @@ def compare_command(args: argparse.Namespace) -> None:
             f"{row.p_holm:.3g}" + (" *" if row.p_holm <= ALPHA else "  "),
             f"{row.discordant.only_first}/{row.discordant.only_second}" if row.discordant else "",
         )
-    whole_lines().print(table)
+    print_in_parts(table, whole_lines())
 
 
-# Finished runs for other programs.
+# `histobench mint export`.
 
 FORMATS = ("dataset", "inspect", "otel", "jsonl")
 
 
 def export_flags(parser: argparse.ArgumentParser) -> None:
-    """What, as what, and where to."""
+    """The runs, the format and the output."""
     parser.add_argument("results", nargs="+", help="folders of runs, or results.jsonl files")
-    parser.add_argument("--to", choices=FORMATS, required=True, help="the format")
-    parser.add_argument("-o", "--output", required=True, help="a folder; for otel and jsonl, a file")
+    parser.add_argument("--to", choices=FORMATS, required=True, help="output format")
+    parser.add_argument("-o", "--output", required=True, help="output folder; for otel and jsonl, a file")
 
 
 def export_command(args: argparse.Namespace) -> None:
-    """Finished runs for other programs.
+    """Export finished runs for other programs.
 
       --to dataset   a folder for the Hugging Face Hub: data/*.parquet and a README.md
       --to inspect   logs of Inspect (*.eval) for `inspect view`; `mint table` reads them back
@@ -355,23 +366,23 @@ def export_command(args: argparse.Namespace) -> None:
         say(f"{left_out} episodes have no times (played by another program or an earlier version): left out")
 
 
-# Logs of Inspect, of any benchmark, as a table of outcomes that `mint table` and `mint compare` read.
+# `histobench mint import`.
 
 
 def import_flags(parser: argparse.ArgumentParser) -> None:
-    """Logs in, a table out."""
-    parser.add_argument("logs", nargs="+", help="logs of Inspect (.eval or .json)")
-    parser.add_argument("-o", "--output", required=True, help="the table (.csv)")
+    """The logs and the table to write."""
+    parser.add_argument("logs", nargs="+", help="Inspect logs (.eval or .json)")
+    parser.add_argument("-o", "--output", required=True, help="table to write (.csv)")
 
 
 def import_command(args: argparse.Namespace) -> None:
-    """Logs of Inspect, of any benchmark, as a table of outcomes that `mint table`
+    """Import Inspect logs of any benchmark as a table of outcomes that `mint table`
     and `mint compare` read.
 
-    A sample becomes an episode: its task, its id, whether its first score says
-    that it was solved, its tokens. What a log does not tell (invalid actions)
-    stays empty, and its budget is the most turns of any sample; samples without a
-    clear verdict are left out.
+    Each sample becomes an episode with its task, id, tokens, and whether its first
+    score says that it was solved. Fields that a log does not have (invalid actions)
+    stay empty. The budget is the largest number of turns of any sample. Samples
+    without a clear verdict are left out.
 
     Example:
       histobench mint import logs/*.eval -o outcomes.csv
@@ -390,35 +401,37 @@ def import_command(args: argparse.Namespace) -> None:
     say(f"{len(outcomes)} episodes in {args.output}")
 
 
-# Have other models grade the answers of finished runs against a rubric, and check them against a person.
+# `histobench mint grade`.
 
 SAMPLE, GRADES, CALLS = "sample.csv", "grades.csv", "calls.jsonl"
 
 
 def grade_flags(parser: argparse.ArgumentParser) -> None:
-    """What is graded, by whom, against what."""
+    """The runs, the rubric and the graders."""
     parser.add_argument("results", help="folder of finished runs")
     parser.add_argument("--rubric", required=True, help="YAML file with `rubric`, `grades` and `passes`")
     parser.add_argument(
         "--grader",
         action="append",
         required=True,
-        help="a model that grades, as --agent of `mint run`; again for more",
+        help="model that grades, as --agent of `mint run`; repeatable",
     )
     parser.add_argument("-o", "--output", default="grades", help="folder of the grades (default: grades)")
     parser.add_argument("--labels", help="sample.csv with its column `label` filled by a person")
-    parser.add_argument("--sample", type=int, default=50, help="answers for the person (default: 50)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
+    parser.add_argument("--sample", type=int, default=50, help="answers for a person to label (default: 50)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     parser.add_argument("--limit", type=int, help="grade only the first N answers")
-    parser.add_argument("--concurrency", type=int, default=8, help="answers at a time (default: 8)")
-    parser.add_argument("--max-cost", type=float, help="dollars that grading may cost")
+    parser.add_argument("--concurrency", type=int, default=8, help="answers in parallel (default: 8)")
+    parser.add_argument("--max-cost", type=float, help="maximum dollars (default: no limit)")
     parser.add_argument("--prices", help="YAML file of prices, as for `mint run`")
-    parser.add_argument("--max-tokens", type=int, default=512, help="of one grader's reply (default: 512)")
+    parser.add_argument(
+        "--max-tokens", type=int, default=512, help="maximum tokens of a reply (default: 512)"
+    )
 
 
 def grade_command(args: argparse.Namespace) -> None:
-    """Have other models grade the answers of finished runs against a rubric, and
-    check them against a person.
+    """Let other models grade the answers of finished runs against a rubric, and
+    compare their grades with those of a person.
 
     The rubric is a YAML file: `rubric` (when an answer deserves which grade),
     `grades`, and `passes` (the grades that are good enough; default: the first).
@@ -460,8 +473,8 @@ def grade_command(args: argparse.Namespace) -> None:
     _print(graded, rubric, agreements(graded, labels))
     if not labels:
         whole_lines().print(
-            f"Fill the column `label` of {output / SAMPLE}, then give it with --labels: without a person's "
-            "labels nobody knows whether the graders are right.",
+            f"Next: fill the column `label` of {output / SAMPLE}, then repeat with --labels to check the "
+            "graders against a person.",
             soft_wrap=True,
         )
 

@@ -1,12 +1,11 @@
-"""The encoders: a table, or everything about one of them."""
+"""`histobench models`: list the encoders, or show everything about one of them."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 
-from histobench.cli.terminal import open_terminal, say
+from histobench.cli.terminal import count_of, print_columns, say
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.catalogue import describe, markdown_table, rows
 from histobench.roi.encoders.registry import get_spec, list_encoders
@@ -15,29 +14,28 @@ from histobench.roi.encoders.spec import EncoderSpec
 
 def models_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `histobench models`."""
-    parser.add_argument("action", nargs="?", choices=["show"], help="show: everything about one encoder")
+    parser.add_argument("action", nargs="?", choices=["show"], help="show: print all facts of one encoder")
     parser.add_argument("name", nargs="?", help="the encoder, e.g. uni_v2 or virchow2@cls")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON")
+    parser.add_argument("--zero-shot", action="store_true", help="list only encoders with a text tower")
     parser.add_argument(
-        "--zero-shot", action="store_true", help="only encoders that can be compared with text"
-    )
-    parser.add_argument(
-        "--present", action="store_true", help="only encoders whose weights are on this machine"
+        "--present", action="store_true", help="list only encoders whose weights are on this machine"
     )
     parser.add_argument("--weights", help="table of checkpoint paths, or folder of checkpoints")
 
 
 def models_command(args: argparse.Namespace) -> int:
-    """The encoders: a table, or everything about one of them.
+    """List the encoders, or show everything about one of them.
 
-    histobench models                  all encoders histobench models show uni_v2
-    every fact, the citation, how to get the weights histobench models --markdown
-    the table of docs/reference/encoders.md
+    Examples:
+      histobench models                  all encoders
+      histobench models show uni_v2      facts, citation, how to get the weights
+      histobench models --present        only those whose weights are on this machine
     """
     if args.action == "show":
         if not args.name:
-            raise HistobenchError("which encoder? e.g. histobench models show uni_v2")
+            raise HistobenchError("name an encoder: histobench models show uni_v2")
         spec = get_spec(args.name)
         say(json.dumps(describe(spec, args.weights), indent=2) if args.json else _page(spec, args.weights))
         return 0
@@ -56,22 +54,14 @@ def models_command(args: argparse.Namespace) -> int:
 
 
 def _print_table(table: list[dict[str, str]]) -> None:
-    from rich.table import Table
-
-    # A pipe has no width of its own; a table cut at 80 columns would lose what the reader came for.
-    console = open_terminal(width=None if sys.stdout.isatty() else 160)
-    view = Table(box=None, pad_edge=False, header_style="bold")
-    numbers = {"dim", "params", "GFLOPs", "px"}
-    for column in table[0] if table else ():
-        view.add_column(column, justify="right" if column in numbers else "left", no_wrap=column != "licence")
-    for row in table:
-        view.add_row(*row.values())
-    console.print(view)
-    present = sum(row["weights"] == "yes" for row in table)
-    console.print(
-        f"\n{len(table)} encoders, weights of {present} on this machine. "
-        "histobench models show NAME tells everything about one.",
+    left_out = print_columns(
+        table, right=("dim", "params", "GFLOPs", "px"), drop=("outputs", "pinned", "licence", "px")
     )
+    present = sum(row["weights"] == "yes" for row in table)
+    say(f"\n{count_of(len(table), 'encoder')}, weights of {present} on this machine.")
+    if left_out:
+        say(f"Not shown at this width: {', '.join(left_out)} (--json has everything).")
+    say("Details of one encoder: histobench models show NAME")
 
 
 def _page(spec: EncoderSpec, weights: str | None) -> str:

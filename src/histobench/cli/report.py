@@ -1,4 +1,4 @@
-"""`report` and `serve`: results as a web site."""
+"""`histobench report` and `serve`: a results folder as a web site."""
 
 from __future__ import annotations
 
@@ -13,25 +13,34 @@ from histobench.core.errors import HistobenchError
 
 
 def report_flags(parser: argparse.ArgumentParser) -> None:
-    """Which results, where to, and what else to show."""
-    parser.add_argument("results", help="results folder (searched with all its subfolders)")
+    """The results, the output folder and what to show."""
+    _add_results(parser)
     parser.add_argument("-o", "--output", default="site", help="folder of the site (default: site)")
     add_site_arguments(parser)
 
 
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results",
+        nargs="?",
+        default="results",
+        help="results folder, searched with all its subfolders (default: results)",
+    )
+
+
 def add_site_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `report` and `serve` have in common."""
+    """The flags that `report` and `serve` share."""
     parser.add_argument(
         "--images",
         action="append",
         metavar="[DATASET=]SOURCE",
-        help="dataset that the test images are found in (CSV, folder or TAR shards); may be repeated",
+        help="where the test images are (CSV, folder or TAR shards); repeatable (default: as in the run)",
     )
-    parser.add_argument("--title", default="", help="title of the site (default: name of the folder)")
+    parser.add_argument("--title", default="", help="title of the site (default: the name of the folder)")
     parser.add_argument(
         "--thorough",
         action="store_true",
-        help="check the files of every dataset and draw every map, however many there are (may take long)",
+        help="check the files of every dataset and draw every map, even if there are many (slow)",
     )
     parser.add_argument(
         "--num_workers",
@@ -42,13 +51,12 @@ def add_site_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def report_command(args: argparse.Namespace) -> int:
-    """Turn a results folder into a web site: leaderboard, datasets, runs,
+    """Write a web site of a results folder: leaderboard, datasets, runs,
     comparisons, methods.
 
-    The site is a folder of plain files. It needs no server and no network: open
-    index.html, or put the folder on any web space. Only numbers that are in the
-    results folder are shown; intervals come from `histobench bootstrap` where it
-    has been run, and are computed otherwise.
+    The site is a folder of plain files and needs neither a server nor a network:
+    open index.html, or copy the folder to any web server. It shows only numbers of
+    the results folder.
 
     Examples:
       histobench report results -o site
@@ -84,7 +92,7 @@ def report_command(args: argparse.Namespace) -> int:
             workers=args.num_workers,
             on_progress=show,
         )
-    console.print(f"site: {page}", soft_wrap=True)
+    console.print(f"Open in a browser: {page}", soft_wrap=True)
     return 0
 
 
@@ -104,12 +112,12 @@ def image_sources(given: list[str] | None) -> dict[str, str]:
     return sources
 
 
-# Show a results folder in the browser, live: the pages follow while runs are going on.
+# `histobench serve`.
 
 
 def serve_flags(parser: argparse.ArgumentParser) -> None:
-    """Which results, and where they are shown."""
-    parser.add_argument("results", help="results folder (searched with all its subfolders)")
+    """The results and the address."""
+    _add_results(parser)
     parser.add_argument("--port", type=int, default=8000, help="port (default: 8000; 0: any free one)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("-o", "--output", help="keep the site in this folder (default: a temporary one)")
@@ -117,12 +125,11 @@ def serve_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def serve_command(args: argparse.Namespace) -> int:
-    """Show a results folder in the browser, live: the pages follow while runs are
-    going on.
+    """Serve the web site of a results folder and update it while runs continue.
 
-    Only this machine can see it (127.0.0.1), and only files of the built site are
-    served. On a remote machine forward the port: ssh -L 8000:localhost:8000
-    MACHINE.
+    By default only this machine can open it (127.0.0.1), and only files of the site
+    are served. On a remote machine forward the port:
+    ssh -L 8000:localhost:8000 MACHINE
 
     Examples:
       histobench serve results
@@ -178,7 +185,7 @@ def _serve(args: argparse.Namespace, results: Path, site: Path, console: object)
             server.server_close()
             raise
         write_waiting_page(site, str(error))
-    say(f"serving {results} at {server.address} (Ctrl+C ends)")
+    say(f"serving {results} at {server.address} (stop with Ctrl+C)")
     if args.host not in ("127.0.0.1", "localhost", "::1"):
         say("anyone who can reach this address can read these results")
     stop = threading.Event()

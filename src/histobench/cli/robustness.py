@@ -1,4 +1,4 @@
-"""Does the encoder see biology or the hospital? Measured from stored features, without images or a GPU."""
+"""`histobench robustness`: measure how far features depend on the site, from stored features."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import add_source_flags, positive, seed, source_from
-from histobench.cli.terminal import labelled, open_terminal
+from histobench.cli.terminal import Busy, count_of, labelled, open_terminal
 from histobench.core.errors import HistobenchError
 
 if TYPE_CHECKING:
@@ -27,28 +27,31 @@ def robustness_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "features", nargs="*", help="feature files (.pt) of one or more encoders, or folders of them"
     )
-    parser.add_argument("-o", "--output", default="./results", help="where the results go (./results)")
+    parser.add_argument("-o", "--output", default="./results", help="results folder (default: ./results)")
     parser.add_argument("--column", action="append", help="site column, or pair; repeatable (default: all)")
-    parser.add_argument("--k", type=positive, help="neighbours of the robustness index (default: chosen)")
+    parser.add_argument("--k", type=positive, help="neighbors of the robustness index (default: automatic)")
     parser.add_argument(
-        "--slow", action="store_true", help="clusters and the label-site schedule (APD, nIPD), too"
+        "--slow", action="store_true", help="also measure clusters and the label-site schedule (APD, nIPD)"
     )
     parser.add_argument("--seed", type=seed, default=0, help="seed of random changes (default: 0)")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print every measure with all notes and reasons"
+    )
     parser.add_argument("--device", help="cpu, cuda:0, ... (default: the GPU if there is one)")
     images = parser.add_argument_group("from images again")
     images.add_argument(
         "--stress",
         action="store_true",
-        help="change stain, sharpness, compression, ... of test images and see what features and a linear "
-        "probe trained on unchanged images make of it",
+        help="change stain, sharpness, compression, ... of test images and measure how features and a linear "
+        "probe trained on unchanged images respond",
     )
-    images.add_argument("--data", help="folder of class folders, CSV, TAR shards or name of a public set")
+    images.add_argument("--data", help="folder of class folders, CSV, TAR shards or public dataset")
     images.add_argument("--models", help="encoders, separated by commas")
     images.add_argument("--stress-images", type=positive, default=200, help="test images (default: 200)")
     images.add_argument(
         "--attack",
         action="store_true",
-        help="with --stress: move the images against the linear probe, too (PGD; slow without a GPU)",
+        help="with --stress: also attack the linear probe (PGD; slow without a GPU)",
     )
     images.add_argument("--weights", help="checkpoint, folder of checkpoints, or table")
     images.add_argument("--class2id_txt", help="class mapping file")
@@ -57,8 +60,8 @@ def robustness_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def robustness_command(args: argparse.Namespace) -> int:
-    """Does the encoder see biology or the hospital? Measured from stored features,
-    without images or a GPU.
+    """Measure how far features depend on the hospital, scanner or stain instead of
+    the tissue. Reads stored features; needs neither images nor a GPU.
 
     Feature files need a site column (site, scanner, stain, ...): see
     docs/how-to/datasets.md and docs/explanation/robustness.md.
@@ -71,7 +74,7 @@ def robustness_command(args: argparse.Namespace) -> int:
     if args.stress:
         return _stress(args)
     if args.attack:
-        raise HistobenchError("--attack reads images: give it together with --stress, --data and --models")
+        raise HistobenchError("--attack needs --stress, --data and --models")
     if not args.features:
         raise HistobenchError("give feature files (.pt), or --stress with --data and --models")
     from histobench.core.devices import resolve_device
@@ -84,7 +87,8 @@ def robustness_command(args: argparse.Namespace) -> int:
     console = open_terminal()
     options = RobustnessOptions(k=args.k, slow=args.slow, seed=args.seed, device=resolve_device(args.device))
     output, measured = Path(args.output), 0
-    encoders, unreadable = _encoders(args.features)
+    with Busy("reading features"):
+        encoders, unreadable = _encoders(args.features)
     if not encoders:
         raise HistobenchError("; ".join(unreadable))
     failed = [labelled("failed", "red", reason) for reason in unreadable]
@@ -98,7 +102,7 @@ def robustness_command(args: argparse.Namespace) -> int:
             fingerprint=fingerprint_of(features),
             size=size,
         )
-        with console.status(f"{encoder} on {dataset}"):
+        with Busy(f"measuring {encoder} on {dataset}"):
             for column, found in measure_columns(features, args.column, options):
                 if isinstance(found, RobustnessResult):
                     write_robustness(output / _plain(dataset) / _plain(encoder), found, identity=identity)
@@ -112,11 +116,17 @@ def robustness_command(args: argparse.Namespace) -> int:
         for column, reason in problems.items():
             what = f"{encoder} on {dataset}" + (f", {column}" if column else "")
             failed.append(labelled("failed", "red", f"{what}: {reason}"))
-    if measured:
-        print_tables(summarise(output), console)
-        console.print(f"robustness: {output / FILE}", soft_wrap=True)
     for line in failed:
         console.print(line, soft_wrap=True)
+    if measured:
+        with Busy("comparing encoders"):
+            tables = summarise(output)
+        asked = {dataset for dataset, _, _ in encoders}
+        shown = [table for table in tables if table.dataset in asked]
+        print_tables(shown, console, verbose=args.verbose)
+        if len(shown) < len(tables):
+            console.print(f"Not shown here: {count_of(len(tables) - len(shown), 'table')} of other datasets.")
+        console.print(f"Details: --verbose, or {output / FILE}", soft_wrap=True)
     if not measured:
         return USER_ERROR
     return PARTLY if failed else 0
@@ -129,7 +139,7 @@ def _stress(args: argparse.Namespace) -> int:
 
     models = names_in(args.models)
     if not args.data or not models or args.features:
-        raise HistobenchError("--stress reads images: give --data and --models, and no feature files")
+        raise HistobenchError("--stress reads images: give --data and --models instead of feature files")
     console = open_terminal()
     dataset = source_from(args, args.data).load()
     reports = run_stress(
@@ -149,13 +159,21 @@ def _stress(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_tables(tables: Sequence[RobustnessTable], console: Console) -> None:
-    """Print one table per dataset and site column."""
+def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose: bool = True) -> None:
+    """Print one table per dataset and site column; `verbose`: with all notes."""
     from histobench.cli.compare import print_grid
+    from histobench.cli.run import print_overview
     from histobench.roi.comparison.robustness import robustness_grid
+    from histobench.roi.plan.summary import robustness_overview
 
     for table in tables:
-        print_grid(robustness_grid(table), console)
+        if verbose:
+            print_grid(robustness_grid(table), console)
+        else:
+            print_overview(robustness_overview(table), console)
+    if tables and not verbose:
+        console.print("[95% interval over groups]; * best, = not shown to differ from the best (Holm).")
+        console.print("More is better, except site AUROC (0.5: features do not tell the site).")
 
 
 def _encoders(given: Sequence[str]) -> tuple[dict[tuple[str, str, str], FeatureSet], list[str]]:

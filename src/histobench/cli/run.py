@@ -3,59 +3,69 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import add_engine_choice, chosen_engine
-from histobench.cli.terminal import open_terminal, say
+from histobench.cli.terminal import Busy, count_of, in_flags, open_terminal, print_columns, say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
-from histobench.core.text import shown
 from histobench.roi.options import ENGINE_GROUP, DatasetEntry, plan_options
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.options import Plan
     from histobench.roi.plan.benchmark import BenchmarkOutcome
     from histobench.roi.plan.run import PlanOutcome
+    from histobench.roi.plan.summary import Overview, OverviewCell, OverviewColumn
     from histobench.roi.work.engines.local import Engine
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
     """A plan file, or a folder and a list of encoders; the flags are the options of a plan."""
-    parser.add_argument("plan", nargs="?", help="plan file (YAML); or use --data and --models")
+    parser.add_argument("plan", nargs="?", help="plan file (YAML); or give --data and --models")
     data = parser.add_argument_group("without a plan file")
     data.add_argument(
         "--data",
-        help="folder of class folders, CSV, TAR shards or name of a public dataset; several by commas",
+        help="folder of class folders, CSV, TAR shards or public dataset; separate several by commas",
     )
-    data.add_argument("--models", help="encoders, separated by commas")
+    data.add_argument("--models", help="encoders, separated by commas (histobench models lists them)")
     add_flags(data, options_of(DatasetEntry))
     both = parser.add_argument_group("settings (override the plan file)")
-    both.add_argument("--results", help="folder of the results (default: ./results)")
+    both.add_argument("--results", help="results folder (default: ./results)")
     add_flags(both, [each for each in plan_options() if each.said.group != ENGINE_GROUP])
     where = parser.add_argument_group(ENGINE_GROUP)
-    add_engine_choice(where, "this process (default), a Ray cluster, or Slurm jobs; the results are the same")
+    add_engine_choice(
+        where,
+        "local: this process (default); ray: a Ray cluster; slurm: Slurm jobs",
+    )
     add_flags(where, [each for each in plan_options() if each.said.group == ENGINE_GROUP])
     parser.add_argument(
         "--retry-failed",
         action="store_true",
-        help="continue the last run: what failed in it, and what it has not done",
+        help="continue the last run: repeat what failed and do what is missing",
     )
     parser.add_argument(
         "--keep-going",
         action="store_true",
-        help="run the other encoders when some are unknown or have no weights (default: begin nothing)",
+        help="run the other encoders if some are unknown or have no weights (default: start nothing)",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the plan and what it would cost; do nothing"
+        "--dry-run", action="store_true", help="print the data, the plan and its cost; compute nothing"
     )
     parser.add_argument(
-        "--schema", action="store_true", help="print the JSON schema of plan files, for editors; do nothing"
+        "-v", "--verbose", action="store_true", help="also print one ranked table per task with all notes"
+    )
+    parser.add_argument(
+        "--schema",
+        action="store_true",
+        help="print the JSON schema of plan files, for editors",
     )
 
 
@@ -63,8 +73,8 @@ def run_command(args: argparse.Namespace) -> int:
     """Run a whole benchmark: datasets x encoders x tasks, from images to a ranked
     summary.
 
-    What has been done before is not done again, a job that fails does not stop the
-    others, and the same command goes on after an interruption.
+    Finished work is kept: repeat the same command to continue after an
+    interruption. A job that fails does not stop the others.
 
     Examples:
       histobench run --data my_folder --split 0.7/0.1/0.2 --models efficientnet-lite0,uni_v1
@@ -78,7 +88,7 @@ def run_command(args: argparse.Namespace) -> int:
     plan = _plan(args)
     console = open_terminal()
     if args.dry_run:
-        return _print_dry_run(plan, console, keep_going=args.keep_going)
+        return _print_dry_run(plan, console, keep_going=args.keep_going, engine=args.engine)
     engine = chosen_engine(args, plan)
     return carry_out(
         plan,
@@ -87,6 +97,7 @@ def run_command(args: argparse.Namespace) -> int:
         engine=engine,
         retry_failed=args.retry_failed,
         keep_going=args.keep_going,
+        verbose=args.verbose,
     )
 
 
@@ -98,36 +109,80 @@ def carry_out(
     engine: Engine | None = None,
     retry_failed: bool = False,
     keep_going: bool = False,
+    verbose: bool = False,
 ) -> int:
-    """Run a plan, compute intervals, print ranked tables and failures; the exit code."""
-    from rich.text import Text
+    """Run a plan, compute intervals, print the results and failures; the exit code."""
+    done = run_and_watch(
+        plan, console, heading=heading, engine=engine, retry_failed=retry_failed, keep_going=keep_going
+    )
+    if not done.outcome.finished:
+        console.print(f"Jobs are submitted.\nNext: histobench status {plan.results}", soft_wrap=True)
+        return 0
+    return print_outcome(done, console, verbose=verbose)
 
+
+def run_and_watch(
+    plan: Plan,
+    console: Console,
+    *,
+    heading: str,
+    engine: Engine | None = None,
+    retry_failed: bool = False,
+    keep_going: bool = False,
+) -> BenchmarkOutcome:
+    """Run a plan and show what it is doing."""
     from histobench.cli.extract import display
     from histobench.roi.plan.benchmark import run_benchmark
     from histobench.roi.work.engines.local import Display
 
-    with console.status("reading datasets") as status:
-        done = run_benchmark(
+    with Busy("reading datasets and checking encoders") as busy:
+        return run_benchmark(
             plan,
             engine=engine,
             retry_failed=retry_failed,
             keep_going=keep_going,
             display=Display(
                 progress=display(),
-                say=lambda text: status.update(Text(text)),
-                before_extraction=status.stop,
-                after_extraction=status.start,
+                say=busy.update,
+                before_extraction=busy.stop,
+                after_extraction=busy.start,
             ),
             heading=heading,
         )
-    if not done.outcome.finished:
-        console.print(f"jobs are submitted; histobench status {plan.results} shows them", soft_wrap=True)
-        return 0
-    return print_outcome(done, console)
 
 
-def print_outcome(done: BenchmarkOutcome, console: Console) -> int:
-    """The ranked tables, what failed, and where the summary is; the exit code."""
+def print_outcome(
+    done: BenchmarkOutcome, console: Console, *, verbose: bool = False, end: bool = True
+) -> int:
+    """Print the results of a run on one screen, or everything; the exit code.
+
+    Without `end` where to read more and what to do next is left to the caller.
+    """
+    from histobench.roi.plan.summary import Wanted, overviews
+
+    outcome = done.outcome
+    wanted = Wanted.of(outcome.folder.plan)
+    if verbose:
+        _print_details(done, console)
+    found, hidden = overviews(
+        done.comparisons, done.over_splits, done.robustness, wanted=wanted, results=outcome.results
+    )
+    for overview in found:
+        print_overview(overview, console)
+    for problem in done.not_compared:
+        console.print(f"not compared: {problem}", soft_wrap=True)
+    _print_failures(outcome, console)
+    if found:
+        for line in _explanations(found, hidden):
+            console.print(line, soft_wrap=True)
+    if end:
+        if done.summary is not None:
+            console.print(f"Details: --verbose, or {done.summary}", soft_wrap=True)
+        console.print(f"Next: {_next_step(outcome, found)}", soft_wrap=True, style="bold")
+    return 0 if outcome.has_results and not outcome.failures else USER_ERROR
+
+
+def _print_details(done: BenchmarkOutcome, console: Console) -> None:
     from histobench.cli.compare import print_grid
     from histobench.cli.robustness import print_tables
     from histobench.roi.comparison.grids import ranked_grid
@@ -138,14 +193,118 @@ def print_outcome(done: BenchmarkOutcome, console: Console) -> int:
             print_grid(ranked_grid(comparison, table, digits=3), console)
     for splits in done.over_splits:
         print_grid(split_grid(splits, digits=3), console)
-    for problem in done.not_compared:
-        console.print(f"not compared: {problem}", soft_wrap=True)
     print_tables(done.robustness, console)
-    outcome = done.outcome
-    _print_failures(outcome, console)
-    if done.summary is not None:
-        console.print(f"summary: {done.summary}", soft_wrap=True)
-    return 0 if outcome.has_results and not outcome.failures else USER_ERROR
+
+
+def _explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
+    """At most three lines that hold for all tables."""
+    tasks = len({column.task for each in found for column in each.columns})
+    compared = any(len(each.encoders) > 1 for each in found)
+    marks = "; * best, = not shown to differ from the best" if compared else ""
+    reasons = list(dict.fromkeys(each.no_intervals for each in found if each.no_intervals))
+    if reasons and all(each.no_intervals for each in found):
+        yield f"Balanced accuracy{'; * highest' if compared else ''}. No intervals, no tests: {reasons[0]}."
+    else:
+        yield f"Balanced accuracy [95% interval]{marks}."
+        yield from (f"No intervals, no tests for some datasets: {reason}." for reason in reasons[:1])
+    if compared and not reasons:
+        looks = " or ".join(
+            f"the {count} {what}" for count, what in ((tasks, "tasks"), (len(found), "datasets")) if count > 1
+        )
+        further = f", not for {looks}" if looks else ""
+        yield f"Corrected for all pairs of encoders within a task{further}."
+    notes = len({note for each in found for note in each.notes})
+    if notes or hidden:
+        parts = [f"{count_of(notes, 'note')} on single numbers"] if notes else []
+        parts += [f"{count_of(hidden, 'result')} of other runs in this folder"] if hidden else []
+        yield f"Not shown here: {', '.join(parts)}."
+
+
+def _next_step(outcome: PlanOutcome, found: Sequence[Overview]) -> str:
+    if outcome.failures:
+        again = "" if outcome.has_results else "; nothing was measured"
+        return f"fix the failures above and repeat the command (finished work is kept){again}"
+    if not found:
+        return "choose a task that these encoders can do (histobench run --help)"
+    if all(len(each.encoders) < 2 for each in found):
+        return "add encoders to compare (histobench models lists them)"
+    return f"histobench report {shlex.quote(str(outcome.results))}   (web pages: errors, maps, methods)"
+
+
+# Encoders x tasks in as many columns as the terminal has.
+
+_INDENT = 1
+#: Encoders that a line about skipped tasks names.
+_NAMED = 3
+
+
+def print_overview(overview: Overview, console: Console, *, what: str = "encoder") -> None:
+    """Print encoders as rows and tasks as columns; columns that do not fit follow in a further table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    groups = overview.n_groups
+    counted = f": {overview.n_images:,} test images" if overview.n_images else ""
+    counted += f" of {groups:,} groups (patients, slides)" if counted and groups is not None else ""
+    console.print(Text.assemble((overview.dataset or "results", "bold"), counted), soft_wrap=True)
+    costs = overview.costs
+    for number, (columns, long) in enumerate(_blocks(overview, console.width)):
+        speed = "params, speed" if costs and number == 0 else ""
+        details = any(column.detail for column in columns) or (speed and not long)
+        second = "\n" if details else ""
+        view = Table(box=None, pad_edge=False, padding=(0, _INDENT, 0, 0), header_style="bold")
+        view.add_column(f"{what}{second}{'' if long else speed}", no_wrap=True)
+        for column in columns:
+            view.add_column(f"{column.task}{second}{column.detail}", no_wrap=True)
+        if long and speed:
+            view.add_column(f"{speed}{second}", no_wrap=True)
+        for name in overview.encoders:
+            cost = costs.get(name, "") if speed else ""
+            cells = [_cell_text(column.cells.get(name), long=long) for column in columns]
+            lead = Text(name) if long else Text.assemble(name, "\n", (cost, "dim"))
+            view.add_row(lead, *cells, *([Text(cost)] if long and speed else []))
+        console.print(view)
+    console.print()
+
+
+def _blocks(overview: Overview, width: int) -> list[tuple[list[OverviewColumn], bool]]:
+    """The columns of each table, and whether value and interval of a cell are on one line."""
+    names = max(map(len, (*overview.encoders, "encoder")))
+    costs = max(map(len, ("params, speed", *overview.costs.values()))) if overview.costs else 0
+
+    def wide(column: OverviewColumn, *, long: bool) -> int:
+        cells = [_cell_text(column.cells.get(name), long=long).plain for name in overview.encoders]
+        lines = [line for cell in cells for line in cell.split("\n")]
+        return _INDENT + max(map(len, (column.task, column.detail, *lines)))
+
+    def fits(columns: Sequence[OverviewColumn], *, long: bool) -> bool:
+        lead = names + (costs and costs + _INDENT) if long else max(names, costs)
+        return lead + sum(wide(column, long=long) for column in columns) <= width
+
+    blocks: list[list[OverviewColumn]] = [[]]
+    for column in overview.columns:
+        if blocks[-1] and not fits([*blocks[-1], column], long=False):
+            blocks.append([])
+        blocks[-1].append(column)
+    if fits(overview.columns, long=True):
+        return [(list(overview.columns), True)]
+    return [(block, fits(block, long=True)) for block in blocks]
+
+
+def _cell_text(cell: OverviewCell | None, *, long: bool) -> Text:
+    """`0.951* [0.932, 0.968]`, or on two lines `0.951*` and `[.932,.968]`."""
+    from rich.text import Text
+
+    if cell is None or cell.value is None:
+        return Text("-")
+    value = f"{cell.value:.3f}{cell.mark}"
+    style = "bold" if cell.mark else ""
+    if cell.low is None or cell.high is None:
+        return Text(value, style=style)
+    if long:
+        return Text.assemble((value, style), f" [{cell.low:.3f}, {cell.high:.3f}]")
+    low, high = (f"{bound:.3f}".replace("0.", ".", 1) for bound in (cell.low, cell.high))
+    return Text.assemble((value, style), "\n", (f"[{low},{high}]", "dim"))
 
 
 def _plan(args: argparse.Namespace) -> Plan:
@@ -158,7 +317,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         where = args.plan
     else:
         if not args.models:
-            raise HistobenchError("--models is missing: which encoders? (histobench models lists them)")
+            raise HistobenchError("--models is missing: name encoders (histobench models lists them)")
         values = {
             "datasets": [_dataset(args, source) for source in args.data.split(",")],
             "encoders": args.models,
@@ -175,59 +334,77 @@ def _dataset(args: argparse.Namespace, source: str) -> dict[str, Any]:
 
 
 def _print_failures(outcome: PlanOutcome, console: Console) -> None:
+    skipped: dict[tuple[str, str], list[str]] = {}
     for skip in outcome.skipped:
-        console.print(f"skipped: {skip.job}: {skip.reason}", soft_wrap=True)
+        job, _, task = skip.job.rpartition(": ")
+        encoder = [*job.split(" x "), job][1]
+        skipped.setdefault((task, skip.reason.removeprefix(encoder).strip()), []).append(encoder)
+    for (task, reason), encoders in skipped.items():
+        names = list(dict.fromkeys(encoders))
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        said = f"skipped: {task} of {', '.join(names[:_NAMED])}{more}: {reason}"
+        console.print(in_flags(said), soft_wrap=True)
     for failure in outcome.failures:
-        console.print(f"FAILED: {failure.job}: {failure.reason}", soft_wrap=True)
+        console.print(in_flags(f"FAILED: {failure.job}: {failure.reason}"), soft_wrap=True, style="red")
     console.print(
-        f"{outcome.evaluated} tasks done, {outcome.unchanged} done before, {len(outcome.failures)} failed"
+        f"{count_of(outcome.evaluated, 'task')} done, {outcome.unchanged} done before, "
+        f"{len(outcome.failures)} failed"
     )
 
 
-def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool) -> int:
-    from rich.table import Table
-
+def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: str) -> int:
+    from histobench.cli.data import print_split_counts
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.planner import extraction_jobs
     from histobench.roi.plan.run import check_prompts, load_datasets, unresolved_encoders
 
-    missing = unresolved_encoders(plan, download=False)
-    require_encoders(missing, keep_going=keep_going)
-    device = resolve_device(plan.settings.device)
-    table = Table(
-        title=f"plan on {device} (times are for a typical device of this kind)", title_justify="left"
+    with Busy("reading datasets and checking encoders"):
+        missing = unresolved_encoders(plan, download=False)
+        require_encoders(missing, keep_going=keep_going)
+        device = resolve_device(plan.settings.device)
+        datasets = load_datasets(plan)
+        check_prompts(plan, datasets)
+        jobs = extraction_jobs(plan, datasets, device)
+    for dataset in datasets.values():
+        console.print(dataset.name, style="bold", soft_wrap=True)
+        print_split_counts(dataset)
+        console.print()
+    print_columns(
+        [
+            {
+                "dataset": job.dataset.name,
+                "encoder": job.encoder,
+                "images": f"{job.images:,}",
+                "features": "?" if job.megabytes is None else f"{job.megabytes:.1f} MB",
+                "extraction": "?" if job.seconds is None else _duration(job.seconds),
+            }
+            for job in jobs
+        ],
+        right=("images", "features", "extraction"),
     )
-    for column in ("dataset", "encoder", "images", "features", "extraction"):
-        table.add_column(column, justify="left" if column in ("dataset", "encoder") else "right")
-    datasets = load_datasets(plan)
-    check_prompts(plan, datasets)
-    jobs = extraction_jobs(plan, datasets, device)
-    for job in jobs:
-        table.add_row(
-            job.dataset.name,
-            job.encoder,
-            str(job.images),
-            "?" if job.megabytes is None else f"{job.megabytes:.1f} MB",
-            "?" if job.seconds is None else _duration(job.seconds),
-        )
-    console.print(table)
     total = sum(job.seconds or 0.0 for job in jobs)
     disk = sum(job.megabytes or 0.0 for job in jobs)
-    console.print(f"{len(jobs)} extractions, about {_duration(total)} and {disk:.0f} MB of features")
-    _print_units(plan, datasets, total, console)
     console.print(
-        f"then {', '.join(plan.tasks)} under {', '.join(plan.presets)} for each; results in {plan.results}",
+        f"{count_of(len(jobs), 'extraction')}: about {_duration(total)} on a typical {device} and "
+        f"{disk:.0f} MB of features",
+        soft_wrap=True,
+    )
+    if engine != "local":
+        _print_units(plan, datasets, total, console)
+    console.print(
+        f"then {', '.join(plan.tasks)} with preset {', '.join(plan.presets)}; results in {plan.results}",
         soft_wrap=True,
     )
     for name, why in missing.items():
         if why:
             console.print(f"left out: {name}: {why}", soft_wrap=True)
+    console.print("Next: repeat the command without --dry-run", style="bold")
     return USER_ERROR if any(missing.values()) else 0
 
 
 def _print_units(plan: Plan, datasets: dict[str, RoiDataset], seconds: float, console: Console) -> None:
-    """How the work is cut, for whoever asks for nodes."""
+    """How the work is divided, to choose the number of nodes."""
     from collections import Counter
 
     from histobench.roi.features.inference.loop import CPU_SHARD_IMAGES, SHARD_IMAGES
@@ -235,11 +412,11 @@ def _print_units(plan: Plan, datasets: dict[str, RoiDataset], seconds: float, co
 
     kinds = Counter(unit.kind for unit in units_of(plan, datasets, whole=False))
     images = sum(len(part) for dataset in datasets.values() for part in dataset.splits.values())
-    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     console.print(
-        f"units: {told}; with --engine ray or slurm also shards of {SHARD_IMAGES} images "
-        f"({CPU_SHARD_IMAGES} on a CPU), {images} images are {-(-images // SHARD_IMAGES)} or more per "
-        f"encoder; {seconds / 3600:.1f} GPU hours in all",
+        f"units of work: {listed}; also shards of {SHARD_IMAGES} images ({CPU_SHARD_IMAGES} on a CPU): "
+        f"{images} images are {-(-images // SHARD_IMAGES)} or more per encoder; "
+        f"{seconds / 3600:.1f} GPU hours in total",
         soft_wrap=True,
     )
 
@@ -252,25 +429,28 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-# How far a run is: units done, running, failed and stale per dataset and encoder, speed and time left.
+# `histobench status`: the progress of a run.
 
 STATES = ("done", "running", "waiting", "stale", "failed", "blocked")
 
 
 def status_flags(parser: argparse.ArgumentParser) -> None:
     """A results folder."""
-    parser.add_argument("results", help="the results folder of a run")
+    parser.add_argument(
+        "results", nargs="?", default="results", help="results folder of the run (default: results)"
+    )
 
 
 def status_command(args: argparse.Namespace) -> int:
-    """How far a run is: units done, running, failed and stale per dataset and
-    encoder, speed and time left.
+    """Show the progress of a run: units done, running, failed and stale per dataset
+    and encoder, speed and time left.
 
-    It reads files alone, so it works while jobs run, from any machine that sees
+    The command only reads files. It works while jobs run, on any machine that sees
     the results folder.
 
     Examples:
-      histobench status results
+      histobench status
+      histobench status other-results
     """
     from histobench.roi.work.engines.slurm import queued
     from histobench.roi.work.run_folder import RunFolder
@@ -278,13 +458,18 @@ def status_command(args: argparse.Namespace) -> int:
 
     status = status_of(Path(args.results))
     console = open_terminal()
-    rows: list[tuple[str, ...]] = [("dataset", "encoder", *STATES)]
-    rows += [
-        (cell.dataset, cell.encoder, *(str(cell.states[state] or "-") for state in STATES))
-        for cell in status.cells
-    ]
-    for line in _columns(rows):
-        say(line)
+    used = [state for state in STATES if status.states[state]]
+    print_columns(
+        [
+            {
+                "dataset": cell.dataset,
+                "encoder": cell.encoder,
+                **{state: str(cell.states[state] or "-") for state in used},
+            }
+            for cell in status.cells
+        ],
+        right=STATES,
+    )
     told = ", ".join(f"{status.states[state]} {state}" for state in STATES if status.states[state])
     console.print(f"{status.folder.name} (--engine {status.engine}): {told}", soft_wrap=True)
     if status.hosts:
@@ -306,18 +491,3 @@ def status_command(args: argparse.Namespace) -> int:
     for log in status.logs:
         console.print(f"log: {log}", soft_wrap=True)
     return 0
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Names to the left, numbers to the right; a plan of 20 x 59 has more rows than a drawn table is for."""
-    from rich.cells import cell_len
-
-    cells = [[shown(cell) for cell in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    names = 2
-    for row in cells:
-        padded = []
-        for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            space = " " * (width - cell_len(cell))
-            padded.append(cell + space if place < names else space + cell)
-        yield "  ".join(padded).rstrip()

@@ -1,35 +1,40 @@
-"""The one door to the terminal: whatever is printed passes here, and nothing in it is obeyed.
+"""Everything that is printed passes through this module, as plain text.
 
-No other file prints or opens a console. Text is text: brackets are no markup, words between colons no
-pictures, and control characters are written out. Colour is given as a style, never inside a string.
+No other file prints or opens a console. Brackets are not markup, words between colons are not emoji, and
+control characters are escaped. Color is given as a style, never inside a string.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import shutil
 import sys
+import threading
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from histobench.core.text import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 
-# What the rooms below call a parameter, the command line calls a flag: `group_regex` is --group-regex.
+# Messages name parameters; the command line shows them as flags: `group_regex` is --group-regex.
 
 _NAMED = re.compile(r"`(\w+)`")
 
 
 def in_flags(text: str) -> str:
-    """The text as the command that runs would say it."""
+    """The text with parameters in the spelling of the running command."""
     return _running.translate(text)
 
 
 def speak_as(parser: argparse.ArgumentParser) -> None:
-    """From now on parameters are called as this command calls them."""
+    """Spell parameters as the flags of this command from now on."""
     global _running
     _running = FlagNames(parser)
 
@@ -93,6 +98,16 @@ def open_terminal(*, error: bool = False, width: int | None = None, soft_wrap: b
     )
 
 
+def count_of(number: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> count_of(1, "task"), count_of(2, "class"), count_of(1200, "image"), count_of(2, "entry")
+    ('1 task', '2 classes', '1,200 images', '2 entries')
+    """
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def labelled(label: str, style: str, text: object) -> Text:
     """A word in colour and what it is about."""
     from rich.text import Text
@@ -100,13 +115,130 @@ def labelled(label: str, style: str, text: object) -> Text:
     return Text.assemble((label, style), in_flags(f" {text}"))
 
 
-# Where tables with many columns are printed.
+# Tables as wide as the terminal, and what is shown while something takes long.
 
+#: Characters of a line in a file or a pipe, which have no width.
 WIDTH = 140
+#: Seconds after which a command says what it is doing.
+PATIENCE = 2.0
+
+
+def width_of_output() -> int | None:
+    """Characters of a line: what COLUMNS says, else the terminal's; None for a file or a pipe."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def whole_lines() -> Console:
-    """Standard output; in a file or a pipe, which have no width, lines are not broken at 80 characters."""
+    """Standard output; in a file or a pipe without a width lines are not broken at 80 characters."""
+    return open_terminal(width=width_of_output() or WIDTH)
 
-    console = open_terminal()
-    return console if console.is_terminal else open_terminal(width=WIDTH)
+
+def print_columns(
+    rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = (), drop: Sequence[str] = ()
+) -> list[str]:
+    """Print rows below their headings; returns the columns of `drop` that were left out to fit the width.
+
+    Columns are left out in the order of `drop`; if that is not enough, the last column is cut.
+    """
+    from rich.cells import cell_len, set_cell_size
+
+    width = width_of_output()
+    columns = list(rows[0]) if rows else []
+    texts = [{column: shown(row[column]) for column in columns} for row in rows]
+    wide = {column: max(map(cell_len, (column, *(row[column] for row in texts)))) for column in columns}
+    dropped: list[str] = []
+    for column in drop:
+        if width is None or sum(wide[each] + 2 for each in columns) - 2 <= width:
+            break
+        columns.remove(column)
+        dropped.append(column)
+    for row in ({column: column for column in columns}, *texts):
+        cells = []
+        for column in columns:
+            space = " " * (wide[column] - cell_len(row[column]))
+            cells.append(space + row[column] if column in right else row[column] + space)
+        line = "  ".join(cells).rstrip()
+        if width is not None and cell_len(line) > width:
+            line = set_cell_size(line, width - 3) + "..."
+        say(line)
+    return dropped
+
+
+def print_in_parts(table: Table, console: Console, *, lead: int = 1) -> None:
+    """Print a table; columns that do not fit follow below, after the first `lead` columns again."""
+    from rich.cells import cell_len
+    from rich.table import Table
+
+    texts = [[str(cell) for cell in column.cells] for column in table.columns]
+    wide = [
+        max(map(cell_len, (str(column.header), *cells))) + 1
+        for column, cells in zip(table.columns, texts, strict=True)
+    ]
+    first = list(range(lead))
+    parts: list[list[int]] = [[*first]]
+    for place in range(lead, len(wide)):
+        if len(parts[-1]) > lead and sum(wide[k] for k in (*parts[-1], place)) - 1 > console.width:
+            parts.append([*first])
+        parts[-1].append(place)
+    for part in parts:
+        view = Table(box=None, pad_edge=False)
+        for place in part:
+            view.add_column(table.columns[place].header, justify=table.columns[place].justify)
+        for row in zip(*(texts[place] for place in part), strict=True):
+            view.add_row(*row)
+        console.print(view)
+
+
+class Busy:
+    """Shows what is being done: a spinner on a terminal; elsewhere a line once it has taken a while."""
+
+    def __init__(self, text: str) -> None:
+        console = open_terminal(error=True)
+        self._status = console.status(_plain(text)) if console.is_terminal else None
+        self._text = text
+        self._timer: threading.Timer | None = None
+
+    def start(self) -> None:
+        """Show it, or show it again."""
+        if self._status is not None:
+            self._status.start()
+        else:
+            self._watch()
+
+    def stop(self) -> None:
+        """Show nothing."""
+        if self._status is not None:
+            self._status.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def update(self, text: str) -> None:
+        """Something else is being done now."""
+        self._text = text
+        if self._status is not None:
+            self._status.update(_plain(text))
+        else:
+            self._watch()
+
+    def __enter__(self) -> Busy:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _watch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(PATIENCE, say, (f"{self._text} ...",), {"error": True})
+        self._timer.daemon = True
+        self._timer.start()
+
+
+def _plain(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text)

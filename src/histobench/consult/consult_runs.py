@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from histobench.consult.arms import parse_arms
 from histobench.consult.encoder_views import StudyPlan, assign_roles
 from histobench.consult.findings import StudyFindings, findings_of
-from histobench.consult.playing import MAX_TOKENS, ConsultRun, play
+from histobench.consult.playing import ConsultRun, play
 from histobench.consult.preparing import prepare as prepare_study
 from histobench.consult.reference_agents import KIND, RULES
 from histobench.consult.study import RUNS, Study, read_contrasts, register_contrasts
@@ -27,7 +27,7 @@ from histobench.core.parameters import (
 )
 from histobench.mint.agents.completion import ReasoningHistory
 from histobench.mint.agents.limits import Balance
-from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.mint.runs.play import no_display
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.source import load_dataset
@@ -309,7 +309,7 @@ def run(
     sandbox: str = "auto",
     concurrency: int = 8,
     max_cost: float | None = None,
-    max_tokens: int = MAX_TOKENS,
+    max_tokens: int = CONSULT_MAX_TOKENS,
     temperature: float = 0.0,
     top_p: float | None = None,
     seed: int | None = None,

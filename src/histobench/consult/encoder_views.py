@@ -43,6 +43,8 @@ class StudyPlan:
     device: str | None = None
     num_workers: int = 8
     compile: str = "auto"
+    #: Image side in pixels that the encoders see; None: each encoder's own.
+    size: int | None = None
     #: `percentile` of the nearest neighbour, or `none`.
     similarity: str = "percentile"
     sequences: int = 8
@@ -256,7 +258,7 @@ def view_encoders(
             raise HistobenchError(f"{dataset.name} has no {split} images; give `split` 0.7/0.1/0.2")
     made = extract(
         dataset,
-        [EncoderRecipe(name, weights=plan.weights) for name in roles.values()],
+        [EncoderRecipe(name, plan.size, weights=plan.weights) for name in roles.values()],
         features,
         device=plan.device,
         num_workers=plan.num_workers,

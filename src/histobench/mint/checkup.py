@@ -10,7 +10,7 @@ from histobench.mint.alfworld import simulator
 from histobench.mint.configs import datasets
 from histobench.mint.sandbox import STRENGTH, active_backend, installed_engines, who_limits
 
-Line = tuple[str, str, str, str]  # verdict, subject, message, fix
+Line = tuple[str, ...]  # verdict, subject, message, fix, and details if there are any
 
 
 def check_mint(data_dir: str | Path = datasets.DATASET_DIR) -> list[Line]:
@@ -22,10 +22,10 @@ def _sandbox() -> Line:
     name, why = active_backend()
     if name == "none":
         return "WARN", "sandbox", f"agents cannot run code here: {why}", "install bubblewrap"
-    message = f"{name} ({STRENGTH[name]}): {why}; {who_limits()}"
+    details = f"{STRENGTH[name]}; {why}; {who_limits()}"
     if engines := installed_engines():
-        message += f"; installed and used when named (`sandbox`): {', '.join(engines)}"
-    return "PASS", "sandbox", message, ""
+        details += f"; also installed (choose with `sandbox`): {', '.join(engines)}"
+    return "PASS", "sandbox", f"{name}: agents can run code (details: -v)", "", details
 
 
 def _packages() -> Line:

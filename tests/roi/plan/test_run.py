@@ -84,6 +84,10 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(
     said = capsys.readouterr().out
     assert "54" in said
     assert "gigapath" in said
+    rows = {line.split()[-3]: line.split()[-2:] for line in said.splitlines() if len(line.split()) > 2}
+    assert rows["all"] == ["36", "18"]  # training and test images
+    assert rows["slides)"] == ["1", "1"]  # groups
+    assert said.splitlines()[-1] == "Next: repeat the command without --dry-run"
     assert not (tmp_path / "r").exists()
 
 

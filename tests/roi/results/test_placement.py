@@ -115,7 +115,7 @@ def test_a_plan_with_another_seed_divides_the_images_anew_and_keeps_both(
     first = files_below(tmp_path / "r")
     features_of = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*.pt")}
     capsys.readouterr()
-    assert main([*command, "--seed", "1"]) == 0
+    assert main([*command, "--seed", "1", "--verbose"]) == 0
     said = capsys.readouterr().out
     assert "not compared" not in said
     assert "seed 1)" in said

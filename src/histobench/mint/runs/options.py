@@ -13,6 +13,8 @@ from histobench.mint.feedback.kind import Form
 
 OUTPUT = "mint-results"
 ANSWERS = "answers.sqlite"
+#: Tokens of one message in Consult by default: five messages are the 4,000 tokens of its protocol.
+CONSULT_MAX_TOKENS = 800
 
 
 _LIMITS, _WRITING = "limits", "advanced: how the model writes"

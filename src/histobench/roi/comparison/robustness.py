@@ -88,7 +88,7 @@ def summarise(results_dir: Path) -> tuple[RobustnessTable, ...]:
 def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
     """The table as text: one row per encoder, values with 95 % intervals over groups."""
     first = table.packs[0].content
-    shown = _shown(table)
+    shown = shown_measures(table)
     rows = tuple((pack.encoder, *(_cell(pack, name, digits) for name, _, _ in shown)) for pack in table.packs)
     intervals = f"intervals: 95 %, {METHOD}"
     counted = (
@@ -113,7 +113,8 @@ def robustness_grid(table: RobustnessTable, *, digits: int = 3) -> Grid:
     return Grid(f"{table.dataset}: {what}", header, rows, tuple(notes))
 
 
-def _shown(table: RobustnessTable) -> tuple[tuple[str, str, bool], ...]:
+def shown_measures(table: RobustnessTable) -> tuple[tuple[str, str, bool], ...]:
+    """Name, heading and whether more is better of the measures that a table shows."""
     if table.column == PAIR_COLUMN:
         return _SHOWN_OF_PAIRS
     slow = any(pack.value(name) is not None for pack in table.packs for name, _, _ in _SLOW)
@@ -187,7 +188,7 @@ def _reasons(table: RobustnessTable) -> list[str]:
         dict.fromkeys(
             f"{heading}: {found['reason']}"
             for pack in table.packs
-            for name, heading, _ in _shown(table)
+            for name, heading, _ in shown_measures(table)
             if (found := pack.content["measures"].get(name) or {}).get("reason")
         )
     )

@@ -142,6 +142,8 @@ _BAD_IMAGE = ("missing file", "unreadable image")
 _SHORTEST_SIDE, _LONGEST_STRIP = 32, 8
 #: A larger image is a region of a slide: an encoder sees it at a small part of its resolution.
 _MOST_PIXELS = 5000 * 5000
+#: More images of an odd size than this are one finding.
+_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -428,12 +430,14 @@ def _near_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> It
 
 
 def _unusual_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
-    for _, image in _all(dataset):
+    odd = []
+    images = list(_all(dataset))
+    for _, image in images:
         content = contents[image.path]
         short, long = min(content.size), max(content.size)
         if content.error is None and (short < _SHORTEST_SIDE or long > _LONGEST_STRIP * short):
             message = f"{image.name} is {content.size[0]} x {content.size[1]} pixels: no field of tissue?"
-            yield Finding("warning", "unusual image", image.origin, message)
+            odd.append(Finding("warning", "unusual image", image.origin, message))
         elif content.error is None and short * long > _MOST_PIXELS:
             message = (
                 f"{image.name} is {content.size[0]} x {content.size[1]} pixels: encoders see it reduced to "
@@ -442,6 +446,11 @@ def _unusual_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) ->
             yield Finding("warning", "unusual image", image.origin, message)
         if content.note:
             yield Finding("warning", "unusual image", image.origin, f"{image.name}: {content.note}")
+    if len(odd) > _LISTED:
+        many = f"{len(odd)} of {len(images)} images are very small or narrow strips; the first: "
+        yield Finding("warning", "unusual image", odd[0].origin, f"{many}{odd[0].message}")
+    else:
+        yield from odd
 
 
 def _content_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:

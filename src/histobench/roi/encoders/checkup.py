@@ -33,6 +33,7 @@ class CheckupResult:
     subject: str
     message: str
     fix: str = ""
+    details: str = ""
 
 
 def check_machine() -> list[CheckupResult]:

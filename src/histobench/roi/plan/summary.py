@@ -1,16 +1,25 @@
-"""The summary of a results folder: one ranked table per task, in Markdown."""
+"""The summary of a results folder: encoders x tasks in one table, and one ranked table per task."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.core.version import __version__
-from histobench.roi.comparison.comparison import CompareSettings, Comparison, TableMaker, compare_runs
+from histobench.roi.comparison.comparison import (
+    CompareSettings,
+    Comparison,
+    DatasetTable,
+    TableMaker,
+    compare_runs,
+)
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
-from histobench.roi.comparison.robustness import RobustnessTable, robustness_grid
+from histobench.roi.comparison.robustness import COUNTED, RobustnessTable, robustness_grid, shown_measures
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import (
     SplitTable,
@@ -20,7 +29,12 @@ from histobench.roi.comparison.splits_compared import (
     write_split_tables,
 )
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
+from histobench.roi.data.sites import PAIR_COLUMN
+from histobench.roi.encoders.own_name import label_of
+from histobench.roi.encoders.registry import get_spec
+from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.results.reader import load_runs, split_runs
+from histobench.roi.task_catalogue import ROBUSTNESS, canonical_task, task_place
 
 FILE = "summary.md"
 METRIC = "balanced_accuracy"
@@ -97,3 +111,247 @@ def write_summary(
     path = results_dir / FILE
     write_text(path, "\n\n".join(parts))
     return path
+
+
+# Encoders x tasks: everything that was asked for on one dataset in one table.
+
+BEST, TIED = "*", "="
+#: Robustness: a difference with a larger corrected p-value is not shown.
+_ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class OverviewCell:
+    """A value with its interval; `mark` is BEST, TIED (not shown to differ from the best) or empty."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class OverviewColumn:
+    """One task; `detail` is its setting, preset or site column. Cells are by encoder."""
+
+    task: str
+    detail: str
+    cells: Mapping[str, OverviewCell]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Encoders x tasks on one dataset, the best encoder of the first task first."""
+
+    dataset: str
+    columns: tuple[OverviewColumn, ...]
+    encoders: tuple[str, ...]
+    n_images: int
+    n_groups: int | None
+    costs: Mapping[str, str] = field(default_factory=dict)
+    no_intervals: str = ""  # why no value has an interval
+    notes: tuple[str, ...] = ()  # doubts about single numbers
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a command asked for; None: everything that the folder holds."""
+
+    datasets: frozenset[str] | None = None
+    encoders: frozenset[str] | None = None
+    tasks: frozenset[str] | None = None
+    presets: frozenset[str] | None = None
+    seed: int | None = None
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> Wanted:
+        """What a written plan asks for (see `RunFolder.plan`)."""
+        return cls(
+            frozenset(entry["name"] for entry in plan["datasets"]),
+            frozenset(map(label_of, plan["encoders"])),
+            frozenset(map(canonical_task, plan["tasks"])),
+            frozenset(plan["presets"]),
+            plan["seed"],
+        )
+
+    def has_comparison(self, comparison: Comparison) -> bool:
+        """Whether the task, preset and seed were asked for."""
+        return (
+            _in(comparison.task, self.tasks)
+            and any(_in(preset, self.presets) for preset in comparison.presets)
+            and (self.seed is None or self.seed in comparison.seeds)
+        )
+
+    def has_encoder(self, name: str) -> bool:
+        """Whether the encoder was asked for; several runs of one are `name [what differs]`."""
+        return _in(name, self.encoders) or _in(name.partition(" [")[0], self.encoders)
+
+
+def _in(name: str, names: frozenset[str] | None) -> bool:
+    return names is None or name in names
+
+
+def datasets_overview(comparison: Comparison) -> Overview:
+    """Encoders x datasets of one task."""
+    everything = Wanted()
+    columns = tuple(
+        OverviewColumn(table.dataset or "results", "", _cells(table, everything))
+        for table in comparison.tables
+    )
+    names = dict.fromkeys(name for column in columns for name in column.cells)
+    ranked = () if comparison.ranking is None else comparison.ranking.names
+    title = " ".join(filter(None, (comparison.task, comparison.setting)))
+    return Overview(
+        f"{title}, {comparison.metric}", columns, tuple(dict.fromkeys((*ranked, *names))), 0, None
+    )
+
+
+def overviews(
+    comparisons: Sequence[Comparison],
+    over_splits: Sequence[SplitTable] = (),
+    robustness: Sequence[RobustnessTable] = (),
+    *,
+    wanted: Wanted,
+    results: Path,
+) -> tuple[list[Overview], int]:
+    """The tables of what was asked for, and how many values of these comparisons are in none of them."""
+    columns: dict[str, list[OverviewColumn]] = {}
+    tables: dict[str, list[DatasetTable]] = {}
+    hidden = 0
+    chosen = [each for each in comparisons if wanted.has_comparison(each)]
+    hidden += sum(len(table.entries) for each in comparisons if each not in chosen for table in each.tables)
+    presets = {preset for each in chosen for preset in each.presets}
+    for each in sorted(chosen, key=lambda found: task_place(found.task)):
+        for table in each.tables:
+            cells = _cells(table, wanted) if _in(table.dataset, wanted.datasets) else {}
+            hidden += len(table.entries) - len(cells)
+            if cells:
+                detail = each.presets if len(presets) > 1 else ()
+                column = OverviewColumn(each.task, ", ".join(filter(None, (each.setting, *detail))), cells)
+                columns.setdefault(table.dataset, []).append(column)
+                tables.setdefault(table.dataset, []).append(table)
+    for split in over_splits:
+        if _in(split.task, wanted.tasks) and _in(split.dataset, wanted.datasets):
+            column = OverviewColumn(split.task, f"splits {split.scheme}", _split_cells(split, wanted))
+            columns.setdefault(split.dataset, []).append(column)
+    for site in robustness:
+        if _in(ROBUSTNESS, wanted.tasks) and _in(site.dataset, wanted.datasets):
+            cells = _robustness_cells(site, wanted)
+            hidden += len(site.packs) - len(cells)
+            columns.setdefault(site.dataset, []).append(OverviewColumn(ROBUSTNESS, site.column, cells))
+        else:
+            hidden += len(site.packs)
+    return [
+        _overview(name, found, tables.get(name, []), wanted, results) for name, found in columns.items()
+    ], hidden
+
+
+def _overview(
+    dataset: str,
+    columns: Sequence[OverviewColumn],
+    tables: Sequence[DatasetTable],
+    wanted: Wanted,
+    results: Path,
+) -> Overview:
+    encoders = tuple(dict.fromkeys(name for column in columns for name in column.cells))
+    groups = [table.n_groups for table in tables]
+    entries = [entry for table in tables for entry in table.entries if wanted.has_encoder(entry.name)]
+    caveats = dict.fromkeys(text for entry in entries for text in entry.caveats)
+    missing = dict.fromkeys(entry.interval.reason or "" for entry in entries if entry.interval.low is None)
+    everywhere = bool(entries) and all(entry.interval.low is None for entry in entries)
+    return Overview(
+        dataset,
+        tuple(columns),
+        encoders,
+        max((table.n_images for table in tables), default=0),
+        None if not groups or None in groups else max(each for each in groups if each is not None),
+        _costs(encoders, results),
+        next(iter(missing), "") if everywhere else "",
+        (*caveats, *filter(None, missing if not everywhere else ())),
+    )
+
+
+def _cells(table: DatasetTable, wanted: Wanted) -> dict[str, OverviewCell]:
+    shown = [entry for entry in table.entries if wanted.has_encoder(entry.name)]
+    best = next((entry.name for entry in shown if entry.value is not None), None)
+    cells = {}
+    for entry in shown:
+        pair = None if best is None else table.pair(best, entry.name)
+        tested = pair is not None and (pair.simultaneous.low is not None or table.test != "jackknife")
+        mark = TIED if tested and pair is not None and not pair.holds else ""
+        mark = BEST if entry.name == best and len(shown) > 1 else mark
+        cells[entry.name] = OverviewCell(entry.value, entry.interval.low, entry.interval.high, mark)
+    return cells
+
+
+def _split_cells(table: SplitTable, wanted: Wanted) -> dict[str, OverviewCell]:
+    shown = [entry for entry in table.entries if wanted.has_encoder(entry.name)]
+    tied = {pair.second for pair in table.pairs if pair.first == shown[0].name and not pair.holds}
+    return {
+        entry.name: OverviewCell(
+            entry.mean.mean,
+            entry.mean.low if math.isfinite(entry.mean.low) else None,
+            entry.mean.high if math.isfinite(entry.mean.high) else None,
+            TIED if entry.name in tied else BEST if entry is shown[0] and len(shown) > 1 else "",
+        )
+        for entry in shown
+    }
+
+
+def robustness_overview(table: RobustnessTable) -> Overview:
+    """Encoders x measures of one site column."""
+    what = "registered pairs" if table.column == PAIR_COLUMN else f"robustness by {table.column}"
+    first = table.packs[0].content
+    columns = [
+        OverviewColumn(heading, "", _robustness_cells(table, Wanted(), name, more_is_better=more))
+        for name, heading, more in shown_measures(table)
+        if name != COUNTED
+    ]
+    return Overview(
+        f"{table.dataset}: {what} ({first['num_samples']:,} images, {first['num_groups']:,} groups)",
+        tuple(column for column in columns if any(cell.value is not None for cell in column.cells.values())),
+        tuple(pack.encoder for pack in table.packs),
+        0,
+        None,
+    )
+
+
+def _robustness_cells(
+    table: RobustnessTable, wanted: Wanted, measure: str = "", *, more_is_better: bool = True
+) -> dict[str, OverviewCell]:
+    """A measure of each encoder: the robustness index (the score of registered pairs), or the one named."""
+    measure = measure or ("pair_score" if table.column == PAIR_COLUMN else "robustness_index")
+    shown = [pack for pack in table.packs if wanted.has_encoder(pack.encoder)]
+    known = {pack.encoder: value for pack in shown if (value := pack.value(measure)) is not None}
+    best = None if not known else (max if more_is_better else min)(known, key=lambda name: known[name])
+    tied = {
+        name
+        for pair in table.pairs
+        if pair.measure == measure and pair.p_holm is not None and pair.p_holm > _ALPHA
+        if best in (pair.first, pair.second)
+        for name in (pair.first, pair.second)
+    } - {best}
+    cells = {}
+    for pack in shown:
+        found = pack.content["measures"].get(measure) or {}
+        mark = TIED if pack.encoder in tied else BEST if pack.encoder == best and len(shown) > 1 else ""
+        cells[pack.encoder] = OverviewCell(found.get("value"), found.get("low"), found.get("high"), mark)
+    return cells
+
+
+def _costs(encoders: Iterable[str], results: Path) -> dict[str, str]:
+    """Parameters and measured speed of each encoder, as far as known."""
+    speeds = read_speeds(results)
+    costs = {}
+    for name in encoders:
+        plain = name.partition(" [")[0]
+        try:
+            cost = get_spec(plain).cost
+        except HistobenchError:  # the user's own encoder
+            cost = None
+        speed = speeds.get(plain)
+        parts = [] if cost is None else [f"{cost.params / 1e6:.3g}M"]
+        parts += [] if speed is None else [f"{speed.images_per_second:.3g} img/s"]
+        if parts:
+            costs[name] = ", ".join(parts)
+    return costs

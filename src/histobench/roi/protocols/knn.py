@@ -33,8 +33,8 @@ def knn(
     smallest = int(torch.unique(train_labels, return_counts=True)[1].min())
     if n_neighbors >= 2 * smallest:
         info["warnings"] = [
-            f"{n_neighbors} neighbours vote, but the smallest class has {smallest} training images and can "
-            f"hardly win a vote; try n_neighbors {max(1, smallest // 2)}"
+            f"the smallest class has {smallest} training images, at most half of the {n_neighbors} neighbors "
+            f"that vote, so it rarely wins; set `n_neighbors` to {max(1, smallest // 2)} or less"
         ]
     return Outcome((votes / n_neighbors).cpu().numpy(), votes.argmax(1).cpu().numpy(), info)
 

@@ -101,7 +101,7 @@ def _install(
     if entry.unlisted:
         raise HistobenchError(
             f"{entry.name}: the files are in {downloads} and were checked, but their images cannot be listed:"
-            f" {entry.unlisted}. Make a CSV of them (image_path, label, split, group) and use that table as the data"
+            f" {entry.unlisted}. Make a CSV of them (image_path, label, split, group) and use it as the data"
         )
     rows = read_rows(entry, folder)
     notes = [*entry.unconfirmed, *_count_notes(entry, rows), *_checksum_notes(fetched)]

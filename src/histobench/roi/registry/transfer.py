@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import logging
 import os
 import threading
 import time
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+_log = logging.getLogger(__name__)
 _ATTEMPTS = 6
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 #: A server that asks for more patience than this (seconds) gets its answer in another run.
@@ -85,7 +87,12 @@ def transfer(
                 raise HistobenchError(
                     f"{file.name}: {reason} ({_host(url)}); what has arrived is kept, run the command again"
                 )
-            if stop.wait(max(wait, min(60.0, pause * 2 ** (failures - 1)))):
+            seconds = max(wait, min(60.0, pause * 2 ** (failures - 1)))
+            _log.warning(
+                "%s: %s (%s); retrying in %.0f s, attempt %d of %d",
+                *(file.name, reason, _host(url), seconds, failures + 1, _ATTEMPTS),
+            )
+            if stop.wait(seconds):
                 raise TransferStoppedError
 
 

@@ -33,7 +33,7 @@ PROMPT_WORDS = {
 }
 
 _LAYOUTS = ("long", "wide")
-_SITES = ("crossed", "confounded")
+_SITES = ("crossed", "confounded", "scanner")
 _README = """\
 SYNTHETIC DATA. No patient, no tissue, no scanner: every tile in this folder was computed from random
 numbers by histobench (histobench.roi.data.demo). The nine classes are named after the CRC-100K data set
@@ -100,7 +100,8 @@ def write_demo_dataset(
     layout has no room for it. A folder that already holds exactly this dataset is left as it is.
 
     With `sites="crossed"` the long table also names the scanner and the stain lot of each tile. With
-    `sites="confounded"` every other class comes from one kind of scanner only: a set to be warned of.
+    `sites="confounded"` every other class comes from one kind of scanner only: a set to be warned of. With
+    `sites="scanner"` the table names only the scanner.
     """
     if layout not in _LAYOUTS:
         raise HistobenchError(f"unknown CSV layout {layout!r}; {did_you_mean(layout, _LAYOUTS)}")
@@ -189,11 +190,11 @@ def _prompts() -> str:
 def _long_table(tiles: list[_Tile], recipe: _Recipe) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    sited = ["scanner", "stain"] if recipe.sites else []
+    sited = {"": [], "scanner": ["scanner"]}.get(recipe.sites, ["scanner", "stain"])
     writer.writerow(["image_path", "label", "split", "group", *sited])
     for tile in tiles:
         slide = slide_of(patient_of(tile.index), seed=recipe.seed)
-        sites = [slide.scanner, slide.stain_lot] if recipe.sites else []
+        sites = [slide.scanner, slide.stain_lot][: len(sited)]
         writer.writerow([tile.path, CLASSES.index(tile.class_name), tile.split, tile.group, *sites])
     return text.getvalue()
 

@@ -1,0 +1,121 @@
+"""The screen that ends a run: encoders x tasks, what was asked for, what failed, what to do next."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+from sklearn.metrics import balanced_accuracy_score
+from tests.roi.comparison.conftest import Write
+
+from histobench.cli.main import main
+from histobench.cli.run import print_outcome
+from histobench.roi.plan.benchmark import BenchmarkOutcome
+from histobench.roi.plan.run import EncoderFailure, PlanOutcome
+from histobench.roi.plan.summary import compare_tasks
+from histobench.roi.results.reader import load_runs
+
+ENCODERS = ("efficientnet-lite0", "tiny-vl", "random-vit")
+TASKS = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
+
+
+@pytest.fixture
+def results(write_run: Write) -> Path:
+    folder = Path()
+    for task in TASKS:
+        for encoder, signal in zip(ENCODERS, (3.0, 2.8, 0.3), strict=True):
+            setting = "3way_16shot" if task == "Few-shot" else ""
+            folder = write_run(encoder, signal, task=task, setting=setting, groups=True).parent
+    return folder
+
+
+def screen(results: Path, *, width: int = 80, failures: tuple[str, ...] = (), **asked: Any) -> list[str]:
+    """What is printed, line by line."""
+    plan = {
+        "datasets": [{"name": "Colon"}],
+        "encoders": list(ENCODERS),
+        "tasks": list(TASKS),
+        "presets": ["uni"],
+        "seed": 0,
+        **asked,
+    }
+    comparisons, problems = compare_tasks(results)
+    outcome = PlanOutcome(results, cast(Any, SimpleNamespace(plan=plan)), evaluated=15)
+    outcome.failures += [EncoderFailure("Colon x uni_v2: features", reason) for reason in failures]
+    done = BenchmarkOutcome(outcome, tuple(comparisons), tuple(problems), results / "summary.md")
+    console = Console(file=io.StringIO(), width=width)
+    assert print_outcome(done, console) == (2 if failures else 0)
+    return cast(io.StringIO, console.file).getvalue().splitlines()
+
+
+def test_three_encoders_and_five_tasks_fit_on_one_screen(results: Path) -> None:
+    lines = screen(results)
+    assert len(lines) <= 25
+    assert all(len(line.rstrip()) <= 80 for line in lines if str(results) not in line)
+    text = "\n".join(lines)
+    for name in (*ENCODERS, *TASKS):
+        assert name in text
+    assert "150 test images of 30 groups" in text
+    assert "not for the 5 tasks" in text
+    assert lines[-1].startswith("Next: histobench report ")
+
+
+def test_the_best_is_marked_and_so_is_what_does_not_differ(results: Path) -> None:
+    expected = {
+        run.identity.encoder: balanced_accuracy_score(run.predictions.labels, run.predictions.predicted)
+        for run in load_runs(results)
+        if run.task == "KNN"
+    }
+    row = {
+        line.split()[0]: line.split()[1:] for line in screen(results, width=200) if line.startswith(ENCODERS)
+    }
+    best = max(expected, key=lambda name: expected[name])
+    for name, value in expected.items():
+        found = next(cell for cell in row[name][3::3] if cell.startswith(f"{value:.3f}"))
+        assert found == f"{value:.3f}" + ("*" if name == best else "" if name == "random-vit" else "=")
+    assert re.search(r"\[0\.\d{3}, 0\.\d{3}\]", "\n".join(screen(results, width=200)))
+
+
+def test_only_what_was_asked_for_is_shown(results: Path) -> None:
+    text = "\n".join(screen(results, encoders=["tiny-vl"], tasks=["KNN", "proto"]))
+    assert "random-vit" not in text
+    assert "Linear-Probe" not in text
+    assert "Not shown here: 13 results of other runs in this folder." in text
+    assert "Next: add encoders to compare" in text
+
+
+def test_a_failure_comes_before_the_notes_with_the_next_step(results: Path) -> None:
+    lines = screen(results, failures=("no access to the weights; request it at https://example.org",))
+    failed = next(place for place, line in enumerate(lines) if line.startswith("FAILED: Colon x uni_v2"))
+    notes = next(place for place, line in enumerate(lines) if line.startswith("Balanced accuracy"))
+    assert failed < notes
+    assert lines[-1].startswith("Next: fix the failures above")
+
+
+def test_without_intervals_nothing_is_called_a_tie(write_run: Write) -> None:
+    for encoder in ENCODERS:
+        folder = write_run(encoder, task="KNN", groups=True, n=15).parent
+    text = "\n".join(screen(folder, tasks=["KNN"]))
+    assert "No intervals, no tests: too few groups: 3" in text
+    assert "=" not in text
+
+
+def test_compare_shows_several_datasets_in_one_table(
+    write_run: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for number, dataset in enumerate(("Colon", "Breast", "Lung")):
+        for encoder, signal in zip(ENCODERS, (3.0, 2.0, 0.3), strict=True):
+            folder = write_run(encoder, signal, dataset=dataset, test_set=number).parent
+    assert main(["compare", str(folder)]) == 0
+    short = capsys.readouterr().out
+    rows = [line for line in short.splitlines() if line.startswith("efficientnet-lite0")]
+    assert len(rows) == 2  # values, and mean ranks
+    assert "* best, = not shown to differ from the best" in short
+    assert main(["compare", str(folder), "--verbose"]) == 0
+    assert "row minus column" in capsys.readouterr().out
