@@ -213,8 +213,9 @@ def evaluate(
     train_labels: ArrayLike | None = None,
     test_labels: ArrayLike | None = None,
     *,
-    val: Features | tuple[ArrayLike, ArrayLike] | None = None,
+    val: Features | tuple[ArrayLike, ...] | None = None,
     groups: ArrayLike | None = None,
+    train_groups: ArrayLike | None = None,
     tasks: str | Sequence[str] | None = TASKS,
     preset: str = "uni",
     seed: int = 0,
@@ -233,9 +234,11 @@ def evaluate(
     ----------
     train, test : features of a split, or numbers [n, d]
     train_labels, test_labels : labels [n] of arrays, whole numbers or texts; classes are in their order
-    val : features, or a pair (numbers [n, d], labels [n])
+    val : features, or (numbers [n, d], labels [n]), or (numbers, labels, groups [n])
     groups : the patients or slides [n] of the test images, where arrays are given
-    tasks : one or several of Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency
+    train_groups : those of the training images
+    tasks : one or several of Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency,
+        Patient
     preset : the recipe: uni, sklearn, thunder or eva
     seed : of everything that is drawn, a whole number from 0 up
     dataset, encoder : what they are called in tables (default: as in the features, else data and encoder)
@@ -279,7 +282,7 @@ def evaluate(
             f"results: {ROBUSTNESS} writes its measures to files; name a folder for them"
         )
     given = [
-        Given("train", _split(train, "train"), train_labels),
+        Given("train", _split(train, "train"), train_labels, train_groups),
         Given("test", _split(test, "test"), test_labels, groups),
         *([] if val is None else [Given("val", *_pair(val))]),
     ]
@@ -329,17 +332,17 @@ def _split(given: Any, name: str) -> Any:
     return given.features if isinstance(given, Features) else given
 
 
-def _pair(val: Any) -> tuple[Any, Any]:
-    """Validation features and, beside an array, its labels."""
+def _pair(val: Any) -> tuple[Any, ...]:
+    """Validation features and, beside an array, its labels and perhaps its groups."""
     given = _split(val, "val")
     if given is not val:
         return given, None
-    if not isinstance(val, tuple | list) or len(val) != 2:
+    if not isinstance(val, tuple | list) or len(val) not in (2, 3):
         raise InvalidParameterError(
             "val: expected features or a pair (numbers of shape [images, dimension], labels), found "
             f"{type(val).__name__}"
         )
-    return _split(val[0], "val"), val[1]
+    return _split(val[0], "val"), *val[1:]
 
 
 def _told(reasons: Mapping[str, str]) -> str:

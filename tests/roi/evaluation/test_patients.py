@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+import histobench as hb
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.selection import by_task, select_runs
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -199,6 +200,19 @@ def test_a_validation_set_stops_the_training_of_attention(tmp_path: Path) -> Non
     info = stored(tmp_path, "abmil").info
     assert info["stopped_by"] == "the validation set"
     assert [each["bags"] for each in info["runs"]] == [30] * 5
+
+
+def test_arrays_with_groups_are_evaluated_per_patient_from_python() -> None:
+    train, test, val = tiles(30, "train"), tiles(20, "test"), tiles(10, "val")
+    parts = [(part.embeddings.numpy(), part.labels.numpy(), part.groups) for part in (train, test, val)]
+    (x, y, groups), (queries, truth, others), held_out = parts
+    done = hb.evaluate(
+        x, queries, y, truth, groups=others, train_groups=groups, val=held_out, tasks="Patient"
+    )
+    table = done.table().query("metric == 'accuracy'")
+    assert set(table["setting"]) == {"votes", "mean", "abmil"}
+    with pytest.raises(ValueError, match="train_groups: expected"):
+        hb.evaluate(x, queries, y, truth, groups=others, train_groups=["a"], tasks="Patient")
 
 
 def test_encoders_are_compared_over_patients_method_by_method(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def run_linear_probe(context: Context) -> Iterable[TaskResult]:
 
 
 def preset_probe(context: Context) -> list[Outcome]:
-    """The probe of the preset on the test images: one outcome, or one per run where the recipe has several."""
+    """The probe of the preset on the test images: one outcome, or one per run of the recipe."""
     if context.preset.probe == "early-stopped":
         train, chosen = context.train_and_val
         data = (train.embeddings, train.labels, chosen.embeddings, chosen.labels)
