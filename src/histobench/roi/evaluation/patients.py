@@ -32,9 +32,7 @@ class _Patients:
 
     @classmethod
     def of(cls, tiles: FeatureSet, classes: tuple[str, ...]) -> _Patients:
-        # A tile without a group is a patient of its own, as it is in every statistic.
-        groups = tiles.groups or ("",) * len(tiles)
-        keys = [group or name for group, name in zip(groups, tiles.img_names, strict=True)]
+        keys = _owners(tiles)
         place = {name: number for number, name in enumerate(dict.fromkeys(keys))}
         patient_of = np.array([place[key] for key in keys], dtype=np.int64)
         labels = _one_label_each(tuple(place), patient_of, tiles.labels.numpy(), classes)
@@ -144,7 +142,8 @@ def _labelled_by_patient(context: Context) -> Context:
         raise HistobenchError(
             f"{missing:,} images have no {GROUP_LABEL}; every image needs that of its patient"
         )
-    classes = classes_of(texts)
+    owners = [owner for part in named for owner in _owners(part)]
+    classes = classes_of(list(dict(zip(owners, texts, strict=True)).values()), column=GROUP_LABEL)
     read = label_reader(texts, classes)
 
     def labelled(part: FeatureSet) -> FeatureSet:
@@ -157,6 +156,12 @@ def _labelled_by_patient(context: Context) -> Context:
     check_pair(train, test)
     val = None if request.val is None else labelled(request.val)
     return replace(context, request=replace(request, train=train, val=val, test=test), classes=classes)
+
+
+def _owners(tiles: FeatureSet) -> list[str]:
+    """The patient of every tile; one without a group is a patient of its own, as in every statistic."""
+    groups = tiles.groups or ("",) * len(tiles)
+    return [group or name for group, name in zip(groups, tiles.img_names, strict=True)]
 
 
 def _one_label_each(
