@@ -135,11 +135,11 @@ class Scaling:
         """A dimension that does not vary is left as it is."""
         mean = torch.zeros(tiles.shape[1], dtype=torch.float64)
         for block in tiles.split(65_536):
-            mean += block.sum(dim=0, dtype=torch.float64).cpu()
+            mean += block.sum(dim=0, dtype=torch.float64)
         mean /= len(tiles)
         square = torch.zeros_like(mean)
         for block in tiles.split(65_536):
-            square += (block.cpu().double() - mean).square().sum(dim=0)
+            square += (block.double() - mean).square().sum(dim=0)
         spread = (square / len(tiles)).sqrt()
         spread[spread < 1e-12 * (1 + mean.abs())] = 1.0
         return cls(mean.float().to(device), spread.float().to(device))
@@ -177,9 +177,9 @@ def attention_mil(
         certain = Outcome(np.eye(n_classes)[np.full(len(test), present[0])], np.full(len(test), present[0]))
         return MilOutcome([certain] * runs, 1.0 / sizes[test.bag_of])
     resident = train.tiles.numel() * train.tiles.element_size() <= RESIDENT_BYTES
+    scaling = Scaling.of(train.tiles, device)
     tiles = train.tiles.to(device) if resident else train.tiles
     train = Bags(tiles, train.bag_of, local)
-    scaling = Scaling.of(tiles, device)
     network = GatedAttention(tiles.shape[1], len(present), runs=runs, seed=seed).to(device)
     if val is not None:
         known = np.isin(val.labels, present)
@@ -192,7 +192,7 @@ def attention_mil(
         fit, rest = map(list, zip(*(held_out(local, seed=seed + run) for run in range(runs)), strict=True))
     info = _train(network, train, chosen, fit, rest, scaling, seed=seed, device=device)
     logits, attention = network.predict(test, scaling, device)
-    columns = logits.double().softmax(dim=2).cpu().numpy()
+    columns = logits.cpu().double().softmax(dim=2).numpy()
     found = []
     for run in range(runs):
         probabilities = np.zeros((len(test), n_classes))
@@ -269,7 +269,7 @@ class _HeldOutLoss:
 
     def __call__(self, network: GatedAttention) -> NDArray[np.float64]:
         network.eval()
-        said = network.predict(self._bags, self._scaling, self._device)[0].double().log_softmax(dim=2).cpu()
+        said = network.predict(self._bags, self._scaling, self._device)[0].cpu().double().log_softmax(dim=2)
         labels = torch.from_numpy(self._bags.labels)
         losses = []
         for run, rows in enumerate(self._rows):
