@@ -354,8 +354,9 @@ def evaluate(
     train_labels: ArrayLike | None = None,
     test_labels: ArrayLike | None = None,
     *,
-    val: Features | tuple[ArrayLike, ArrayLike] | None = None,
+    val: Features | tuple[ArrayLike, ...] | None = None,
     groups: ArrayLike | None = None,
+    train_groups: ArrayLike | None = None,
     tasks: str | Sequence[str] | None = TASKS,
     preset: str = "uni",
     seed: int = 0,
@@ -387,13 +388,15 @@ def evaluate(
         Splits of `extract`, or numbers without NaN (arrays, DataFrames, tensors, lists).
     train_labels, test_labels : array [n], optional
         Labels of arrays: integers or strings. Classes are numbered in sorted order.
-    val : Features or (array [n, d], array [n]), optional
-        Validation features, used for model selection.
+    val : Features or (array [n, d], array [n]) or (array [n, d], array [n], array [n]), optional
+        Validation features with their labels and groups, used for model selection.
     groups : array [n], optional
         Patients or slides of the test images, if `test` is an array.
+    train_groups : array [n], optional
+        Patients or slides of the training images, if `train` is an array.
     tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto")
         One or more of Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency,
-        Robustness.
+        Robustness, Patient.
     preset : {"uni", "sklearn", "thunder", "eva"}, default "uni"
         The recipe.
     seed : int, default 0
@@ -467,7 +470,7 @@ def evaluate(
             f"results: {ROBUSTNESS} writes its measures to files; name a folder for them"
         )
     arrays = [
-        Given("train", _split(train, "train"), train_labels),
+        Given("train", _split(train, "train"), train_labels, train_groups),
         Given("test", _split(test, "test"), test_labels, groups),
         *([] if val is None else [Given("val", *_pair(val))]),
     ]
@@ -517,17 +520,17 @@ def _split(given: Any, name: str) -> Any:
     return given.features if isinstance(given, Features) else given
 
 
-def _pair(val: Any) -> tuple[Any, Any]:
-    """Validation features and, beside an array, its labels."""
+def _pair(val: Any) -> tuple[Any, ...]:
+    """Validation features and, beside an array, its labels and perhaps its groups."""
     given = _split(val, "val")
     if given is not val:
         return given, None
-    if not isinstance(val, tuple | list) or len(val) != 2:
+    if not isinstance(val, tuple | list) or len(val) not in (2, 3):
         raise InvalidParameterError(
             "val: expected features or a pair (numbers of shape [images, dimension], labels), found "
             f"{type(val).__name__}"
         )
-    return _split(val[0], "val"), val[1]
+    return _split(val[0], "val"), *val[1:]
 
 
 def _told(reasons: Mapping[str, str]) -> str:

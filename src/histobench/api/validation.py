@@ -47,6 +47,11 @@ class Given:
             return self.split
         return "val[1]" if self.split == "val" else f"{self.split}_labels"
 
+    @property
+    def groups_name(self) -> str:
+        """What the user calls the groups."""
+        return {"test": "groups", "val": "val[2]"}.get(self.split, f"{self.split}_groups")
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -166,8 +171,9 @@ def group_names(value: Any, name: str, count: int) -> tuple[str, ...]:
     """The patient or slide of each of `count` images, as texts."""
     array = as_array(value, name, as_given=True)
     if array.shape != (count,) or array.dtype.kind not in "OUTiufb":
+        of = "test image" if name == "groups" else "image"
         raise InvalidParameterError(
-            f"{name}: expected {count} names, one for each test image, found {_described(value, array)}"
+            f"{name}: expected {count} names, one for each {of}, found {_described(value, array)}"
         )
     items = array.tolist()
     missing = sum(is_missing(item) for item in items)
@@ -241,7 +247,7 @@ def _features_name(part: Given) -> str:
 
 def _no_labels_beside(part: Given) -> None:
     labels = "val[1]" if part.split == "val" else f"{part.split}_labels"
-    for name, value in ((labels, part.labels), ("groups", part.groups)):
+    for name, value in ((labels, part.labels), (part.groups_name, part.groups)):
         if value is not None:
             raise InvalidParameterError(
                 f"{name}: goes with an array, but {part.split} is a set of features, which brings its own"
@@ -301,7 +307,7 @@ def _feature_set(
         embeddings=torch.from_numpy(rows),
         labels=torch.from_numpy(ids),
         img_names=tuple(f"{part.split}-{row}" for row in range(len(rows))),
-        groups=None if part.groups is None else group_names(part.groups, "groups", len(rows)),
+        groups=None if part.groups is None else group_names(part.groups, part.groups_name, len(rows)),
         metadata={**metadata, "split": part.split},
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,3 +30,25 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+#: How many tiles of each patient are named, those with the most attention first.
+TOP_TILES = 10
+
+
+@dataclass(frozen=True)
+class TileAttention:
+    """How much each test tile entered the prediction of its patient, as a mean over the runs."""
+
+    img_names: tuple[str, ...]
+    patients: tuple[str, ...]
+    patient_of: NDArray[np.int64]  # [n], a row of the patients' predictions
+    weights: NDArray[np.float64]  # [n], those of a patient sum to one
+
+    def top_tiles(self) -> Iterator[tuple[str, int, str, float]]:
+        """(patient, rank, image, weight) of the tiles with the most attention, patient by patient."""
+        order = np.lexsort((-self.weights, self.patient_of))
+        starts = np.searchsorted(self.patient_of[order], np.arange(len(self.patients)))
+        for patient, rows in enumerate(np.split(order, starts[1:])):
+            for rank, row in enumerate(rows[:TOP_TILES], start=1):
+                yield self.patients[patient], rank, self.img_names[row], float(self.weights[row])

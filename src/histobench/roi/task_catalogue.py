@@ -14,6 +14,7 @@ LINEAR_PROBE = "Linear-Probe"
 FEW_SHOT = "Few-shot"
 ZERO_SHOT = "Zero-shot"
 ROBUSTNESS = "Robustness"
+PATIENT = "Patient"
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class RoiTask:
     words: str
     by_default: bool = False  # whether a plan that names no tasks has it
     once: bool = False  # measured on the features themselves: the same under every preset
+    methods: bool = False  # its settings are methods: each has a table of its own in summaries
 
 
 #: In the order of the pages.
@@ -35,12 +37,15 @@ CATALOGUE: tuple[RoiTask, ...] = (
     RoiTask(ZERO_SHOT, "zero-shot classification with text prompts", by_default=True),
     RoiTask("Retrieval", "image retrieval"),
     RoiTask("Label-efficiency", "linear probing on shares of the training labels"),
+    RoiTask(PATIENT, "predictions per patient or slide", methods=True),
     RoiTask(ROBUSTNESS, "measures of robustness", once=True),
 )
 TASKS = tuple(task.name for task in CATALOGUE)
 DEFAULT_TASKS = tuple(task.name for task in CATALOGUE if task.by_default)
 #: Measured once, under the default preset.
 ONCE = tuple(task.name for task in CATALOGUE if task.once)
+#: Of these every setting is shown.
+WITH_METHODS = tuple(task.name for task in CATALOGUE if task.methods)
 _BY_NAME = {task.name: task for task in CATALOGUE}
 
 

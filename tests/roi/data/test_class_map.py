@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.class_map import read_class_map
+from histobench.roi.data.class_map import classes_of, read_class_map
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "example_dataset" / "CRC-100K.txt"
 CRC = ("NORM", "STR", "TUM", "MUS", "MUC", "LYM", "DEB", "BACK", "ADI")
@@ -149,3 +150,23 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
         read_class_map(tmp_path)
     with pytest.raises(HistobenchError, match=r"did you mean classes.txt\?"):
         read_class_map(tmp_path / "clases.txt")
+
+
+def test_a_measurement_is_not_taken_for_classes() -> None:
+    draw = np.random.default_rng(0)
+    for texts in (
+        [f"{value:.3f}" for value in draw.normal(size=200)],  # a score
+        [str(value) for value in draw.permutation(2000)[:100]],  # days of survival, one per patient
+    ):
+        with pytest.raises(
+            HistobenchError, match=r"the column 'label' looks continuous: \d+ different numbers"
+        ):
+            classes_of(texts)
+    with pytest.raises(HistobenchError, match="the column 'group_label' looks continuous"):
+        classes_of([f"{value / 7:.2f}" for value in range(60)], column="group_label")
+
+
+def test_numbers_that_are_classes_stay_classes() -> None:
+    assert len(classes_of([str(k) for k in range(32)] * 3)) == 32
+    assert classes_of(["1.5", "2.5", "1.5"]) == ("1.5", "2.5")
+    assert len(classes_of([f"patient {k}" for k in range(50)])) == 50

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
 from histobench.roi.comparison.dataset_ranking import DatasetRanking
 from histobench.roi.comparison.pairs import TEST_NAMES
+from histobench.roi.task_catalogue import PATIENT
 from histobench.statistics.intervals import Interval
 
 #: Fewer datasets than this say nothing about others; the chances would be those assumed beforehand.
@@ -283,6 +284,7 @@ def _title(comparison: Comparison, table: DatasetTable) -> str:
 
 def _how(comparison: Comparison, table: DatasetTable) -> str:
     groups = "" if table.n_groups is None else f" of {table.n_groups} groups"
+    images = f"{table.n_images} test {'patients' if comparison.task == PATIENT else f'images{groups}'}"
     direction = "lower is better; " if comparison.lower_is_better else ""
     pairs = "1 pair" if len(table.pairs) == 1 else f"{len(table.pairs)} pairs"
     tested = f"; p: {TEST_NAMES[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""
@@ -297,4 +299,4 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
     intervals = (
         f"intervals: {drawn if table.n_resamples else f'{table.resampled}, left out one at a time'}{named}"
     )
-    return f"{direction}{table.n_images} test images{groups}; {intervals}{tested}"
+    return f"{direction}{images}; {intervals}{tested}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.text import natural_order
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import LINEAR_PROBE
+from histobench.roi.task_catalogue import LINEAR_PROBE, WITH_METHODS
 
 #: Of the few-shot settings, the one that most papers print.
 PREFERRED_SHOT = 16
@@ -77,6 +77,7 @@ def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[S
     """The runs that stand in one table: one task, preset, setting and seed (which may divide the images).
 
     Of several settings each dataset shows one: for few-shot all its classes and, where there are, 16 shots.
+    Settings that are methods (of the task Patient) each have a table.
     """
 
     def alike(run: StoredRun) -> tuple[str, str, str, int]:
@@ -87,7 +88,8 @@ def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[S
         settings.setdefault(alike(run), set()).add(run.setting)
     groups: dict[tuple[str, str, str, int], list[StoredRun]] = {}
     for run in runs:
-        shown = max(settings[alike(run)], key=_preference)
+        every = run.task in WITH_METHODS
+        shown = run.setting if every else max(settings[alike(run)], key=_preference)
         if run.setting == shown:
             key = (run.task, run.identity.preset, shown, run.identity.seed)
             groups.setdefault(key, []).append(run)

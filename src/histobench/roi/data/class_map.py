@@ -96,6 +96,8 @@ def _check_ids(path: Path, named: list[tuple[int, int, str]]) -> None:
 log = logging.getLogger(__name__)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,2})?")
 _LARGEST_ID = 9_999
+#: A column with more different numbers than this may be a measurement.
+_MOST_NUMBERS = 20
 
 
 def label_id(text: str) -> int | None:
@@ -119,12 +121,13 @@ def is_fraction(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None and label_id(text) is None
 
 
-def classes_of(texts: Sequence[str]) -> tuple[str, ...]:
+def classes_of(texts: Sequence[str], *, column: str = "label") -> tuple[str, ...]:
     """The classes of a dataset without a class map: sorted names, or the ids up to the largest as names.
 
     >>> classes_of(["TUM", "ADI", "TUM"]), classes_of(["2.0", "0"])
     (('ADI', 'TUM'), ('0', '1', '2'))
     """
+    _check_categories(texts, column)
     found = [label_id(text) for text in texts]
     ids = [identity for identity in found if identity is not None]
     if not ids or len(ids) < len(texts):
@@ -138,6 +141,19 @@ def classes_of(texts: Sequence[str]) -> tuple[str, ...]:
             f"label {max(ids)} is too large for a class id; give a class map (`class2id_txt`)"
         )
     return tuple(str(identity) for identity in range(max(ids) + 1))
+
+
+def _check_categories(texts: Sequence[str], column: str) -> None:
+    """Refuse measured values: many different fractions, or whole numbers most of which occur once."""
+    values = set(texts)
+    if len(values) <= _MOST_NUMBERS or not all(map(_NUMBER.fullmatch, values)):
+        return
+    if sum(map(is_fraction, values)) > _MOST_NUMBERS or 2 * len(values) > len(texts):
+        some = ", ".join(sorted(values, key=float)[:3])
+        raise HistobenchError(
+            f"the column {column!r} looks continuous: {len(values):,} different numbers in {len(texts):,} "
+            f"entries ({some}, ...); the tasks need classes, so divide the values into classes first"
+        )
 
 
 def label_reader(texts: Sequence[str], classes: Sequence[str]) -> Callable[[str], int]:

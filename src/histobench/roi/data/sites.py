@@ -9,9 +9,13 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.tables import CSV_COLUMNS
 
 #: Columns that are taken by themselves; others are asked for.
-SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair")
+SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair", "group_label")
 #: Says which images show the same tissue (registered copies); a name for a match, and no place.
 PAIR_COLUMN = "pair"
+#: The label of the patient or slide that an image belongs to, where it is another one than the image's own.
+GROUP_LABEL = "group_label"
+#: Columns that come with the sites and are no places.
+NO_PLACES = (PAIR_COLUMN, GROUP_LABEL)
 #: Columns of datasets and of predictions that mean something else.
 _TAKEN = frozenset(
     {name for names in CSV_COLUMNS.values() for name in names}

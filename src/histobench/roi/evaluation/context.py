@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.roi.data.check import confounded, single_group_classes
-from histobench.roi.data.sites import PAIR_COLUMN
+from histobench.roi.data.sites import NO_PLACES
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.metrics.classification import Score, evaluate
-from histobench.roi.predictions import Predictions
+from histobench.roi.predictions import Predictions, TileAttention
 from histobench.roi.presets import Preset, get_preset
 from histobench.roi.protocols.linear_probe import held_out
 from histobench.roi.protocols.outcome import Outcome
@@ -72,7 +72,7 @@ def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
         one_group_each = len({(site, group) for _, site, group in images}) == len(
             {site for _, site, _ in images}
         )
-        if column != PAIR_COLUMN and images and not one_group_each:
+        if column not in NO_PLACES and images and not one_group_each:
             labels, sites, _ = zip(*images, strict=True)
             found.append(confounded(labels, sites, column))
     return tuple(text for text in found if text)
@@ -348,6 +348,9 @@ class TaskResult:
     episodes: EpisodePredictions | None = None
     warnings: tuple[str, ...] = ()  # what to keep in mind when reading the numbers
     notes: tuple[str, ...] = ()  # what was not done, and leaves these numbers as they are
+    #: What is odd about the data, where that is not what the context says.
+    caveats: tuple[str, ...] | None = None
+    attention: TileAttention | None = None
 
     @classmethod
     def scored(cls, outcome: Outcome, predictions: Predictions, *, setting: str = "") -> TaskResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,16 +19,22 @@ from histobench.roi.results.episode_predictions import EpisodePredictions
 
 def run_linear_probe(context: Context) -> Iterable[TaskResult]:
     """A linear classifier on the frozen features, by the recipe of the preset."""
+    runs = preset_probe(context)
+    if len(runs) > 1:
+        yield mean_of_runs(context, runs, warnings=context.choice_warnings)
+        return
+    result = TaskResult.scored(runs[0], context.predictions(runs[0]))
+    yield replace(result, warnings=(*context.choice_warnings, *result.warnings))
+
+
+def preset_probe(context: Context) -> list[Outcome]:
+    """The probe of the preset on the test images: one outcome, or one per run of the recipe."""
     if context.preset.probe == "early-stopped":
         train, chosen = context.train_and_val
         data = (train.embeddings, train.labels, chosen.embeddings, chosen.labels)
         test = context.request.test.embeddings
-        runs = eva.eva_runs(*data, test, n_classes=len(context.classes), device=context.device)
-        yield _mean_of_runs(context, runs, warnings=context.choice_warnings)
-        return
-    outcome = _probe(context, _training_part(context))
-    result = TaskResult.scored(outcome, context.predictions(outcome))
-    yield replace(result, warnings=(*context.choice_warnings, *result.warnings))
+        return eva.eva_runs(*data, test, n_classes=len(context.classes), device=context.device)
+    return [_probe(context, _training_part(context))]
 
 
 def run_label_efficiency(context: Context) -> Iterable[TaskResult]:
@@ -42,11 +48,11 @@ def run_label_efficiency(context: Context) -> Iterable[TaskResult]:
         runs = [_probe(context, rows_of(train, rows.numpy())) for rows in parts]
         # What all runs have to say is said once.
         warnings = tuple(dict.fromkeys(text for run in runs for text in run.info.get("warnings", ())))
-        yield _mean_of_runs(
+        yield mean_of_runs(
             context,
             runs,
             setting=setting_of(share),
-            images=len(parts[0]),
+            info={"num_train_used": len(parts[0])},
             warnings=(*context.choice_warnings, *warnings),
         )
 
@@ -97,18 +103,18 @@ def _probe(context: Context, train: FeatureSet) -> Outcome:
     )
 
 
-def _mean_of_runs(
+def mean_of_runs(
     context: Context,
     runs: Sequence[Outcome],
     *,
     setting: str = "",
-    images: int | None = None,
+    info: Mapping[str, object] | None = None,
     warnings: tuple[str, ...] = (),
 ) -> TaskResult:
     """Metrics as means over the runs; the stored probabilities are the runs' means."""
     mean = eva.mean_outcome(list(runs))
-    info = {"num_runs": len(runs), **({} if images is None else {"num_train_used": images})}
-    predictions = context.predictions(Outcome(mean.probabilities, mean.predicted, {**mean.info, **info}))
+    said = {**mean.info, "num_runs": len(runs), **(info or {})}
+    predictions = context.predictions(Outcome(mean.probabilities, mean.predicted, said))
     labels = predictions.labels
     each = [evaluate(run.probabilities, labels, classes=context.classes).values for run in runs]
     metrics: dict[str, NDArray[np.float64]] = {

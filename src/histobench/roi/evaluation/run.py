@@ -21,7 +21,7 @@ from histobench.roi.presets import check_choice, get_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import RunIdentity, claim_place, episode_predictions_of, place_of
 from histobench.roi.results.robustness_files import write_robustness
-from histobench.roi.results.writer import write_episodes, write_task
+from histobench.roi.results.writer import write_attention, write_episodes, write_task
 from histobench.roi.task_catalogue import canonical_task
 
 log = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ def _write(
         return TaskRow(task, result.column, measured, len(result.tissue.labels), result.caveats)
     for warning in (*result.warnings, *result.notes):
         log.warning("%s: %s", task, warning)
-    caveats = (*context.caveats, *result.warnings)
+    caveats = (*(context.caveats if result.caveats is None else result.caveats), *result.warnings)
     said = {"warnings": [*caveats, *result.notes], "caveats": list(caveats)}
     files = write_task(
         results_dir,
@@ -204,6 +204,8 @@ def _write(
     )
     if result.episode_metrics is not None:
         write_episodes(files, result.episode_metrics, info=result.predictions.info)
+    if result.attention is not None:
+        write_attention(files, result.attention)
     values = {name: score.value for name, score in result.scores.items()}
     return TaskRow(task, result.setting, values, len(result.predictions), caveats)
 

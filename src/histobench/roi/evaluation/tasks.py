@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 
 from histobench.roi.evaluation.context import Context, TaskResult
 from histobench.roi.evaluation.few_shot import run_few_shot
+from histobench.roi.evaluation.patients import run_patient
 from histobench.roi.evaluation.probes import run_label_efficiency, run_linear_probe
 from histobench.roi.evaluation.robustness import RobustnessResult, run_robustness
 from histobench.roi.evaluation.zero_shot import zero_shot_outcome
 from histobench.roi.metrics.classification import Score
 from histobench.roi.protocols import thunder
 from histobench.roi.protocols.knn import knn, prototype, retrieval
-from histobench.roi.task_catalogue import FEW_SHOT, LINEAR_PROBE, ROBUSTNESS, ZERO_SHOT
+from histobench.roi.task_catalogue import FEW_SHOT, LINEAR_PROBE, PATIENT, ROBUSTNESS, ZERO_SHOT
 
 
 def run_knn(context: Context) -> Iterable[TaskResult]:
@@ -82,5 +83,6 @@ TASK_RUNNERS: dict[str, Callable[[Context], Iterable[TaskResult | RobustnessResu
     ZERO_SHOT: run_zero_shot,
     "Retrieval": run_retrieval,
     "Label-efficiency": run_label_efficiency,
+    PATIENT: run_patient,
     ROBUSTNESS: run_robustness,
 }

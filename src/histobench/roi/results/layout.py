@@ -22,6 +22,9 @@ EPISODES = "_episode_predictions.npz"
 #: The measures of robustness by one site column.
 ROBUSTNESS = "_robustness.json"
 INTERVALS = "_intervals.json"
+#: What attention the tiles of each patient have, and the names of those that have most.
+ATTENTION = "_attention.npz"
+TOP_TILES = "_top_tiles.csv"
 #: The folder with the results of other splits of the same images; no part of the ordinary tables.
 SPLITS = "splits"
 
@@ -87,6 +90,14 @@ class TaskFiles:
     @property
     def intervals(self) -> Path:
         return self._file(INTERVALS)
+
+    @property
+    def attention(self) -> Path:
+        return self._file(ATTENTION)
+
+    @property
+    def top_tiles(self) -> Path:
+        return self._file(TOP_TILES)
 
     @property
     def episode_predictions(self) -> Path:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.files import write_json, write_text
+from histobench.core.files import atomic_path, write_json, write_text
 from histobench.core.version import __version__
 from histobench.roi.metrics.classification import Score
-from histobench.roi.predictions import Predictions
+from histobench.roi.predictions import Predictions, TileAttention
 from histobench.roi.results.layout import RunIdentity, TaskFiles
 
 #: Key of `additional_info` under which the rows and the checksum of the detailed CSV stand.
@@ -116,6 +116,21 @@ def write_episodes(
             "metrics": {name: mean_and_std(np.asarray(values)) for name, values in per_episode.items()},
         },
     )
+
+
+def write_attention(files: TaskFiles, attention: TileAttention) -> None:
+    """Write the attention on every test tile, in the order of the features, and the tiles with the most."""
+    with atomic_path(files.attention) as temporary, temporary.open("wb") as handle:
+        np.savez_compressed(
+            handle,
+            attention=attention.weights.astype(np.float32),
+            patient=attention.patient_of.astype(np.int32),
+        )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["patient", "rank", "img_name", "attention"])
+    writer.writerows((*row[:3], f"{row[3]:.6g}") for row in attention.top_tiles())
+    write_text(files.top_tiles, text.getvalue())
 
 
 def mean_and_std(values: NDArray[np.float64]) -> dict[str, float | None]:

@@ -12,6 +12,7 @@ from histobench.roi.comparison.table_files import read_table, write_table
 from histobench.roi.results.layout import COMPLETE, SPLITS
 from histobench.roi.results.reader import read_run
 from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import WITH_METHODS
 from histobench.roi.work.run_folder import DONE, RunFolder, Unit
 
 SETTINGS = CompareSettings()
@@ -19,16 +20,16 @@ SETTINGS = CompareSettings()
 
 def compare(folder: RunFolder, unit: Unit) -> None:
     """Compare what is stored of the unit's task, that of earlier plans included, as the report would."""
-    runs = _runs_of(unit)
-    if not runs:  # the task stores no predictions, or was skipped
-        folder.finish(unit)
-        return
-    path = folder.path / "tables" / f"{unit.id}.npz"
-    write_table(path, unit.dataset, runs, SETTINGS)
-    folder.finish(unit, files=[path])
+    files = []
+    for setting, runs in _runs_of(unit).items():  # none where the task stores no predictions, or was skipped
+        several = f"-{setting}" if unit.spec["task"] in WITH_METHODS else ""
+        files.append(folder.path / "tables" / f"{unit.id}{several}.npz")
+        write_table(files[-1], unit.dataset, runs, SETTINGS)
+    folder.finish(unit, files=files)
 
 
-def _runs_of(unit: Unit) -> list[StoredRun]:
+def _runs_of(unit: Unit) -> dict[str, list[StoredRun]]:
+    """The runs of each setting that is shown."""
     spec, root = unit.spec, Path(unit.spec["folder"])
     paths = [
         path
@@ -38,13 +39,12 @@ def _runs_of(unit: Unit) -> list[StoredRun]:
         and SPLITS not in path.relative_to(root).parts
     ]
     tables = by_task([read_run(path) for path in paths])
-    return [
-        run
-        for (task, preset, _, seed), runs in tables.items()
+    found = {
+        setting: [run for run in runs if run.identity.dataset == unit.dataset]
+        for (task, preset, setting, seed), runs in tables.items()
         if (task, preset, seed) == (spec["task"], spec["preset"], spec["seed"])
-        for run in runs
-        if run.identity.dataset == unit.dataset
-    ]
+    }
+    return {setting: runs for setting, runs in found.items() if runs}
 
 
 def tables_of(folder: RunFolder) -> TableMaker:

@@ -1,0 +1,183 @@
+"""The task Patient: one prediction per patient or slide, by votes, by pooled features and by attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.class_map import classes_of, label_reader
+from histobench.roi.data.sites import GROUP_LABEL
+from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
+from histobench.roi.evaluation.probes import mean_of_runs, preset_probe
+from histobench.roi.features.feature_file import FeatureSet, check_pair
+from histobench.roi.predictions import TileAttention
+from histobench.roi.protocols.attention_mil import RUNS, Bags, attention_mil
+from histobench.roi.protocols.outcome import Outcome
+
+VOTES, MEAN, ABMIL = "votes", "mean", "abmil"
+
+
+@dataclass(frozen=True)
+class _Patients:
+    """The patients of one split: a row of mean features each, and the patient of every tile."""
+
+    tiles: FeatureSet
+    pooled: FeatureSet
+    patient_of: NDArray[np.int64]  # [tiles]
+
+    @classmethod
+    def of(cls, tiles: FeatureSet, classes: tuple[str, ...]) -> _Patients:
+        keys = _owners(tiles)
+        place = {name: number for number, name in enumerate(dict.fromkeys(keys))}
+        patient_of = np.array([place[key] for key in keys], dtype=np.int64)
+        labels = _one_label_each(tuple(place), patient_of, tiles.labels.numpy(), classes)
+        sums = torch.zeros(len(place), tiles.embeddings.shape[1], dtype=torch.float64)
+        for rows in torch.arange(len(tiles)).split(65_536):
+            sums.index_add_(0, torch.from_numpy(patient_of)[rows], tiles.embeddings[rows].double())
+        sizes = torch.from_numpy(np.bincount(patient_of)).double()
+        pooled = replace(
+            tiles,
+            embeddings=(sums / sizes[:, None]).float(),
+            labels=torch.from_numpy(labels),
+            img_names=tuple(place),
+            groups=tuple(place),
+            sites={},
+        )
+        return cls(tiles, pooled, patient_of)
+
+    @property
+    def bags(self) -> Bags:
+        return Bags(self.tiles.embeddings, self.patient_of, self.pooled.labels.numpy())
+
+    def votes(self, outcome: Outcome) -> Outcome:
+        """The mean probability of the tiles of each patient."""
+        sums = np.zeros((len(self.pooled), outcome.probabilities.shape[1]))
+        np.add.at(sums, self.patient_of, outcome.probabilities)
+        mean = sums / np.bincount(self.patient_of)[:, None]
+        return Outcome(mean, mean.argmax(1), outcome.info)
+
+
+def run_patient(context: Context) -> Iterable[TaskResult]:
+    """Patients by the votes of their tiles, by the mean of their features, and by attention over them."""
+    request = context.request
+    if not any(any(part.groups or ()) for part in request.features):
+        raise TaskSkippedError(
+            "the images have no groups (patients or slides); name them with `group_column` or `group_regex`"
+        )
+    tiles = _labelled_by_patient(context)
+    parts = {
+        name: None if part is None else _Patients.of(part, tiles.classes)
+        for name, part in (("train", tiles.request.train), ("val", tiles.request.val))
+    }
+    train, val, test = parts["train"], parts["val"], _Patients.of(tiles.request.test, tiles.classes)
+    assert train is not None
+    if val is None and np.bincount(train.pooled.labels.numpy()).max() < 2:
+        raise TaskSkippedError(
+            "every class has one training patient, so that none can be held out; give a validation set"
+        )
+    patients = replace(
+        tiles,
+        request=replace(
+            tiles.request,
+            train=train.pooled,
+            val=None if val is None else val.pooled,
+            test=test.pooled,
+        ),
+    )
+    counted = {"unit": "patients", "num_train_patients": len(train.pooled), "num_test_tiles": len(test.tiles)}
+    runs = [test.votes(run) for run in preset_probe(tiles)]
+    yield _result(patients, runs, VOTES, counted, tiles)
+    yield _result(patients, preset_probe(patients), MEAN, counted, tiles)
+    found = attention_mil(
+        train.bags,
+        test.bags,
+        n_classes=len(tiles.classes),
+        val=None if val is None else val.bags,
+        seed=request.seed,
+        device=context.device,
+    )
+    held_out = (
+        "the validation set" if val is not None else "a fifth of the training patients, another per run"
+    )
+    result = _result(
+        patients, found.runs, ABMIL, {**counted, "num_runs": RUNS, "stopped_by": held_out}, tiles
+    )
+    attention = TileAttention(test.tiles.img_names, test.pooled.img_names, test.patient_of, found.attention)
+    yield replace(result, attention=attention)
+
+
+def _result(
+    patients: Context, runs: list[Outcome], setting: str, info: dict[str, object], tiles: Context
+) -> TaskResult:
+    """One method's predictions of the patients; what is odd about the data is told of the tiles."""
+    runs = [replace(run, info={**run.info, **info}) for run in runs]
+    warnings = (
+        tiles.choice_warnings if setting == VOTES else () if setting == ABMIL else patients.choice_warnings
+    )
+    if len(runs) > 1:
+        result = mean_of_runs(patients, runs, setting=setting, warnings=warnings, info=info)
+    else:
+        result = TaskResult.scored(runs[0], patients.predictions(runs[0]), setting=setting)
+        result = replace(result, warnings=(*warnings, *result.warnings))
+    return replace(result, caveats=tiles.caveats)
+
+
+def _labelled_by_patient(context: Context) -> Context:
+    """The context with the labels of the patients on their tiles, where a column gives them."""
+    request = context.request
+    named = [part for part in request.features if GROUP_LABEL in part.sites]
+    if not named:
+        return context
+    if len(named) < len(request.features):
+        raise HistobenchError(
+            f"the column {GROUP_LABEL!r} is in some of the splits only; extract all with it"
+        )
+    texts = [text for part in named for text in part.sites[GROUP_LABEL]]
+    if missing := sum(not text for text in texts):
+        raise HistobenchError(
+            f"{missing:,} images have no {GROUP_LABEL}; every image needs that of its patient"
+        )
+    owners = [owner for part in named for owner in _owners(part)]
+    classes = classes_of(list(dict(zip(owners, texts, strict=True)).values()), column=GROUP_LABEL)
+    read = label_reader(texts, classes)
+
+    def labelled(part: FeatureSet) -> FeatureSet:
+        labels = torch.tensor([read(text) for text in part.sites[GROUP_LABEL]], dtype=torch.int64)
+        metadata = {**part.metadata, "classes": list(classes)}
+        others = {name: values for name, values in part.sites.items() if name != GROUP_LABEL}
+        return replace(part, labels=labels, metadata=metadata, sites=others)
+
+    train, test = labelled(request.train), labelled(request.test)
+    check_pair(train, test)
+    val = None if request.val is None else labelled(request.val)
+    return replace(context, request=replace(request, train=train, val=val, test=test), classes=classes)
+
+
+def _owners(tiles: FeatureSet) -> list[str]:
+    """The patient of every tile; one without a group is a patient of its own, as in every statistic."""
+    groups = tiles.groups or ("",) * len(tiles)
+    return [group or name for group, name in zip(groups, tiles.img_names, strict=True)]
+
+
+def _one_label_each(
+    names: tuple[str, ...], patient_of: NDArray[np.int64], labels: NDArray[np.int64], classes: tuple[str, ...]
+) -> NDArray[np.int64]:
+    """The label of each patient; one with two is an error."""
+    first = np.zeros(len(names), dtype=np.int64)
+    first[patient_of[::-1]] = labels[::-1]
+    other = np.flatnonzero(first[patient_of] != labels)
+    if len(other):
+        patient = patient_of[other[0]]
+        two = f"{classes[first[patient]]} and {classes[labels[other[0]]]}"
+        count = len(np.unique(patient_of[other]))
+        more = f" (and {count - 1:,} more patients like it)" if count > 1 else ""
+        raise HistobenchError(
+            f"patient {names[patient]} has two labels, {two}{more}: a patient needs one label; give it for "
+            f"every image in a column {GROUP_LABEL!r}"
+        )
+    return first
