@@ -94,19 +94,42 @@ class Encoder:
 
 
 def create_encoder(
-    name: str, *, device: str | None = None, weights: str | Path | None = None, size: int | None = None
+    name: str | Any,
+    *,
+    device: str | None = None,
+    weights: str | Path | None = None,
+    size: int | None = None,
+    transform: Any = None,
+    label: str | None = None,
 ) -> Encoder:
-    """An encoder of the zoo (`uni_v1`, `virchow2@cls`) or of one's own (`my_file.py:MyEncoder`).
+    """An encoder of the zoo, any model of timm or the Hugging Face hub, or one of your own.
 
     Parameters
     ----------
+    name : "uni_v1", "virchow2@cls", "timm:NAME", "hf:OWNER/NAME", "my_file.py:MyEncoder", or a
+        `torch.nn.Module` or callable from images [b, 3, h, w] to features [b, d]
     device : "cpu", "cuda:0", ... (default: the GPU if there is one)
     weights : a checkpoint, a folder of them, or a table of paths (default: the usual places, then the hub)
     size : image size (default: the encoder's own)
+    transform : of an object: from a PIL image to a tensor (default: the model's own, else resize to 224 with
+        ImageNet's mean and standard deviation)
+    label : of an object: its name in tables and files (default: the name of its class or function)
     """
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.registry import create_encoder as create
 
+    if callable(name):
+        from histobench.roi.encoders.any_model import wrap_object
+
+        if weights is not None:
+            raise InvalidParameterError("weights: the model has its weights already; leave it out")
+        where = resolve_device(device_text(device))
+        side = None if size is None else whole_number(size, "size", least=1)
+        named = None if label is None else text(label, "label")
+        wrapped = wrap_object(name, name=named, transform=transform, size=side)
+        return Encoder(wrapped.to(where).float(), where)
+    if transform is not None or label is not None:
+        raise InvalidParameterError("transform, label: only for a torch.nn.Module or a callable")
     size, place = encoder_settings(text(name, "name"), size, weights)
     where = resolve_device(device_text(device))
     with renamed(resize_size="size"):

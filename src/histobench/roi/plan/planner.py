@@ -78,7 +78,7 @@ def _job(plan: Plan, entry: DatasetEntry, encoder: str, images: int, device: str
     except HistobenchError:  # the user's own encoder: nothing is known before it is built
         return ExtractionJob(entry, encoder, images, None, None)
     megabytes = images * spec.dim * BYTES_PER_VALUE / 1e6
-    if spec.cost is None:
+    if spec.cost is None or not spec.cost.gflops:
         return ExtractionJob(entry, encoder, images, None, megabytes)
     # The cost is known at the encoder's own size and grows at least with the number of pixels.
     gigaflops = spec.cost.gflops * (sized.transform.crop / spec.transform.crop) ** 2
