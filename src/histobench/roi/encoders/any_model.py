@@ -30,7 +30,7 @@ from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, 
 from histobench.roi.encoders.download import fetch_from_hub, is_offline
 from histobench.roi.encoders.families.family import pool_tokens
 from histobench.roi.encoders.own_encoder import state_sha256
-from histobench.roi.encoders.own_name import HUGGING_FACE, TIMM, split_alias, split_model
+from histobench.roi.encoders.own_name import TIMM, split_alias, split_model
 from histobench.roi.encoders.spec import NORMS, Cost, EncoderSpec, WeightsSource
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 from histobench.roi.encoders.weights import HUB_FILES, check_packages, find_local, find_weights, resolve_weights
@@ -362,19 +362,30 @@ def _transformers(
     )
 
     def load(network: Any, state: dict[str, Tensor], where: str) -> None:
-        base = f"{network.base_model_prefix}."
-        plain = {key.removeprefix(base): value for key, value in state.items()}
-        expected = network.state_dict()
-        if len(expected.keys() & plain.keys()) > len(expected.keys() & state.keys()):
-            state = plain
-        state = {key: value for key, value in state.items() if not key.endswith(".position_ids")}
-        # A head for classification is not needed. A pooler that was never trained is not in the file.
-        for key in expected:
-            if key not in state and key.startswith("pooler.") and pooling != "pooled":
-                state[key] = expected[key]
-        load_strictly(
-            network, state, where=where, ignore=("classifier.*", "head.*", "cls_classifier.*", "decoder.*")
-        )
+        # The library knows under which names its models were saved in the past.
+        level = transformers.logging.get_verbosity()
+        transformers.logging.set_verbosity(logging.CRITICAL)
+        transformers.logging.disable_progress_bar()
+        try:
+            loaded, told = type(network).from_pretrained(
+                None, config=settings, state_dict=state, output_loading_info=True
+            )
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise HistobenchError(f"{where}: these are not this encoder's weights ({error})") from error
+        finally:
+            transformers.logging.set_verbosity(level)
+            transformers.logging.enable_progress_bar()
+        # A pooler that was never trained is not in the file.
+        poolers = [key for key in told["missing_keys"] if key.split(".")[0] == "pooler"]
+        if poolers and pooling == "pooled":
+            raise HistobenchError(f"{where}: its pooler was not trained; give @cls or @mean")
+        lacking = [*(set(told["missing_keys"]) - set(poolers)), *map(str, told["mismatched_keys"])]
+        if lacking:
+            raise HistobenchError(
+                f"{where}: these are not this encoder's weights: {len(lacking)} tensors are missing or have "
+                f"another shape ({sorted(lacking)[0]}, ...)"
+            )
+        network.load_state_dict(loaded.state_dict())
 
     return AnyModel(spec, build, run, load)
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.roi.encoders.own_name import names_a_file, names_a_model, split_alias
+from histobench.roi.encoders.own_name import (
+    ELSEWHERE,
+    is_computed,
+    names_a_file,
+    names_a_model,
+    names_features,
+    split_alias,
+)
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
@@ -114,24 +121,27 @@ def why_unresolved(
     from histobench.roi.encoders.weights import check_packages, find_weights, is_offline, resolve_weights
 
     try:
-        if names_a_file(name):
+        if not is_computed(name):
+            if names_features(name) and not (place := Path(name.partition(ELSEWHERE)[2]).expanduser()).exists():
+                return f"features: {place} does not exist"
+        elif names_a_file(name):
             check_file(name)
         elif name not in _REGISTERED and name not in _plug_ins():
             spec = get_spec(name).with_size(resize_size)
-            place = str(Path(weights).expanduser()) if weights else None
+            given = str(Path(weights).expanduser()) if weights else None
             check_packages(spec)
             if names_a_model(name):
                 from histobench.roi.encoders.any_model import find_checkpoint
 
                 if download or is_offline() or spec.source.kind == "project":
-                    find_checkpoint(spec, place)
+                    find_checkpoint(spec, given)
                 return ""
             if spec.source.kind in ("seed", "project"):
                 return ""
             if download or is_offline():
-                resolve_weights(spec, place, allow_revision=allow_revision)
+                resolve_weights(spec, given, allow_revision=allow_revision)
             else:
-                find_weights(spec, place)
+                find_weights(spec, given)
     except HistobenchError as error:
         return str(error)
     return ""
