@@ -18,13 +18,16 @@ _HOMES = {
     "Encoder": "histobench.api.encoder",
     "FeatureSets": "histobench.api.features",
     "HistobenchError": "histobench.core.errors",
+    "choose": "histobench.api.benchmark",
     "create_encoder": "histobench.api.encoder",
     "evaluate": "histobench.api.features",
     "extract": "histobench.api.features",
+    "features": "histobench.api.features",
     "list_encoders": "histobench.api.encoder",
     "load_dataset": "histobench.api.dataset",
     "open_results": "histobench.api.benchmark",
     "run": "histobench.api.benchmark",
+    "similarity": "histobench.api.benchmark",
 }
 _MODULES = ("estimators", "mint")
 
@@ -35,23 +38,26 @@ __all__ = [
     "FeatureSets",
     "HistobenchError",
     "__version__",
+    "choose",
     "create_encoder",
     "estimators",
     "evaluate",
     "extract",
+    "features",
     "list_encoders",
     "load_dataset",
     "mint",
     "open_results",
     "run",
+    "similarity",
 ]
 
 if TYPE_CHECKING:
     from histobench import estimators, mint
-    from histobench.api.benchmark import Benchmark, open_results, run
+    from histobench.api.benchmark import Benchmark, choose, open_results, run, similarity
     from histobench.api.dataset import Dataset, load_dataset
     from histobench.api.encoder import Encoder, create_encoder, list_encoders
-    from histobench.api.features import FeatureSets, evaluate, extract
+    from histobench.api.features import FeatureSets, evaluate, extract, features
     from histobench.core.errors import HistobenchError
 
 

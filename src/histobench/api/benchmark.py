@@ -22,13 +22,16 @@ from histobench.core.parameters import (
     renamed,
     text,
     texts,
+    whole_number,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import ArrayLike
 
     from histobench.api.dataset import Dataset
     from histobench.api.plots import Plots
+    from histobench.roi.comparison.choice import Choice
     from histobench.roi.comparison.comparison import Comparison
     from histobench.roi.options import Plan
     from histobench.roi.results.stored_run import StoredRun
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
 def run(
     data: Dataset | str | Path | pd.DataFrame | Sequence[Dataset | str | Path | pd.DataFrame],
-    encoders: str | Sequence[str],
+    encoders: str | Sequence[str] = (),
     *,
     tasks: str | Sequence[str] | None = None,
     results: str | Path = "results",
@@ -48,7 +51,8 @@ def run(
     The same files as `histobench run` writes. A DataFrame is read as by `load_dataset`, which also splits,
     groups and names. An encoder that is unknown or has no weights is an error before any work; with
     `keep_going` the others are run. `settings` are those of a plan file: `presets`, `seed`, `size`, `device`,
-    `weights`, `precision`, `n_shot`, `n_iter`, `n_neighbors`, `n_bootstrap`, ...
+    `weights`, `precision`, `n_shot`, `n_iter`, `n_neighbors`, `n_bootstrap`, `features` (computed by another
+    tool), `combine` (encoders side by side), ...
     """
     from histobench.api.progress_bar import ProgressBar, log
     from histobench.roi.plan.benchmark import run_benchmark
@@ -56,7 +60,7 @@ def run(
 
     if "datasets" in settings:
         raise InvalidParameterError("datasets: these are `data` here; give all of them there, as a list")
-    values: dict[str, Any] = {"encoders": _encoder_names(encoders)}
+    values: dict[str, Any] = {"encoders": _encoder_names(encoders) if encoders or not settings.get("features") else []}
     if tasks is not None:
         values["tasks"] = texts(tasks, "tasks")
     several = _datasets(data)
@@ -122,6 +126,78 @@ def _datasets(data: Any) -> list[Dataset | str]:
     if not found:
         raise InvalidParameterError("data: give at least one dataset")
     return found
+
+
+def similarity(
+    features: str | Path | Mapping[str, ArrayLike],
+    *,
+    groups: Sequence[str] | None = None,
+    errors: Mapping[str, ArrayLike] | None = None,
+    k: int = 10,
+) -> pd.DataFrame:
+    """How alike encoders are on the same images: debiased linear CKA, shared neighbors, shared errors.
+
+    Parameters
+    ----------
+    features : a results folder, or encoder -> features [n, d] of the same images in the same order
+    groups : patient or slide of every image, where arrays are given
+    errors : encoder -> whether each image is misclassified, where arrays are given
+    k : neighbors of an image
+
+    Returns
+    -------
+    DataFrame : a row for each pair and measure (cka, neighbors, errors), with 95% intervals over groups
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).normal(size=(50, 4))
+    >>> table = similarity({"a": x, "b": 2 * x})
+    >>> round(float(table["value"][0]), 6)
+    1.0
+    """
+    from dataclasses import asdict
+
+    import pandas
+
+    from histobench.roi.comparison import similarity as measures
+
+    size = whole_number(k, "k", least=1)
+    if isinstance(features, Mapping):
+        found = measures.similarity(features, groups=groups, errors=errors, k=size)
+    else:
+        found = measures.similarity_of_results(folder_path(features, "features"), k=size)
+    return pandas.DataFrame([asdict(each) for each in found])
+
+
+def choose(
+    results: str | Path,
+    *,
+    license: str = "any",
+    max_params: int | None = None,
+    min_robustness: float | None = None,
+    task: str | None = None,
+    metric: str = "balanced_accuracy",
+) -> Choice:
+    """The encoders of a results folder that meet conditions, with the evidence for each.
+
+    Parameters
+    ----------
+    results : a results folder
+    license : "commercial": only licenses that allow commercial use
+    max_params : most parameters of the network
+    min_robustness : least robustness index, in every table of the task Robustness
+    task, metric : what the encoders are compared by (default: the linear probe, balanced accuracy)
+
+    Returns
+    -------
+    Choice : `candidates`, `excluded`, `best` (those that the data do not tell apart) and `paragraph`
+    """
+    from histobench.roi.comparison.choice import Conditions
+    from histobench.roi.comparison.choice import choose as chosen
+
+    conditions = Conditions(license, max_params, min_robustness)
+    return chosen(folder_path(results, "results"), conditions, task=task, metric=metric)
 
 
 def _encoder_names(encoders: Any) -> list[str]:

@@ -208,14 +208,20 @@ def _anndata(file: Path) -> ForeignPart:
         obs = box["obs"]
         named = next((name for name in NAMES if name in obs), None)
         column = obs[named or obs.attrs.get("_index", "_index")]
-        if isinstance(column, h5py.Group):  # a categorical column
-            categories = column["categories"].asstr()[:]
-            names = tuple(str(categories[code]) for code in column["codes"][:])
-        else:
-            names = tuple(map(str, column.asstr()[:]))
+        names = tuple(map(str, _texts(column)))
     if len(names) != len(rows):
         raise _bad(file, f"has {len(rows)} rows of features but {len(names)} names in obs")
     return ForeignPart(file, names, "", lambda: rows)
+
+
+def _texts(column: Any) -> Any:
+    """A column of texts: plain, nullable (values and mask) or categorical (codes and categories)."""
+    if "codes" in getattr(column, "keys", tuple)():
+        categories = _texts(column["categories"])
+        return [categories[code] for code in column["codes"][:]]
+    if "values" in getattr(column, "keys", tuple)():
+        column = column["values"]
+    return column.asstr()[:] if column.dtype.kind == "O" else column[:]
 
 
 def _dense(entry: Any) -> Any:

@@ -111,11 +111,11 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     duplicates = sorted({d.name for d in datasets if sum(d.name == other.name for other in datasets) > 1})
     if duplicates:
         raise HistobenchError(f"{where}: two datasets are called {duplicates[0]!r}; give each its own name")
-    values["features"] = _foreign(values.get("features"), where, base)
-    encoders = tuple(str(name) for name in _sequence(values, "encoders", where, required=not values["features"]))
-    encoders, values["combine"] = _with_combinations(
-        (*encoders, *values["features"]), values.get("combine"), where
-    )
+    foreign = _foreign(values.pop("features", None), where, base)
+    encoders = tuple(str(name) for name in _sequence(values, "encoders", where, required=not foreign))
+    encoders, combined = _with_combinations((*encoders, *foreign), values.pop("combine", None), where)
+    values |= {"features": foreign} if foreign else {}
+    values |= {"combine": list(combined)} if combined else {}
     for name in ("slurm", "slurm_cpu"):
         if values.get(name) is not None:
             values[name] = _job_options(values[name], f"{where}: {name}")
