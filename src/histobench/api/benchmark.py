@@ -60,7 +60,9 @@ def run(
 
     if "datasets" in settings:
         raise InvalidParameterError("datasets: these are `data` here; give all of them there, as a list")
-    values: dict[str, Any] = {"encoders": _encoder_names(encoders) if encoders or not settings.get("features") else []}
+    values: dict[str, Any] = {
+        "encoders": _encoder_names(encoders) if encoders or not settings.get("features") else []
+    }
     if tasks is not None:
         values["tasks"] = texts(tasks, "tasks")
     several = _datasets(data)

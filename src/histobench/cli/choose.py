@@ -21,7 +21,9 @@ def choose_flags(parser: argparse.ArgumentParser) -> None:
         help="commercial: only licenses that allow commercial use (default: any)",
     )
     parser.add_argument("--max-params", metavar="N", help="most parameters of the network, such as 400M")
-    parser.add_argument("--min-robustness", type=float, metavar="X", help="least robustness index, such as 0.8")
+    parser.add_argument(
+        "--min-robustness", type=float, metavar="X", help="least robustness index, such as 0.8"
+    )
     parser.add_argument("--task", help="default: Linear-Probe where there is one")
     parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
     parser.add_argument("--preset", help="only runs of this preset")

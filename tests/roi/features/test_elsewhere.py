@@ -194,7 +194,9 @@ def test_a_run_of_the_command_line_and_the_way_back(
     assert main(["run", str(plan)]) == 0
     shown = capsys.readouterr().out
     assert "@elsewhere: features computed elsewhere" in shown
-    assert "mine@elsewhere+other@elsewhere is not shown to beat the better of its parts" in " ".join(shown.split())
+    assert "mine@elsewhere+other@elsewhere is not shown to beat the better of its parts" in " ".join(
+        shown.split()
+    )
     results = tmp_path / "results"
     assert "computed elsewhere" in (results / "summary.md").read_text()
     encoders = set(hb.open_results(results).table()["encoder"])

@@ -213,9 +213,7 @@ def _with_evidence(each: Candidate, comparison: Comparison | None) -> Candidate:
         values[table.dataset] = (entry.value, entry.interval.low, entry.interval.high)
         if each.name in tied_best(table):
             tied.append(table.dataset)
-    return Candidate(
-        each.name, each.license, each.params, each.robustness, each.why_not, values, tuple(tied)
-    )
+    return Candidate(each.name, each.license, each.params, each.robustness, each.why_not, values, tuple(tied))
 
 
 def tied_best(table: DatasetTable) -> set[str]:
@@ -296,9 +294,18 @@ def choice_grid(choice: Choice, *, digits: int = 3) -> Grid:
             text += f" [{single[1]:.{digits}f}, {single[2]:.{digits}f}]"
         robust = "-" if each.robustness is None else f"{each.robustness:.{digits}f}"
         rows.append(
-            (each.name, f"{len(each.tied_best)} of {count}", text, shown_params(each.params), robust, each.license)
+            (
+                each.name,
+                f"{len(each.tied_best)} of {count}",
+                text,
+                shown_params(each.params),
+                robust,
+                each.license,
+            )
         )
-    notes = [f"best: datasets on which no other of these is shown to be better; conditions: {choice.conditions}"]
+    notes = [
+        f"best: datasets on which no other of these is shown to be better; conditions: {choice.conditions}"
+    ]
     notes += [f"excluded: {each.name}: {', '.join(each.why_not)}" for each in choice.excluded]
     notes.append("licenses: as the zoo states them; read the text before you rely on it")
     value = "value [95%]" if count == 1 else "mean value"

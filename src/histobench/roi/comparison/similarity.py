@@ -70,7 +70,9 @@ def similarity(
     counts = {name: len(values) for name, values in rows.items()}
     count = next(iter(counts.values()))
     if len(set(counts.values())) > 1 or any(values.ndim != 2 for values in rows.values()):
-        raise HistobenchError(f"similarity needs features [images, dimension] of the same images; found {counts}")
+        raise HistobenchError(
+            f"similarity needs features [images, dimension] of the same images; found {counts}"
+        )
     if count < 5:
         raise HistobenchError(f"similarity needs 5 images or more, not {count}")
     blocks = blocks_of(groups, count)
@@ -109,7 +111,13 @@ def blocks_of(groups: Sequence[str] | None, count: int) -> NDArray[np.int64]:
 
 
 def _with_interval(
-    dataset: str, measure: str, first: str, second: str, value: float, without: Floats, blocks: NDArray[np.int64]
+    dataset: str,
+    measure: str,
+    first: str,
+    second: str,
+    value: float,
+    without: Floats,
+    blocks: NDArray[np.int64],
 ) -> Similarity:
     number = int(blocks.max()) + 1
     if not math.isfinite(value):
@@ -145,8 +153,8 @@ def cka_terms(first: Tensor, second: Tensor, blocks: NDArray[np.int64]) -> Float
     """Unbiased HSIC of all images, then without each block: [1 + blocks].
 
     With K = X X' and L = Y Y', both with zero diagonals, HSIC is
-    (tr(KL) + 1'K1 1'L1 / ((n-1)(n-2)) - 2/(n-2) 1'KL1) / (n(n-3)). No matrix of n x n is made: all three terms
-    follow from X'Y and sums over rows.
+    (tr(KL) + 1'K1 1'L1 / ((n-1)(n-2)) - 2/(n-2) 1'KL1) / (n(n-3)). No matrix of n x n is made: all three
+    terms follow from X'Y and sums over rows.
     """
     exact = max(first.numel(), second.numel()) <= DOUBLE
     kind = torch.float64 if exact else torch.float32
@@ -256,7 +264,9 @@ def _kappa(
     blocks: NDArray[np.int64],
 ) -> Similarity:
     """Cohen's kappa of being wrong: 1 where both err on the same images, 0 as by chance."""
-    cells = np.stack([np.bincount(blocks, part) for part in (wrong & other, wrong, other, np.ones(len(wrong)))])
+    cells = np.stack(
+        [np.bincount(blocks, part) for part in (wrong & other, wrong, other, np.ones(len(wrong)))]
+    )
     total = cells.sum(axis=1)
     without = _kappa_of(total[:, None] - cells)
     return _with_interval(dataset, "errors", first, second, float(_kappa_of(total)), without, blocks)

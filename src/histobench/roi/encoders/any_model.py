@@ -33,7 +33,13 @@ from histobench.roi.encoders.own_encoder import state_sha256
 from histobench.roi.encoders.own_name import TIMM, split_alias, split_model
 from histobench.roi.encoders.spec import NORMS, Cost, EncoderSpec, WeightsSource
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
-from histobench.roi.encoders.weights import HUB_FILES, check_packages, find_local, find_weights, resolve_weights
+from histobench.roi.encoders.weights import (
+    HUB_FILES,
+    check_packages,
+    find_local,
+    find_weights,
+    resolve_weights,
+)
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +99,9 @@ def find_checkpoint(spec: EncoderSpec, weights: str | None = None) -> Path:
     if spec.source.kind == "project":  # a folder on this machine
         path = Path(spec.source.file)
         if not path.is_file():
-            raise HistobenchError(f"{spec.name}: the folder has no checkpoint ({', '.join(HUB_FILES[:2])}, ...)")
+            raise HistobenchError(
+                f"{spec.name}: the folder has no checkpoint ({', '.join(HUB_FILES[:2])}, ...)"
+            )
         return path
     if not (spec.source.repo or spec.source.url):
         raise HistobenchError(f"{spec.name}: timm has no pretrained weights for it; give `weights`")
@@ -135,7 +143,11 @@ def _told(transform: Any) -> str:
         return "your own"
     side = "both sides" if transform.squash else "short side"
     mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (transform.mean, transform.std))
-    crop = f", center crop {transform.crop}" if transform.crop != transform.resize or not transform.squash else ""
+    crop = (
+        f", center crop {transform.crop}"
+        if transform.crop != transform.resize or not transform.squash
+        else ""
+    )
     return f"{side} to {transform.resize} ({transform.interpolation}){crop}, mean {mean}, std {std}"
 
 
@@ -180,8 +192,8 @@ def _timm(
     channels, height, width = data["input_size"]
     if channels != 3 or height != width or data["crop_mode"] not in ("center", "squash"):
         raise HistobenchError(
-            f"{name}: its preprocessing ({channels} x {height} x {width}, {data['crop_mode']}) is not a square "
-            "RGB crop; write an encoder of your own (my_file.py:MyEncoder)"
+            f"{name}: its preprocessing ({channels} x {height} x {width}, {data['crop_mode']}) is not a "
+            "square RGB crop; write an encoder of your own (my_file.py:MyEncoder)"
         )
     transform = TransformSpec(
         resize=int(height / data["crop_pct"]),
@@ -482,7 +494,10 @@ def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: Weigh
 
     network = _skeleton(build)
     spec = replace(
-        spec, dim=_dim(name, network, _timm_pooled, int(size), "pooled"), kwargs=vision, cost=_size_of(network)
+        spec,
+        dim=_dim(name, network, _timm_pooled, int(size), "pooled"),
+        kwargs=vision,
+        cost=_size_of(network),
     )
 
     def load(network: Any, state: dict[str, Tensor], where: str) -> None:
@@ -558,7 +573,9 @@ def _size_of(network: nn.Module) -> Cost | None:
 
 def _interpolation(name: str, value: str) -> str:
     if value not in INTERPOLATIONS:
-        raise HistobenchError(f"{name}: interpolation {value!r} is not known; {did_you_mean(value, INTERPOLATIONS)}")
+        raise HistobenchError(
+            f"{name}: interpolation {value!r} is not known; {did_you_mean(value, INTERPOLATIONS)}"
+        )
     return value
 
 

@@ -54,8 +54,10 @@ def names_features(name: str) -> bool:
 def combined_parts(name: str) -> tuple[str, ...]:
     """The encoders of a combination; none where the name is that of one encoder.
 
-    >>> combined_parts("uni_v1+virchow2"), combined_parts("timm:test_vit@cls+mean+uni_v1"), combined_parts("x")
-    (('uni_v1', 'virchow2'), ('timm:test_vit@cls+mean', 'uni_v1'), ())
+    >>> combined_parts("uni_v1+virchow2"), combined_parts("uni_v1")
+    (('uni_v1', 'virchow2'), ())
+    >>> combined_parts("timm:test_vit@cls+mean+uni_v1")
+    ('timm:test_vit@cls+mean', 'uni_v1')
     """
     if "=" in name or names_a_file(name) or names_features(name) or name.startswith(HUGGING_FACE + "/"):
         return ()
@@ -87,7 +89,9 @@ def split_model(name: str) -> tuple[str, str, str, str]:
     place, *marks = name.removeprefix(kind).split("@")
     pooling = marks.pop() if marks and (marks[-1] in MODEL_POOLINGS or kind == TIMM) else ""
     if pooling and pooling not in MODEL_POOLINGS:
-        raise HistobenchError(f"{name}: {pooling!r} is not a pooling; {did_you_mean(pooling, MODEL_POOLINGS)}")
+        raise HistobenchError(
+            f"{name}: {pooling!r} is not a pooling; {did_you_mean(pooling, MODEL_POOLINGS)}"
+        )
     if not place or len(marks) > 1 or (kind == TIMM and marks):
         raise HistobenchError(f"{name}: expected timm:NAME[@pooling] or hf:OWNER/NAME[@revision][@pooling]")
     return kind, place, marks[0] if marks else "", pooling
@@ -100,9 +104,7 @@ def split_alias(name: str) -> tuple[str, str]:
     (('hist', 'my_file.py:ColourHist'), ('', 'my_file.py:ColourHist'))
     """
     alias, equals, target = name.partition("=")
-    if not equals or not (
-        names_a_file(target) or names_a_model(target) or names_features(target)
-    ):
+    if not equals or not (names_a_file(target) or names_a_model(target) or names_features(target)):
         return "", name
     # A folder may be called `lr=0.1`.
     if "/" in alias or Path(name.rpartition(":")[0]).expanduser().is_file():

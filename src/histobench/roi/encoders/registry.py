@@ -122,7 +122,10 @@ def why_unresolved(
 
     try:
         if not is_computed(name):
-            if names_features(name) and not (place := Path(name.partition(ELSEWHERE)[2]).expanduser()).exists():
+            if (
+                names_features(name)
+                and not (place := Path(name.partition(ELSEWHERE)[2]).expanduser()).exists()
+            ):
                 return f"features: {place} does not exist"
         elif names_a_file(name):
             check_file(name)

@@ -205,9 +205,7 @@ def _check_spelling(table: Path, names: Sequence[str], filled: Sequence[str]) ->
     """A path under a name that is no encoder's was meant for one: nothing is downloaded instead of it."""
     zoo = load_zoo()
     known = {*zoo, *aliases_of(zoo)}
-    strange = [
-        name for name in filled if name.partition("@")[0] not in known and not names_a_model(name)
-    ]
+    strange = [name for name in filled if name.partition("@")[0] not in known and not names_a_model(name)]
     if strange:
         near = difflib.get_close_matches(names[0].lower(), [name.lower() for name in strange], n=1)
         shown = next((name for name in strange if [name.lower()] == near), strange[0])

@@ -66,7 +66,9 @@ def find_parts(path: Path) -> list[ForeignPart]:
         if not files:
             raise HistobenchError(f"features: {path} has no feature files ({', '.join(SUFFIXES)})")
         if len(kinds) > 1:
-            raise HistobenchError(f"features: {path} has files of several kinds ({', '.join(kinds)}); give one")
+            raise HistobenchError(
+                f"features: {path} has files of several kinds ({', '.join(kinds)}); give one"
+            )
     else:
         files = [path]
     return [_part(file) for file in files]
@@ -94,7 +96,9 @@ def _part(file: Path) -> ForeignPart:
             f"features: {file.name} needs the package {error.name}; run: pip install 'histobench[features]'"
         ) from error
     except Exception as error:  # a foreign file may be damaged in any way
-        raise _bad(file, f"cannot be read ({type(error).__name__}: {str(error).splitlines()[0][:120]})") from error
+        raise _bad(
+            file, f"cannot be read ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+        ) from error
 
 
 # Formats
@@ -270,7 +274,9 @@ def _matrix(file: Path, values: Any) -> Rows:
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
         first = int(np.flatnonzero(~finite)[0])
-        raise _bad(file, f"has NaN or infinite features in {int((~finite).sum())} rows (the first is row {first})")
+        raise _bad(
+            file, f"has NaN or infinite features in {int((~finite).sum())} rows (the first is row {first})"
+        )
     return rows
 
 
@@ -353,7 +359,9 @@ def _row_index(parts: Sequence[ForeignPart]) -> dict[str, tuple[ForeignPart, int
     for part in parts:
         for row, name in enumerate(part.names):
             if name in full:
-                raise HistobenchError(f"features: {name} occurs twice, in {full[name][0].file} and {part.file}")
+                raise HistobenchError(
+                    f"features: {name} occurs twice, in {full[name][0].file} and {part.file}"
+                )
             full[name] = (part, row)
             for key in {_base(name), _stem(name)}:
                 short[key] = None if key in short else (part, row)
@@ -557,7 +565,9 @@ def _to_parquet(sets: Sequence[FeatureSet], path: Path) -> None:
 
     rows = _embedding(sets)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
-    table = pa.table({**{key: pa.array(values) for key, values in _columns(sets).items()}, "embedding": lists})
+    table = pa.table(
+        {**{key: pa.array(values) for key, values in _columns(sets).items()}, "embedding": lists}
+    )
     table = table.replace_schema_metadata({"histobench": _metadata(sets)})
     sink = io.BytesIO()
     pq.write_table(table, sink)
@@ -568,7 +578,9 @@ def _to_anndata(sets: Sequence[FeatureSet], path: Path) -> None:
     try:
         import h5py
     except ModuleNotFoundError as error:
-        raise HistobenchError("h5ad needs the package h5py; run: pip install 'histobench[features]'") from error
+        raise HistobenchError(
+            "h5ad needs the package h5py; run: pip install 'histobench[features]'"
+        ) from error
     columns = _columns(sets)
     names = columns.pop("name")
     places = list(tile_coordinates(names))

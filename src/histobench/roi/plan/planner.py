@@ -110,9 +110,7 @@ def units_of(
     for entry in plan.datasets:
         # Features from elsewhere come without images.
         computed = any(map(is_computed, plan.encoders))
-        hashing = (
-            hash_units(entry.name, datasets[entry.name], plan.settings, on_list) if computed else []
-        )
+        hashing = hash_units(entry.name, datasets[entry.name], plan.settings, on_list) if computed else []
         needs = tuple(unit.id for unit in hashing)
         prepare = Unit("prepare", entry.name, "", _extraction(plan, entry, whole), needs)
         features = {

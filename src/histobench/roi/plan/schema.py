@@ -54,7 +54,10 @@ def json_schema() -> str:
             "minItems": 1,
             "items": {"anyOf": [text, entry]},
         },
-        "encoders": {"description": "names of the zoo, timm:NAME, hf:OWNER/NAME, FILE.py:Class, or NAME=...", **texts},
+        "encoders": {
+            "description": "names of the zoo, timm:NAME, hf:OWNER/NAME, FILE.py:Class, or NAME=...",
+            **texts,
+        },
         "results": {
             "description": "folder of the results, relative to the plan",
             **text,
@@ -235,7 +238,9 @@ def _with_combinations(
             continue
         name = item if isinstance(item, str) else "+".join(map(str, item))
         if not combined_parts(name):
-            raise HistobenchError(f"{where}: combine: {item!r} does not name two encoders; write a+b or [a, b]")
+            raise HistobenchError(
+                f"{where}: combine: {item!r} does not name two encoders; write a+b or [a, b]"
+            )
         asked.append(name)
     asked = list(dict.fromkeys(asked))
     for name in asked:
