@@ -185,8 +185,8 @@ class Plan:
     encoders: tuple[str, ...]
     results: Path
     features: tuple[str, ...] = option(
-        "features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH or "
-        "NAME=PATH; --data is the table of labels",
+        "features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH "
+        "or NAME=PATH; --data is the table of labels",
         default=(),
         metavar="PATH,...",
     )

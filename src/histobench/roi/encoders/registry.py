@@ -84,8 +84,8 @@ def create_encoder(
     """A frozen encoder in eval mode.
 
     `name` is a zoo name (`uni_v1`, `virchow2@cls`), a registered name, a plug-in's name, `timm:NAME`,
-    `hf:OWNER/NAME`, or `my_file.py:MyEncoder`. `weights` is a checkpoint, a folder, or a table of paths; without it the
-    places of `resolve_weights` are asked. `allow_random` gives seeded random weights where there are none;
+    `hf:OWNER/NAME`, or `my_file.py:MyEncoder`. `weights` is a checkpoint, a folder, or a table of paths;
+    without it the places of `resolve_weights` are asked. `allow_random` gives seeded random weights where there are none;
     `allow_revision` takes what the hub's cache has, where that is another revision than the pinned one.
     """
     from histobench.roi.encoders.own_encoder import from_factory, from_file
@@ -122,10 +122,8 @@ def why_unresolved(
 
     try:
         if not is_computed(name):
-            if (
-                names_features(name)
-                and not (place := Path(name.partition(ELSEWHERE)[2]).expanduser()).exists()
-            ):
+            place = Path(name.partition(ELSEWHERE)[2]).expanduser()
+            if names_features(name) and not place.exists():
                 return f"features: {place} does not exist"
         elif names_a_file(name):
             check_file(name)

@@ -126,8 +126,8 @@ def _tile_names(file: Path, slide: str, count: int, coords: NDArray[Any] | None)
         if count > 1:
             raise _bad(
                 file,
-                f"has {count} tiles and no coordinates, so its tiles cannot be told apart; give the .h5 files, "
-                "which have `coords` (of CLAM: the folder h5_files)",
+                f"has {count} tiles and no coordinates, so its tiles cannot be told apart; give the .h5 "
+                "files, which have `coords` (of CLAM: the folder h5_files)",
             )
         return (slide,) * count
     coords = coords.reshape(-1, coords.shape[-1]) if coords.size else coords.reshape(0, 2)
@@ -290,7 +290,7 @@ def _bad(file: Path, what: str) -> HistobenchError:
 def import_features(
     dataset: RoiDataset, name: str, save_dir: Path | None, *, skip_missing: bool = False
 ) -> tuple[list[Extraction], dict[str, FeatureSet]]:
-    """The features of `NAME=features:PATH` for the images of a table, by split; written where a folder is given.
+    """The features of `NAME=features:PATH` for the images of a table, by split; written to a given folder.
 
     A row of the table names an image of the features (with or without folder and ending), a tile
     (`SLIDE_x_y`) or a slide, whose tiles then all have its label, split and group.
@@ -414,19 +414,20 @@ def _matched(
         else:
             part, row = found
             if part.file not in cache:
-                cache.clear() if part.slide else None
+                if part.slide:  # its rows are together in the table, as a rule
+                    cache.clear()
                 cache[part.file] = part.read()
             blocks.append(cache[part.file][row : row + 1])
             names.append(image.name)
             owners.append(image)
     widths = sorted({block.shape[1] for block in blocks})
     if len(widths) != 1:
-        found_widths = ", ".join(map(str, widths)) or "none"
+        who = f"the {split} images of {dataset.name}"
+        if not widths:
+            raise HistobenchError(f"features: none of {who} has features")
         raise HistobenchError(
-            f"features: the {split} images of {dataset.name} have features of several lengths ({found_widths}): "
-            "are the files of one encoder?"
-            if widths
-            else f"features: none of the {split} images of {dataset.name} has features"
+            f"features: {who} have features of several lengths ({', '.join(map(str, widths))}): are the files "
+            "of one encoder?"
         )
     groups = None
     if has_slides or any(image.group is not None for image in owners):
@@ -462,7 +463,8 @@ def combine_features(name: str, parts: Sequence[dict[str, Path]], save_dir: Path
             if other.img_names != first.img_names or not torch.equal(other.labels, first.labels):
                 raise HistobenchError(
                     f"{label}: the {split} features of {first.metadata.get('encoder')} and "
-                    f"{other.metadata.get('encoder')} are of different images; combine features of the same ones"
+                    f"{other.metadata.get('encoder')} are of different images; combine features of the "
+                    "same ones"
                 )
         if scales is None:  # the first split is train
             scales = [_scale(features.embeddings) for features in sets]
