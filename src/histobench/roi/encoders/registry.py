@@ -85,8 +85,9 @@ def create_encoder(
 
     `name` is a zoo name (`uni_v1`, `virchow2@cls`), a registered name, a plug-in's name, `timm:NAME`,
     `hf:OWNER/NAME`, or `my_file.py:MyEncoder`. `weights` is a checkpoint, a folder, or a table of paths;
-    without it the places of `resolve_weights` are asked. `allow_random` gives seeded random weights where there are none;
-    `allow_revision` takes what the hub's cache has, where that is another revision than the pinned one.
+    without it the places of `resolve_weights` are asked. `allow_random` gives seeded random weights where
+    there are none; `allow_revision` takes what the hub's cache has, where that is
+    another revision than the pinned one.
     """
     from histobench.roi.encoders.own_encoder import from_factory, from_file
 

@@ -426,8 +426,8 @@ def _matched(
         if not widths:
             raise HistobenchError(f"features: none of {who} has features")
         raise HistobenchError(
-            f"features: {who} have features of several lengths ({', '.join(map(str, widths))}): are the files "
-            "of one encoder?"
+            f"features: {who} have features of several lengths ({', '.join(map(str, widths))}): are the "
+            "files of one encoder?"
         )
     groups = None
     if has_slides or any(image.group is not None for image in owners):
