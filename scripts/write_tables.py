@@ -11,11 +11,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from histobench.roi.data.columns import CSV_COLUMNS, FRAME_COLUMNS
-
 from histobench.core.files import write_text
 from histobench.core.records import markdown_rows, options_of
 from histobench.roi.data.sites import SITE_COLUMNS
+from histobench.roi.data.tables import CSV_COLUMNS, FRAME_COLUMNS
 from histobench.roi.encoders.catalogue import markdown_table
 from histobench.roi.encoders.registry import list_encoders
 from histobench.roi.metrics.catalogue import CATALOGUE as METRICS

@@ -27,16 +27,19 @@ _HOMES = {
     "Features": "histobench.api.features",
     "HistobenchError": "histobench.core.errors",
     "RobustnessTables": "histobench.api.site_robustness",
+    "choose": "histobench.api.benchmark",
     "compare": "histobench.api.benchmark",
     "create_encoder": "histobench.api.encoder",
     "demo_dataset": "histobench.api.dataset",
     "evaluate": "histobench.api.features",
     "extract": "histobench.api.features",
+    "features": "histobench.api.features",
     "list_encoders": "histobench.api.encoder",
     "load_dataset": "histobench.api.dataset",
     "open_results": "histobench.api.benchmark",
     "robustness": "histobench.api.site_robustness",
     "run": "histobench.api.benchmark",
+    "similarity": "histobench.api.benchmark",
 }
 _MODULES = ("consult", "estimators", "mint")
 
@@ -50,6 +53,7 @@ __all__ = [
     "HistobenchError",
     "RobustnessTables",
     "__version__",
+    "choose",
     "compare",
     "consult",
     "create_encoder",
@@ -57,20 +61,30 @@ __all__ = [
     "estimators",
     "evaluate",
     "extract",
+    "features",
     "list_encoders",
     "load_dataset",
     "mint",
     "open_results",
     "robustness",
     "run",
+    "similarity",
 ]
 
 if TYPE_CHECKING:
     from histobench import consult, estimators, mint
-    from histobench.api.benchmark import Benchmark, ComparisonTable, compare, open_results, run
+    from histobench.api.benchmark import (
+        Benchmark,
+        ComparisonTable,
+        choose,
+        compare,
+        open_results,
+        run,
+        similarity,
+    )
     from histobench.api.dataset import Dataset, demo_dataset, load_dataset
     from histobench.api.encoder import Encoder, create_encoder, list_encoders
-    from histobench.api.features import Features, FeatureSets, evaluate, extract
+    from histobench.api.features import Features, FeatureSets, evaluate, extract, features
     from histobench.api.site_robustness import RobustnessTables, robustness
     from histobench.core.errors import HistobenchError
 

@@ -27,10 +27,12 @@ from histobench.core.parameters import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import ArrayLike
 
     from histobench.api.dataset import Dataset
     from histobench.api.plots import Plots
     from histobench.core.records import Declared
+    from histobench.roi.comparison.choice import Choice
     from histobench.roi.comparison.comparison import Comparison
     from histobench.roi.options import Plan
     from histobench.roi.results.stored_run import StoredRun
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
 
 def run(
     data: Dataset | str | Path | pd.DataFrame | Sequence[Dataset | str | Path | pd.DataFrame],
-    encoders: str | Sequence[str],
+    encoders: str | Sequence[str] = (),
     *,
     results: str | Path = "results",
     keep_going: bool = False,
     retry_failed: bool = False,
     # The options below are written by scripts/write_signatures.py from roi/options.py.
+    features: str | Sequence[str] = (),
+    combine: str | Sequence[str] = (),
     tasks: str | Sequence[str] = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot"),
     presets: str | Sequence[str] = ("uni",),
     seed: int | None = None,
@@ -167,7 +171,7 @@ def run(
     from histobench.roi.work.engines.local import Display
 
     values: dict[str, Any] = {
-        "encoders": _encoder_names(encoders),
+        "encoders": _encoder_names(encoders) if encoders or not given["features"] else [],
         **changed_options(run, given, plan_options()),
     }
     if "tasks" in values:
@@ -244,6 +248,132 @@ def _datasets(data: Any) -> list[Dataset | str]:
     if not found:
         raise InvalidParameterError("data: give at least one dataset")
     return found
+
+
+def similarity(
+    features: str | Path | Mapping[str, ArrayLike],
+    *,
+    groups: Sequence[str] | None = None,
+    errors: Mapping[str, ArrayLike] | None = None,
+    k: int = 10,
+) -> pd.DataFrame:
+    """How alike encoders are on the same images: debiased linear CKA, shared neighbors, shared errors.
+
+    Parameters
+    ----------
+    features : str or list of str, default ()
+        Features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH or
+        NAME=PATH; `data` is the table of labels.
+    combine : str or list of str, default ()
+        Encoders whose features are put side by side, as a+b; or: all pairs.
+    tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
+        Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient,
+        Robustness.
+    presets : str or list of str, default ("uni",)
+        Recipes: uni, sklearn, thunder, eva.
+    seed : int, optional
+        Seed of splits, episodes and everything else random (default: 0, or the seed with which `data` was
+        split).
+    size : int, optional
+        Image size in pixels as the encoder sees it (default: each encoder's own).
+    weights : str or Path, optional
+        Checkpoint, folder of checkpoints, or table like model_weights.json.
+    allow_revision : bool, default False
+        Use weights in the hub's cache even if their revision is not the pinned one.
+    n_bootstrap : int, optional
+        Also write the older bootstrap intervals, from this many resamples.
+    splits : str, optional
+        Repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, or
+        leave-one-group-out.
+    folds : int, optional
+        Folds of each repeat (instead of `splits`).
+    repeats : int, optional
+        Repeats of the folds (default: 1).
+    device : str, optional
+        Device: cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
+    batch_size : int or {"auto"}, default "auto"
+        Images per forward pass, or auto.
+    num_workers : int, default 8
+        Processes that load images, at most one per core.
+    precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
+        Auto: what the encoder's authors recommend on a GPU, fp32 on a CPU.
+    compile : {"auto", "on", "off"}, default "auto"
+        Compile the network; auto: for long jobs.
+    on_bad_image : {"stop", "skip"}, default "stop"
+        Unreadable images: stop with one error that lists them, or skip them.
+    recheck : int or {"auto"}, default "auto"
+        Cached images, drawn at random, that are recomputed and compared; auto: 8, and for your own encoder up
+        to 300, a 95% chance to find a change of 1% of the images.
+    no_cache : bool, default False
+        Compute all features; neither use cached features nor keep any.
+    stage : str, optional
+        Copy images to the machine's own disk before decoding: local, or a folder.
+    n_shot : list of int, default (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        Few-shot: training images per class of an episode.
+    n_way : list of int, default ()
+        Few-shot: classes of an episode (default: all classes).
+    n_iter : int, default 100
+        Few-shot: few-shot episodes per setting.
+    n_neighbors : int, default 20
+        KNN: number of neighbors.
+    choose_by : {"group", "image"}, default "group"
+        How to hold out data for model selection when there is no validation set: whole groups where the data
+        has any, or single images as in the published recipes.
+
+    Returns
+    -------
+    DataFrame : a row for each pair and measure (cka, neighbors, errors), with 95% intervals over groups
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).normal(size=(50, 4))
+    >>> table = similarity({"a": x, "b": 2 * x})
+    >>> round(float(table["value"][0]), 6)
+    1.0
+    """
+    from dataclasses import asdict
+
+    import pandas
+
+    from histobench.roi.comparison import similarity as measures
+
+    size = whole_number(k, "k", least=1)
+    if isinstance(features, Mapping):
+        found = measures.similarity(features, groups=groups, errors=errors, k=size)
+    else:
+        found = measures.similarity_of_results(folder_path(features, "features"), k=size)
+    return pandas.DataFrame([asdict(each) for each in found])
+
+
+def choose(
+    results: str | Path,
+    *,
+    license: str = "any",
+    max_params: int | None = None,
+    min_robustness: float | None = None,
+    task: str | None = None,
+    metric: str = "balanced_accuracy",
+) -> Choice:
+    """The encoders of a results folder that meet conditions, with the evidence for each.
+
+    Parameters
+    ----------
+    results : a results folder
+    license : "commercial": only licenses that allow commercial use
+    max_params : most parameters of the network
+    min_robustness : least robustness index, in every table of the task Robustness
+    task, metric : what the encoders are compared by (default: the linear probe, balanced accuracy)
+
+    Returns
+    -------
+    Choice : `candidates`, `excluded`, `best` (those that the data do not tell apart) and `paragraph`
+    """
+    from histobench.roi.comparison.choice import Conditions
+    from histobench.roi.comparison.choice import choose as chosen
+
+    conditions = Conditions(license, max_params, min_robustness)
+    return chosen(folder_path(results, "results"), conditions, task=task, metric=metric)
 
 
 def _encoder_names(encoders: Any) -> list[str]:

@@ -123,15 +123,22 @@ class Encoder:
 
 
 def create_encoder(
-    name: str, *, device: str | None = None, weights: str | Path | None = None, size: int | None = None
+    name: str | Any,
+    *,
+    device: str | None = None,
+    weights: str | Path | None = None,
+    size: int | None = None,
+    transform: Any = None,
+    label: str | None = None,
 ) -> Encoder:
-    """Create an encoder by name.
+    """Create an encoder: one of the zoo, any model of timm or the Hugging Face hub, or your own.
 
     Parameters
     ----------
-    name : str
-        A name from `list_encoders`, with or without a variant (`uni_v1`, `virchow2@cls`), or your own class:
-        `my_file.py:MyEncoder`.
+    name : str, torch.nn.Module or callable
+        A name from `list_encoders`, with or without a variant (`uni_v1`, `virchow2@cls`); `timm:NAME`;
+        `hf:OWNER/NAME`; your own class, `my_file.py:MyEncoder`; or a module or callable from images
+        [b, 3, h, w] to features [b, d].
     device : str, optional
         "cpu", "cuda:0", "mps", ... (default: the GPU if there is one).
     weights : str or Path, optional
@@ -139,6 +146,11 @@ def create_encoder(
         usual places, then the Hugging Face hub).
     size : int, optional
         Image size in pixels (default: the encoder's own).
+    transform : callable, optional
+        For a module or callable: from a PIL image to a tensor (default: the model's own, else resize to 224
+        with the mean and standard deviation of ImageNet).
+    label : str, optional
+        For a module or callable: its name in tables and files (default: the name of its class or function).
 
     Returns
     -------
@@ -153,6 +165,18 @@ def create_encoder(
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.registry import create_encoder as create
 
+    if callable(name):
+        from histobench.roi.encoders.any_model import wrap_object
+
+        if weights is not None:
+            raise InvalidParameterError("weights: the model has its weights already; leave it out")
+        where = resolve_device(device_text(device))
+        side = None if size is None else whole_number(size, "size", least=1)
+        named = None if label is None else text(label, "label")
+        wrapped = wrap_object(name, name=named, transform=transform, size=side)
+        return Encoder(wrapped.to(where).float(), where)
+    if transform is not None or label is not None:
+        raise InvalidParameterError("transform, label: only for a torch.nn.Module or a callable")
     size, place = encoder_settings(text(name, "name"), size, weights)
     where = resolve_device(device_text(device))
     with renamed(resize_size="size"):

@@ -324,6 +324,35 @@ def extract(
     )
 
 
+def features(
+    path: str | Path, labels: Dataset | str | Path | pd.DataFrame, *, name: str | None = None
+) -> FeatureSets:
+    """Features that another tool computed, matched with a table of labels, groups and splits.
+
+    Parameters
+    ----------
+    path : a TRIDENT or CLAM folder of `.h5` (one per slide, with coordinates), a `.pt`, `.npz`, `.parquet` or
+        `.h5ad` file, or a folder of such files
+    labels : a dataset of `load_dataset`, or what it reads; each row names an image, a tile (`SLIDE_x_y`), or
+        a slide whose tiles all have its label
+    name : of the encoder in tables, which then say `NAME@elsewhere` (default: from the folder or file)
+
+    Returns
+    -------
+    FeatureSets : by split, for `evaluate` and scikit-learn
+    """
+    from histobench.api.dataset import Dataset, load_dataset
+    from histobench.roi.encoders.own_name import ELSEWHERE
+    from histobench.roi.features.elsewhere import import_features
+
+    place = file_path(path, "path")
+    with renamed(source="labels"):
+        table = labels if isinstance(labels, Dataset) else load_dataset(_readable(labels))
+    alias = "" if name is None else f"{text(name, 'name')}="
+    _, sets = import_features(table.roi, f"{alias}{ELSEWHERE}{place}", None)
+    return FeatureSets({split: Features(found) for split, found in sets.items()})
+
+
 def _readable(data: Any) -> Any:
     """What `load_dataset` reads, or an error that names it as it is called here."""
     if isinstance(data, str | os.PathLike):

@@ -38,7 +38,8 @@ def extract_flags(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--model_name",
         required=True,
-        help="encoders, separated by commas; your own: my_file.py:MyEncoder or name=my_file.py:MyEncoder",
+        help="encoders, separated by commas; also timm:NAME, hf:OWNER/NAME, my_file.py:MyEncoder or "
+        "name=my_file.py:MyEncoder",
     )
     model.add_argument(
         "--resize_size",
@@ -99,6 +100,35 @@ def extract_command(args: argparse.Namespace) -> int:
         if why:
             say(f"FAILED: {name}: {why}")
     return USER_ERROR if any(reasons.values()) else 0
+
+
+def features_flags(parser: argparse.ArgumentParser) -> None:
+    """One job: export."""
+    jobs = parser.add_subparsers(dest="job", required=True, metavar="{export}")
+    export = jobs.add_parser("export", help="write feature files as h5ad, parquet or npz")
+    export.add_argument("files", nargs="+", help="feature files of one encoder (.pt), one per split")
+    export.add_argument("--to", required=True, choices=["h5ad", "parquet", "npz"], help="format")
+    export.add_argument("-o", "--output", help="file to write (default: beside the first, without the split)")
+
+
+def features_command(args: argparse.Namespace) -> int:
+    """Write feature files in a format of other tools, with names, labels, groups
+    and splits; `histobench run --features` reads them again.
+
+    Example:
+      histobench features export results/features/*uni_v1*.pt --to h5ad
+    """
+    from pathlib import Path
+
+    from histobench.roi.features.elsewhere import export_features
+
+    files = [Path(file) for file in args.files]
+    stem = files[0].stem
+    for split in ("_train", "_val", "_test"):
+        stem = stem.removesuffix(split)
+    target = Path(args.output) if args.output else files[0].with_name(f"{stem}.{args.to}")
+    say(f"written: {export_features(files, target, args.to)}")
+    return 0
 
 
 def _names(text: str) -> list[str]:

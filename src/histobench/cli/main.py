@@ -17,6 +17,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "data": Command("data:data", "get, check and split datasets; write the synthetic demo dataset"),
         "models": Command("models:models", "list the encoders, their licenses and their details"),
         "extract": Command("extract:extract", "compute features of images with one or more encoders"),
+        "features": Command("extract:features", "write stored features in the formats of other tools"),
         "cache": Command("cache:cache", "list, remove or verify cached features"),
         "doctor": Command("doctor:doctor", "check that this machine is ready"),
     },
@@ -32,6 +33,8 @@ GROUPS: dict[str, dict[str, Command]] = {
         "bootstrap": Command(
             "bootstrap:bootstrap", "compute percentile bootstrap intervals as HistoROIBench"
         ),
+        "choose": Command("choose:choose", "list the encoders that meet your conditions, with evidence"),
+        "similarity": Command("choose:similarity", "measure how alike encoders are"),
         "power": Command("compare:power", "plan the size of a test set"),
         "verify": Command("compare:verify", "compare stored results with published ones"),
         "report": Command("report:report", "write a web site of the results"),

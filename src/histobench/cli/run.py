@@ -78,6 +78,7 @@ def run_command(args: argparse.Namespace) -> int:
 
     Examples:
       histobench run --data my_folder --split 0.7/0.1/0.2 --models efficientnet-lite0,uni_v1
+      histobench run --data labels.csv --features uni_v1=TRIDENT/features_uni_v1
       histobench run bench.yaml --dry-run
     """
     if args.schema:
@@ -316,11 +317,11 @@ def _plan(args: argparse.Namespace) -> Plan:
         values, base = read_plan_values(args.plan), Path(args.plan).parent
         where = args.plan
     else:
-        if not args.models:
+        if not args.models and not args.features:
             raise HistobenchError("--models is missing: name encoders (histobench models lists them)")
         values = {
             "datasets": [_dataset(args, source) for source in args.data.split(",")],
-            "encoders": args.models,
+            "encoders": args.models or "",
         }
         base, where = Path("."), "command line"
     values |= given_flags(args, plan_options())

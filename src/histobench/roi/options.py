@@ -184,6 +184,15 @@ class Plan:
     datasets: tuple[DatasetEntry, ...]
     encoders: tuple[str, ...]
     results: Path
+    features: tuple[str, ...] = option(
+        "features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH "
+        "or NAME=PATH; --data is the table of labels",
+        default=(),
+        metavar="PATH,...",
+    )
+    combine: tuple[str, ...] = option(
+        "encoders whose features are put side by side, as a+b; or: all pairs", default=(), metavar="A+B,..."
+    )
     tasks: tuple[str, ...] = option(f"tasks: {', '.join(TASKS)}", default=DEFAULT_TASKS, metavar="TASK,...")
     presets: tuple[str, ...] = option(
         f"recipes: {', '.join(PRESETS)}", default=("uni",), metavar="PRESET,..."

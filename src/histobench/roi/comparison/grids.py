@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from histobench.roi.comparison.comparison import Comparison, DatasetTable
 from histobench.roi.comparison.dataset_ranking import DatasetRanking
 from histobench.roi.comparison.pairs import TEST_NAMES
+from histobench.roi.encoders.own_name import combined_parts
 from histobench.roi.task_catalogue import PATIENT
 from histobench.statistics.intervals import Interval
 
@@ -84,6 +85,8 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
         notes=(
             *starred,
             *_standing_words(comparison, table, digits),
+            *combination_words(comparison, table, digits=digits),
+            *elsewhere_words(table),
             _how(comparison, table),
             *table.notes,
             *(f"({number}) {text}" for number, text in enumerate(caveats, start=1)),
@@ -120,6 +123,39 @@ def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) ->
             f"{shown(winner.value, winner.interval, digits=digits)} (the observed maximum is biased upward)"
         )
     return words
+
+
+def combination_words(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> list[str]:
+    """Whether each combination beats the better of its parts, by the table's corrected paired test."""
+    values = {entry.name: entry.value for entry in table.entries if entry.value is not None}
+    sign = -1.0 if comparison.lower_is_better else 1.0
+    asked, better = [], []
+    for name in values:
+        parts = [part for part in combined_parts(name) if part in values]
+        if len(parts) < 2:
+            continue
+        best = max(parts, key=lambda part: sign * float(values[part] or 0.0))
+        pair = table.pair(name, best)
+        asked.append(name)
+        if pair is not None and pair.holds and sign * pair.difference > 0:
+            interval = pair.simultaneous if table.test == "jackknife" else pair.interval
+            p = pair.p_simultaneous if table.test == "jackknife" else pair.p_adjusted
+            better.append(
+                f"{name} beats {best}, the better of its parts: "
+                f"{shown(pair.difference, interval, digits=digits)}, p {shown_p(p)}"
+            )
+    if asked and not better:
+        who = asked[0] if len(asked) == 1 else f"none of the {len(asked)} combinations"
+        verb = "is not shown to beat" if len(asked) == 1 else "is shown to beat"
+        return [f"{who} {verb} the better of its parts (paired, corrected)"]
+    return better
+
+
+def elsewhere_words(table: DatasetTable) -> list[str]:
+    """A note where features were not computed here."""
+    if not any("@elsewhere" in entry.name for entry in table.entries):
+        return []
+    return ["@elsewhere: features computed elsewhere; their images, weights and transform were not checked"]
 
 
 def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -> Grid:

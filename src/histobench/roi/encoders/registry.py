@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.roi.encoders.own_name import names_a_file
+from histobench.roi.encoders.own_name import (
+    ELSEWHERE,
+    is_computed,
+    names_a_file,
+    names_a_model,
+    names_features,
+    split_alias,
+)
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
@@ -28,7 +35,14 @@ def list_encoders() -> list[EncoderSpec]:
 
 
 def get_spec(name: str) -> EncoderSpec:
-    """The zoo entry of `name`, with the output asked for: `get_spec("virchow2@cls").dim == 1280`."""
+    """The zoo entry of `name`, with the output asked for: `get_spec("virchow2@cls").dim == 1280`.
+
+    `timm:NAME` and `hf:OWNER/NAME` are described by their own configuration.
+    """
+    if names_a_model(name):
+        from histobench.roi.encoders.any_model import find_model
+
+        return find_model(split_alias(name)[1]).spec
     spec = find_spec(name)
     if spec is None:
         zoo = load_zoo()
@@ -69,15 +83,20 @@ def create_encoder(
 ) -> BasePatchEncoder:
     """A frozen encoder in eval mode.
 
-    `name` is a zoo name (`uni_v1`, `virchow2@cls`), a registered name, a plug-in's name, or
-    `my_file.py:MyEncoder`. `weights` is a checkpoint, a folder, or a table of paths; without it the
-    places of `resolve_weights` are asked. `allow_random` gives seeded random weights where there are none;
-    `allow_revision` takes what the hub's cache has, where that is another revision than the pinned one.
+    `name` is a zoo name (`uni_v1`, `virchow2@cls`), a registered name, a plug-in's name, `timm:NAME`,
+    `hf:OWNER/NAME`, or `my_file.py:MyEncoder`. `weights` is a checkpoint, a folder, or a table of paths;
+    without it the places of `resolve_weights` are asked. `allow_random` gives seeded random weights where
+    there are none; `allow_revision` takes what the hub's cache has, where that is
+    another revision than the pinned one.
     """
     from histobench.roi.encoders.own_encoder import from_factory, from_file
 
     if names_a_file(name):
         return from_file(name, resize_size=resize_size)
+    if names_a_model(name):
+        from histobench.roi.encoders.any_model import create_any_model
+
+        return create_any_model(name, resize_size=resize_size, weights=weights, allow_random=allow_random)
     factory = _REGISTERED.get(name) or _plug_ins().get(name)
     if factory is not None:
         return from_factory(name, factory, resize_size=resize_size)
@@ -103,18 +122,28 @@ def why_unresolved(
     from histobench.roi.encoders.weights import check_packages, find_weights, is_offline, resolve_weights
 
     try:
-        if names_a_file(name):
+        if not is_computed(name):
+            place = Path(name.partition(ELSEWHERE)[2]).expanduser()
+            if names_features(name) and not place.exists():
+                return f"features: {place} does not exist"
+        elif names_a_file(name):
             check_file(name)
         elif name not in _REGISTERED and name not in _plug_ins():
             spec = get_spec(name).with_size(resize_size)
-            place = str(Path(weights).expanduser()) if weights else None
+            given = str(Path(weights).expanduser()) if weights else None
             check_packages(spec)
+            if names_a_model(name):
+                from histobench.roi.encoders.any_model import find_checkpoint
+
+                if download or is_offline() or spec.source.kind == "project":
+                    find_checkpoint(spec, given)
+                return ""
             if spec.source.kind in ("seed", "project"):
                 return ""
             if download or is_offline():
-                resolve_weights(spec, place, allow_revision=allow_revision)
+                resolve_weights(spec, given, allow_revision=allow_revision)
             else:
-                find_weights(spec, place)
+                find_weights(spec, given)
     except HistobenchError as error:
         return str(error)
     return ""

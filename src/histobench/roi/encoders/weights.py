@@ -14,6 +14,7 @@ from histobench.core.plain_data import read_json
 from histobench.roi.encoders.checkpoint import INDEX, checkpoint_sha256
 from histobench.roi.encoders.download import fetch_from_hub, fetch_from_url, find_in_cache
 from histobench.roi.encoders.download import is_offline as is_offline
+from histobench.roi.encoders.own_name import names_a_model
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
@@ -204,7 +205,7 @@ def _check_spelling(table: Path, names: Sequence[str], filled: Sequence[str]) ->
     """A path under a name that is no encoder's was meant for one: nothing is downloaded instead of it."""
     zoo = load_zoo()
     known = {*zoo, *aliases_of(zoo)}
-    strange = [name for name in filled if name.partition("@")[0] not in known]
+    strange = [name for name in filled if name.partition("@")[0] not in known and not names_a_model(name)]
     if strange:
         near = difflib.get_close_matches(names[0].lower(), [name.lower() for name in strange], n=1)
         shown = next((name for name in strange if [name.lower()] == near), strange[0])

@@ -35,6 +35,9 @@ def zero_shot_outcome(context: Context) -> Outcome:
         raise TaskSkippedError(
             "give `zeroshot_model_name`: the feature file does not say which encoder made it"
         )
+    made = context.request.test.metadata.get("provenance")
+    if made and not options.zeroshot_model_name:
+        raise TaskSkippedError(f"zero-shot needs the encoder's own features; these are not ({made})")
     spec = _zoo_entry(name)
     if spec is not None and not spec.supports_zero_shot:
         raise TaskSkippedError(f"{name} has no text tower; zero-shot needs an image-text encoder")

@@ -103,7 +103,7 @@ def load(path: str | Path) -> FeatureSet:
     checksum, are read with a note that this could not be found out.
     """
     path = Path(path)
-    content = _plain_content(path)
+    content = plain_tensors(path)
     if not isinstance(content, dict):
         raise _bad(path, f"holds a {type(content).__name__} instead of named arrays")
     for key in ("embeddings", "labels"):
@@ -205,7 +205,8 @@ class _WatchedFile:
         self._handle.flush()
 
 
-def _plain_content(path: Path) -> Any:
+def plain_tensors(path: Path) -> Any:
+    """What a `.pt` file holds, read without running anything in it."""
     if not path.exists():
         raise HistobenchError(f"there is no feature file {path}")
     try:

@@ -11,7 +11,7 @@ from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.source import DatasetSource
-from histobench.roi.encoders.own_name import label_of
+from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.task_catalogue import FEW_SHOT, canonical_task
 from histobench.roi.work.episodes import episode_units, parts_of
@@ -78,7 +78,7 @@ def _job(plan: Plan, entry: DatasetEntry, encoder: str, images: int, device: str
     except HistobenchError:  # the user's own encoder: nothing is known before it is built
         return ExtractionJob(entry, encoder, images, None, None)
     megabytes = images * spec.dim * BYTES_PER_VALUE / 1e6
-    if spec.cost is None:
+    if spec.cost is None or not spec.cost.gflops:
         return ExtractionJob(entry, encoder, images, None, megabytes)
     # The cost is known at the encoder's own size and grows at least with the number of pixels.
     gigaflops = spec.cost.gflops * (sized.transform.crop / spec.transform.crop) ** 2
@@ -108,7 +108,9 @@ def units_of(
     }
     units: list[Unit] = []
     for entry in plan.datasets:
-        hashing = hash_units(entry.name, datasets[entry.name], plan.settings, on_list)
+        # Features from elsewhere come without images.
+        computed = any(map(is_computed, plan.encoders))
+        hashing = hash_units(entry.name, datasets[entry.name], plan.settings, on_list) if computed else []
         needs = tuple(unit.id for unit in hashing)
         prepare = Unit("prepare", entry.name, "", _extraction(plan, entry, whole), needs)
         features = {
@@ -122,6 +124,11 @@ def units_of(
             )
             for encoder in plan.encoders
         }
+        for encoder in filter(combined_parts, plan.encoders):
+            joined = [features[part].id for part in parts_in_plan(encoder, plan.encoders)]
+            unit = features[encoder]
+            spec = {**unit.spec, "parts": joined}
+            features[encoder] = replace(unit, spec=spec, needs=(prepare.id, *joined))
         units += [*hashing, prepare, *features.values()]
         parts = {
             preset: parts_of(datasets[entry.name], preset, asdict(plan.options)) if FEW_SHOT in tasks else []
@@ -146,6 +153,12 @@ def units_of(
     # The last unit waits for all comparisons, and for what is compared by itself.
     last = tuple(unit.id for unit in units if unit.kind in ("compare", "splits"))
     return [*units, Unit(REPORT, "", "", {}, last)]
+
+
+def parts_in_plan(name: str, encoders: Sequence[str]) -> list[str]:
+    """The encoders of a plan that a combination is made of, by their names or labels."""
+    by_label = {label_of(each): each for each in encoders} | {each: each for each in encoders}
+    return [by_label[part] for part in combined_parts(name)]
 
 
 def with_full_paths(plan: Plan) -> Plan:
@@ -181,7 +194,7 @@ def _extraction(plan: Plan, entry: DatasetEntry, whole: bool) -> dict[str, Any]:
                 "weights": plan.weights,
                 "allow_revision": plan.allow_revision,
             }
-            for encoder in plan.encoders
+            for encoder in filter(is_computed, plan.encoders)
         ],
         "save_dir": str(features_folder(plan, entry)),
         "settings": asdict(plan.settings),

@@ -7,6 +7,7 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from histobench.core.plain_data import read_yaml
 from histobench.core.records import options_of, schema_of, unknown_key, values_from
 from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
 from histobench.roi.presets import get_preset
 from histobench.roi.registry.entry import is_name
@@ -52,7 +54,10 @@ def json_schema() -> str:
             "minItems": 1,
             "items": {"anyOf": [text, entry]},
         },
-        "encoders": {"description": "names of the zoo, FILE.py:Class, or NAME=FILE.py:Class", **texts},
+        "encoders": {
+            "description": "names of the zoo, timm:NAME, hf:OWNER/NAME, FILE.py:Class, or NAME=...",
+            **texts,
+        },
         "results": {
             "description": "folder of the results, relative to the plan",
             **text,
@@ -62,13 +67,16 @@ def json_schema() -> str:
     }
     for name in ("slurm", "slurm_cpu"):
         properties[name] = {"description": properties[name]["description"], **jobs}
+    lists = {"type": "array", "items": {"anyOf": [text, {"type": "array", "items": text, "minItems": 2}]}}
+    properties["combine"] = {"description": properties["combine"]["description"], "anyOf": [text, lists]}
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "histobench plan",
         "description": "Every combination of datasets, encoders, tasks and presets: histobench run PLAN.yaml",
         "type": "object",
         "additionalProperties": False,
-        "required": ["datasets", "encoders"],
+        "required": ["datasets"],
+        "anyOf": [{"required": ["encoders"]}, {"required": ["features"]}],
         "properties": properties,
     }
     return json.dumps(schema, indent=1) + "\n"
@@ -106,7 +114,11 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     duplicates = sorted({d.name for d in datasets if sum(d.name == other.name for other in datasets) > 1})
     if duplicates:
         raise HistobenchError(f"{where}: two datasets are called {duplicates[0]!r}; give each its own name")
-    encoders = tuple(str(name) for name in _sequence(values, "encoders", where))
+    foreign = _foreign(values.pop("features", None), where, base)
+    encoders = tuple(str(name) for name in _sequence(values, "encoders", where, required=not foreign))
+    encoders, combined = _with_combinations((*encoders, *foreign), values.pop("combine", None), where)
+    values |= {"features": foreign} if foreign else {}
+    values |= {"combine": list(combined)} if combined else {}
     for name in ("slurm", "slurm_cpu"):
         if values.get(name) is not None:
             values[name] = _job_options(values[name], f"{where}: {name}")
@@ -192,8 +204,58 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _sequence(values: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
+def _foreign(value: Any, where: str, base: Path) -> list[str]:
+    """Features from elsewhere as names of encoders: `NAME=features:PATH`, with paths seen from the plan."""
+    if not value:
+        return []
+    names = []
+    for item in _sequence({"features": value}, "features", where):
+        alias, equals, place = str(item).replace(ELSEWHERE, "").rpartition("=")
+        if "/" in alias:  # a folder may be called `lr=0.1`
+            alias, equals, place = "", "", str(item)
+        path = base / Path(place.strip()).expanduser()
+        if not path.exists():
+            raise HistobenchError(f"{where}: features: {path} does not exist")
+        names.append(f"{alias.strip()}{equals}{ELSEWHERE}{path.resolve()}")
+    return names
+
+
+def _with_combinations(
+    encoders: Sequence[str], combine: Any, where: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The encoders with every part of a combination before the combinations, and these alone."""
+    single = [name for name in encoders if not combined_parts(name)]
+    asked = [name for name in encoders if combined_parts(name)]
+    if combine is not None and not isinstance(combine, str | Sequence):
+        raise HistobenchError(f"{where}: combine: expected a list of pairs such as [[a, b]], or: all pairs")
+    if isinstance(combine, str):
+        combine = [item.strip() for item in combine.split(",") if item.strip()]
+    for item in combine or ():
+        if isinstance(item, str) and item.strip().replace("_", " ") == "all pairs":
+            asked += [f"{label_of(one)}+{label_of(other)}" for one, other in combinations(single, 2)]
+            if len(single) < 2:
+                raise HistobenchError(f"{where}: combine: all pairs needs two encoders or more")
+            continue
+        name = item if isinstance(item, str) else "+".join(map(str, item))
+        if not combined_parts(name):
+            raise HistobenchError(
+                f"{where}: combine: {item!r} does not name two encoders; write a+b or [a, b]"
+            )
+        asked.append(name)
+    asked = list(dict.fromkeys(asked))
+    for name in asked:
+        parts = combined_parts(name)
+        if len(set(parts)) < len(parts):
+            raise HistobenchError(f"{where}: combine: {name} names an encoder twice")
+        known = {*single, *map(label_of, single)}
+        single += [part for part in parts if part not in known]
+    return (*single, *asked), tuple(asked)
+
+
+def _sequence(values: Mapping[str, Any], name: str, where: str, *, required: bool = True) -> Sequence[Any]:
     value: Any = values.get(name)
+    if not value and not required:
+        return ()
     if isinstance(value, str):
         value = [item.strip() for item in value.split(",") if item.strip()]
     elif hasattr(value, "tolist"):  # an array, from Python

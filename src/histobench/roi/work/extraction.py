@@ -14,6 +14,7 @@ from histobench.core.folders import cache_dir
 from histobench.core.progress import Progress
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, listing
 from histobench.roi.data.source import DatasetSource
+from histobench.roi.encoders.own_name import is_computed, names_features
 from histobench.roi.features.cache.hashed_images import HashedImages
 from histobench.roi.features.cache.rows import RowCache
 from histobench.roi.features.extract import extract, plan_extraction
@@ -33,7 +34,7 @@ from histobench.roi.features.shard_plan import (
 )
 from histobench.roi.options import Settings
 from histobench.roi.work.hashing import hashes_of, read_images, read_keys, write_images, write_keys
-from histobench.roi.work.run_folder import RunFolder, Unit, write_lines
+from histobench.roi.work.run_folder import DONE, RunFolder, Unit, write_lines
 
 #: Shards of one unit: some seconds of work, which is what a lost machine costs.
 SHARDS_PER_UNIT = {"cuda": 8}
@@ -48,6 +49,9 @@ def prepare(folder: RunFolder, unit: Unit, progress: Progress) -> None:
     """
     spec = unit.spec
     recipes = [EncoderRecipe(**recipe) for recipe in spec["recipes"]]
+    if not recipes:  # every feature comes from elsewhere
+        folder.finish(unit, failures={}, extractions={}, encoders=[], versions=versions())
+        return
     dataset = DatasetSource.from_note(spec["source"]).load()
     hashed = hashes_of(folder, unit, dataset)
     if spec["whole"]:
@@ -224,6 +228,9 @@ def write_feature_files(
 ) -> None:
     """Write the feature files of one encoder from the cache."""
     asked = unit.spec["asked"]
+    if not is_computed(asked):
+        _write_other_features(folder, unit, prepare_unit)
+        return
     if asked in prepared["failures"]:
         raise HistobenchError(prepared["failures"][asked])
     if prepare_unit.spec["whole"]:
@@ -280,6 +287,29 @@ def write_feature_files(
         device=next((str(note["device"]) for note in shards if "device" in note), ""),
     )
     folder.finish(unit, files=[item.path for item in written_sets], **found)
+
+
+def _write_other_features(folder: RunFolder, unit: Unit, prepare_unit: Unit) -> None:
+    """Feature files of features that another tool computed, or of several encoders side by side."""
+    from histobench.roi.features.elsewhere import combine_features, import_features
+
+    spec, asked = prepare_unit.spec, unit.spec["asked"]
+    if names_features(asked):
+        dataset = DatasetSource.from_note(spec["source"]).load()
+        skip = spec["settings"]["on_bad_image"] == "skip"
+        written, _ = import_features(dataset, asked, Path(spec["save_dir"]), skip_missing=skip)
+    else:
+        outputs = [folder.output(part) or {} for part in unit.spec["parts"]]
+        for output in outputs:
+            if output.get("state") != DONE:
+                reason = output.get("reason", "its features are missing")
+                raise HistobenchError(f"a part of the combination failed: {reason}")
+        parts = [
+            {split: Path(note["path"]) for split, note in output["extracted"].items()} for output in outputs
+        ]
+        written = combine_features(asked, parts, Path(spec["save_dir"]))
+    note = _extraction_note(written, computed=0, seconds=0.0, device="")
+    folder.finish(unit, files=[item.path for item in written], **note)
 
 
 def _extract_whole(

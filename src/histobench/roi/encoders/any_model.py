@@ -1,0 +1,661 @@
+"""Models outside the zoo in one line: `timm:NAME`, `hf:OWNER/NAME[@revision]`, or a Python object.
+
+The transform comes from the model's own configuration. Nobody has compared these models with their authors'
+code, so making one warns and says which transform and pooling are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import logging
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import HAND_WRITTEN, read_plain_text
+from histobench.core.plain_data import parse_json
+from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.checkpoint import INDEX, checkpoint_sha256, load_strictly, read_checkpoint
+from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, fill_with_seed
+from histobench.roi.encoders.download import fetch_from_hub, is_offline
+from histobench.roi.encoders.families.family import pool_tokens
+from histobench.roi.encoders.own_encoder import state_sha256
+from histobench.roi.encoders.own_name import TIMM, split_alias, split_model
+from histobench.roi.encoders.spec import NORMS, Cost, EncoderSpec, WeightsSource
+from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
+from histobench.roi.encoders.weights import (
+    HUB_FILES,
+    check_packages,
+    find_local,
+    find_weights,
+    resolve_weights,
+)
+
+log = logging.getLogger(__name__)
+
+TOKEN_POOLINGS = ("cls", "mean", "cls+mean")
+UNCHECKED = "nobody has compared these features with those of the authors' code"
+#: The standard preprocessing of torchvision, for Python objects that say nothing about theirs.
+PLAIN = TransformSpec()
+_said: set[str] = set()
+
+
+@dataclass(frozen=True)
+class AnyModel:
+    """A model outside the zoo: its description, its network without weights, and how to run it."""
+
+    spec: EncoderSpec
+    build: Callable[[], nn.Module]
+    run: Callable[[Any, Tensor], Tensor]
+    load: Callable[[Any, dict[str, Tensor], str], None]
+
+
+def create_any_model(
+    name: str, *, resize_size: int | None = None, weights: str | None = None, allow_random: bool = False
+) -> BasePatchEncoder:
+    """The frozen encoder of `timm:NAME` or `hf:OWNER/NAME`, with a warning that nobody checked it."""
+    model = find_model(split_alias(name)[1])
+    spec = model.spec.with_size(resize_size)
+    checkpoint = find_weights(spec, weights) if allow_random else find_checkpoint(spec, weights)
+    with SkipRandomInit():
+        network = model.build()
+    if checkpoint is None:
+        fill_with_seed(network, SEED)
+        identity = f"random:{SEED}"
+    else:
+        model.load(network, read_checkpoint(checkpoint), f"{spec.name}: {checkpoint}")
+        identity = f"sha256:{checkpoint_sha256(checkpoint)}"
+    encoder = UncheckedEncoder(network, model.run, spec.transform, spec.dim)
+    encoder.name = name
+    encoder.identity = {
+        "encoder": spec.name,
+        "family": spec.family,
+        "arch": spec.arch,
+        "kwargs": dict(spec.kwargs),
+        "pooling": spec.pooling,
+        "dim": spec.dim,
+        "weights": identity,
+        "unchecked": True,
+    }
+    warn_unchecked(name, spec.transform, f"{spec.pooling}, {spec.dim} numbers")
+    return encoder.eval().requires_grad_(False)
+
+
+def find_checkpoint(spec: EncoderSpec, weights: str | None = None) -> Path:
+    """The checkpoint: the user's own, the one in the model's folder, or the published one."""
+    local = find_local(spec, weights)
+    if local is not None:
+        return local
+    if spec.source.kind == "project":  # a folder on this machine
+        path = Path(spec.source.file)
+        if not path.is_file():
+            raise HistobenchError(
+                f"{spec.name}: the folder has no checkpoint ({', '.join(HUB_FILES[:2])}, ...)"
+            )
+        return path
+    if not (spec.source.repo or spec.source.url):
+        raise HistobenchError(f"{spec.name}: timm has no pretrained weights for it; give `weights`")
+    path = resolve_weights(spec)
+    if path.name.endswith(INDEX):
+        parts = parse_json(read_plain_text(path, limit=HAND_WRITTEN))["weight_map"].values()
+        for part in sorted(set(parts)):
+            fetch_from_hub(spec, part)
+    return path
+
+
+class UncheckedEncoder(BasePatchEncoder):
+    """A network, or any callable, with a transform."""
+
+    def __init__(
+        self, network: Any, run: Callable[[Any, Tensor], Tensor], transform: Any, dim: int | None = None
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.eval_transforms = transform
+        self._run = run
+        self.embed_dim = dim or 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features [b, embed_dim] of preprocessed images [b, 3, h, w]."""
+        return self._run(self.network, images)
+
+
+def warn_unchecked(name: str, transform: Any, output: str) -> None:
+    """Say once what is done with a model that nobody checked."""
+    text = f"{name}: {UNCHECKED}. Transform: {_told(transform)}. Output: {output}."
+    if text not in _said:
+        _said.add(text)
+        log.warning("%s", text)
+
+
+def _told(transform: Any) -> str:
+    if not isinstance(transform, TransformSpec):
+        return "your own"
+    side = "both sides" if transform.squash else "short side"
+    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (transform.mean, transform.std))
+    crop = (
+        f", center crop {transform.crop}"
+        if transform.crop != transform.resize or not transform.squash
+        else ""
+    )
+    return f"{side} to {transform.resize} ({transform.interpolation}){crop}, mean {mean}, std {std}"
+
+
+@lru_cache(maxsize=64)
+def find_model(name: str) -> AnyModel:
+    """What `timm:NAME` or `hf:OWNER/NAME` means; a small configuration file is fetched where it is needed."""
+    kind, place, revision, pooling = split_model(name)
+    if kind == TIMM:
+        return _timm(name, place, {}, pooling, None)
+    return _hugging_face(name, place, revision, pooling)
+
+
+# timm
+
+
+def _timm(
+    name: str, arch: str, config: Mapping[str, Any], pooling: str, source: WeightsSource | None
+) -> AnyModel:
+    """`config` is the content of a hub repository's config.json; empty for a name of timm."""
+    import timm
+    from timm.data import resolve_data_config
+
+    if not timm.is_model(arch):
+        raise HistobenchError(
+            f"{name}: timm {timm.__version__} has no model {arch!r}; "
+            f"{did_you_mean(arch.partition('.')[0], timm.list_models())}"
+        )
+    arguments: dict[str, Any] = {**(config.get("model_args") or {}), "num_classes": 0}
+    if config.get("global_pool"):
+        arguments.setdefault("global_pool", config["global_pool"])
+
+    def build() -> nn.Module:
+        try:
+            network: nn.Module = timm.create_model(arch, pretrained=False, **arguments)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise HistobenchError(f"{name}: timm cannot build {arch!r}: {error}") from error
+        return network
+
+    network = _skeleton(build)
+    stated: dict[str, Any] = {**network.pretrained_cfg, **(config.get("pretrained_cfg") or {})}
+    data = resolve_data_config({}, pretrained_cfg=stated, model=network)
+    channels, height, width = data["input_size"]
+    if channels != 3 or height != width or data["crop_mode"] not in ("center", "squash"):
+        raise HistobenchError(
+            f"{name}: its preprocessing ({channels} x {height} x {width}, {data['crop_mode']}) is not a "
+            "square RGB crop; write an encoder of your own (my_file.py:MyEncoder)"
+        )
+    transform = TransformSpec(
+        resize=int(height / data["crop_pct"]),
+        crop=height,
+        interpolation=_interpolation(name, data["interpolation"]),
+        mean=_three(data["mean"]),
+        std=_three(data["std"]),
+        squash=data["crop_mode"] == "squash",
+    )
+    pooling = pooling or "pooled"
+    run = _timm_pooled if pooling == "pooled" else partial(_timm_tokens, pooling=pooling)
+    classifiers = stated.get("classifier") or ()
+    heads = tuple(
+        f"{head}.*" for head in ([classifiers] if isinstance(classifiers, str) else classifiers) if head
+    )
+    if source is None:
+        hub, url = str(stated.get("hf_hub_id") or ""), str(stated.get("url") or "")
+        file = str(stated.get("hf_hub_filename") or HUB_FILES[0])
+        source = (
+            WeightsSource(repo=hub, file=file, ignore=heads) if hub else WeightsSource(kind="url", url=url)
+        )
+    spec = _spec(name, "timm", arch, transform, pooling, source, licence=str(stated.get("license") or ""))
+    spec = replace(
+        spec,
+        dim=_dim(name, network, run, transform.crop, pooling),
+        kwargs=arguments,
+        sizes="fixed" if stated.get("fixed_input_size") else "any",
+        cost=_size_of(network),
+    )
+
+    def load(network: Any, state: dict[str, Tensor], where: str) -> None:
+        # timm's own modules know how other projects call the same tensors.
+        convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+        if convert is not None and not set(network.state_dict()) <= set(state):
+            state = dict(convert(dict(state), network))
+        load_strictly(network, state, where=where, ignore=heads)
+
+    return AnyModel(spec, build, run, load)
+
+
+def _timm_pooled(network: Any, images: Tensor) -> Tensor:
+    features: Tensor = network(images)
+    return features
+
+
+def _timm_tokens(network: Any, images: Tensor, *, pooling: str) -> Tensor:
+    tokens: Tensor = network.forward_features(images)
+    prefix = int(getattr(network, "num_prefix_tokens", 0))
+    if tokens.ndim != 3 or ("cls" in pooling and not prefix):
+        raise HistobenchError(f"this network has no {_lacking(tokens, pooling)}: leave out @{pooling}")
+    return pool_tokens(tokens, pooling, prefix=prefix)
+
+
+def _lacking(tokens: Tensor, pooling: str) -> str:
+    return "class token" if "cls" in pooling else f"tokens (its output has shape {tuple(tokens.shape)})"
+
+
+# The Hugging Face hub: timm, transformers and open_clip
+
+
+def _hugging_face(name: str, place: str, revision: str, pooling: str) -> AnyModel:
+    folder = Path(place).expanduser()
+    if folder.is_dir():
+        read: Callable[[str], dict[str, Any] | None] = partial(_local_config, folder)
+        found = next((folder / file for file in HUB_FILES if (folder / file).is_file()), None)
+        source = WeightsSource(kind="project", file=str(found or folder / HUB_FILES[0]))
+        page = str(folder)
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", place) and not place.startswith("."):
+        source = WeightsSource(repo=place, revision=revision, file=HUB_FILES[0])
+        read = partial(_hub_config, name, source)
+        page = place
+    else:
+        raise HistobenchError(f"{name}: expected hf:OWNER/NAME, hf:OWNER/NAME@revision or hf:FOLDER")
+    config, clip = read("config.json"), None
+    if config is None or ("architecture" not in config and "model_type" not in config):
+        clip = read("open_clip_config.json")
+    if clip is None and config is None:
+        raise HistobenchError(f"{name}: {page} has no config.json or open_clip_config.json")
+    if source.kind == "hub":
+        source = replace(source, file=_hub_file(name, source, clip is not None))
+    try:
+        if clip is not None:
+            return _open_clip(name, clip, pooling, source)
+        assert config is not None
+        if "architecture" in config:
+            return _timm(name, str(config["architecture"]), config, pooling, source)
+        if "model_type" in config:
+            return _transformers(name, config, read("preprocessor_config.json"), pooling, source)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise HistobenchError(
+            f"{name}: {page} has a configuration that cannot be used ({type(error).__name__}: {error})"
+        ) from error
+    raise HistobenchError(f"{name}: {page} is not a model of timm, transformers or open_clip")
+
+
+def _local_config(folder: Path, file: str) -> dict[str, Any] | None:
+    return _json(folder / file) if (folder / file).is_file() else None
+
+
+def _hub_config(name: str, source: WeightsSource, file: str) -> dict[str, Any] | None:
+    stub = _spec(name, "timm", "", PLAIN, "pooled", source)
+    try:
+        return _json(fetch_from_hub(stub, file))
+    except HistobenchError as error:
+        if is_offline() or "has no" not in str(error):
+            raise
+        return None
+
+
+def _hub_file(name: str, source: WeightsSource, clip: bool) -> str:
+    """The checkpoint's name in the repository: the first of the usual ones that is there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    usual = [file for file in HUB_FILES if file.startswith("open_clip") == clip]
+    for file in usual:
+        if isinstance(try_to_load_from_cache(source.repo, file, revision=source.revision or None), str):
+            return file
+    if is_offline():
+        return usual[0]
+    from huggingface_hub import file_exists
+
+    with contextlib.suppress(Exception):  # the download says what is wrong
+        for file in usual:
+            if file_exists(source.repo, file, revision=source.revision or None):
+                return file
+    return usual[0]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_json(read_plain_text(path, limit=HAND_WRITTEN))
+    except (OSError, ValueError, RecursionError) as error:
+        raise HistobenchError(f"{path} is not valid JSON") from error
+    if not isinstance(content, dict):
+        raise HistobenchError(f"{path} is not a model's configuration")
+    return content
+
+
+def _transformers(
+    name: str,
+    config: Mapping[str, Any],
+    processor: Mapping[str, Any] | None,
+    pooling: str,
+    source: WeightsSource,
+) -> AnyModel:
+    kind = str(config["model_type"])
+    if processor is None:
+        raise HistobenchError(f"{name} has no preprocessor_config.json, so its transform is not known")
+    transform = _processor_transform(name, processor)
+    spec = _spec(name, "transformers", kind, transform, pooling, source)
+    check_packages(spec)
+    import transformers
+
+    if kind not in transformers.CONFIG_MAPPING:
+        raise HistobenchError(
+            f"{name}: transformers {transformers.__version__} has no model type {kind!r} "
+            "(code from the hub is not run)"
+        )
+    settings = transformers.CONFIG_MAPPING[kind].from_dict(dict(config))
+
+    def build() -> nn.Module:
+        try:
+            network: nn.Module = transformers.AutoModel.from_config(settings)
+        except ValueError as error:
+            raise HistobenchError(f"{name}: transformers cannot build {kind}: {error}") from error
+        return network
+
+    network = _skeleton(build)
+    if not pooling:
+        pooling = "pooled" if _has_pooled(network) else "mean"
+    run = partial(_transformers_output, pooling=pooling)
+    spec = replace(
+        spec,
+        pooling=pooling,
+        dim=_dim(name, network, run, transform.crop, pooling),
+        cost=_size_of(network),
+        kwargs={"model_type": kind},
+    )
+
+    def load(network: Any, state: dict[str, Tensor], where: str) -> None:
+        # The library knows under which names its models were saved in the past.
+        level = transformers.logging.get_verbosity()
+        transformers.logging.set_verbosity(logging.CRITICAL)
+        transformers.logging.disable_progress_bar()
+        try:
+            loaded, told = type(network).from_pretrained(
+                None, config=settings, state_dict=state, output_loading_info=True
+            )
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise HistobenchError(f"{where}: these are not this encoder's weights ({error})") from error
+        finally:
+            transformers.logging.set_verbosity(level)
+            transformers.logging.enable_progress_bar()
+        # A pooler that was never trained is not in the file.
+        poolers = [key for key in told["missing_keys"] if key.split(".")[0] == "pooler"]
+        if poolers and pooling == "pooled":
+            raise HistobenchError(f"{where}: its pooler was not trained; give @cls or @mean")
+        lacking = [*(set(told["missing_keys"]) - set(poolers)), *map(str, told["mismatched_keys"])]
+        if lacking:
+            raise HistobenchError(
+                f"{where}: these are not this encoder's weights: {len(lacking)} tensors are missing or have "
+                f"another shape ({sorted(lacking)[0]}, ...)"
+            )
+        network.load_state_dict(loaded.state_dict())
+
+    return AnyModel(spec, build, run, load)
+
+
+def _has_pooled(network: Any) -> bool:
+    """Whether the network gives one vector per image by itself."""
+    return (
+        hasattr(network, "get_image_features")
+        or getattr(network, "pooler", None) is not None
+        or getattr(network, "avgpool", None) is not None
+        or "convnext" in network.config.model_type
+        or "dino" in network.config.model_type
+    )
+
+
+def _transformers_output(network: Any, images: Tensor, *, pooling: str) -> Tensor:
+    if pooling == "pooled":
+        if hasattr(network, "get_image_features"):
+            output = network.get_image_features(pixel_values=images)
+        else:
+            output = network(pixel_values=images)
+        vector = output if isinstance(output, Tensor) else output.pooler_output
+        if vector is None:
+            raise HistobenchError("this network has no pooled output: give @cls or @mean")
+        return vector.flatten(1)
+    tower = getattr(network, "vision_model", network)
+    tokens = tower(pixel_values=images).last_hidden_state
+    names = {parameter.rpartition(".")[2] for parameter, _ in tower.named_parameters()}
+    has_class = bool(names & {"cls_token", "class_embedding"})
+    if tokens.ndim != 3 or ("cls" in pooling and not has_class):
+        raise HistobenchError(f"this network has no {_lacking(tokens, pooling)}: leave out @{pooling}")
+    prefix = int(has_class) + int(getattr(tower.config, "num_register_tokens", 0) or 0)
+    prefix += int("distillation_token" in names)
+    return pool_tokens(tokens, pooling, prefix=prefix)
+
+
+def _processor_transform(name: str, config: Mapping[str, Any]) -> TransformSpec:
+    size, crop = config.get("size"), config.get("crop_size")
+    resize = _side(size)
+    if resize is None:
+        raise HistobenchError(f"{name}: preprocessor_config.json gives no square size (size: {size!r})")
+    squash = not (isinstance(size, Mapping) and "shortest_edge" in size)
+    side = _side(crop) if config.get("do_center_crop") else None
+    if "crop_pct" in config and not squash and side is None:  # as ConvNeXt's processor has it
+        side, squash = resize, resize >= 384
+        resize = resize if squash else int(resize / float(config["crop_pct"] or 0.875))
+    normalized = config.get("do_normalize", True)
+    return TransformSpec(
+        resize=resize,
+        crop=side or resize,
+        interpolation=_interpolation(name, RESAMPLING.get(config.get("resample", 3), "unknown")),
+        mean=_three(config["image_mean"]) if normalized else (0.0, 0.0, 0.0),
+        std=_three(config["image_std"]) if normalized else (1.0, 1.0, 1.0),
+        squash=squash,
+    )
+
+
+def _side(size: Any) -> int | None:
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Mapping):
+        if "shortest_edge" in size:
+            return int(size["shortest_edge"])
+        if size.get("height") and size.get("height") == size.get("width"):
+            return int(size["height"])
+    return None
+
+
+def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: WeightsSource) -> AnyModel:
+    if pooling not in ("", "pooled"):
+        raise HistobenchError(f"{name}: models of open_clip have one output; leave out @{pooling}")
+    model, preprocess = config["model_cfg"], config.get("preprocess_cfg") or {}
+    size = model["vision_cfg"].get("image_size", 224)
+    mean, std = NORMS["clip"]
+    transform = TransformSpec(
+        resize=int(size),
+        crop=int(size),
+        interpolation=_interpolation(name, str(preprocess.get("interpolation") or "bicubic")),
+        mean=_three(preprocess.get("mean") or mean),
+        std=_three(preprocess.get("std") or std),
+        squash=preprocess.get("resize_mode") == "squash",
+    )
+    spec = _spec(name, "open_clip", "visual", transform, "pooled", source)
+    check_packages(spec)
+    from open_clip.model import CLIPVisionCfg, _build_vision_tower
+
+    vision = {**model["vision_cfg"], "timm_model_pretrained": False}
+
+    def build() -> nn.Module:
+        tower: nn.Module = _build_vision_tower(
+            model["embed_dim"], CLIPVisionCfg(**vision), bool(model.get("quick_gelu", False))
+        )
+        return tower
+
+    network = _skeleton(build)
+    spec = replace(
+        spec,
+        dim=_dim(name, network, _timm_pooled, int(size), "pooled"),
+        kwargs=vision,
+        cost=_size_of(network),
+    )
+
+    def load(network: Any, state: dict[str, Tensor], where: str) -> None:
+        visual = {
+            key.removeprefix("visual."): value for key, value in state.items() if key.startswith("visual.")
+        }
+        load_strictly(network, visual or state, where=where)
+
+    return AnyModel(spec, build, _timm_pooled, load)
+
+
+# What all of them share
+
+
+def _spec(
+    name: str,
+    family: str,
+    arch: str,
+    transform: TransformSpec,
+    pooling: str,
+    source: WeightsSource,
+    licence: str = "",
+) -> EncoderSpec:
+    return EncoderSpec(
+        name=name,
+        title=arch or name,
+        family=family,
+        arch=arch,
+        dim=1,
+        pooling=pooling,
+        transform=transform,
+        source=source,
+        licence=licence or "not stated",
+        citation="",
+        reference="",
+        pathology=False,
+        unconfirmed=UNCHECKED,
+    )
+
+
+def _skeleton(build: Callable[[], nn.Module]) -> Any:
+    """The network without memory for its weights, where its code allows that."""
+    try:
+        with torch.device("meta"):
+            return build().eval()
+    except (NotImplementedError, RuntimeError):
+        with SkipRandomInit():
+            return build().eval()
+
+
+def _dim(name: str, network: Any, run: Callable[[Any, Tensor], Tensor], side: int, pooling: str) -> int:
+    """The length of the features, found by a forward pass without numbers where that works."""
+    device = next(network.parameters()).device
+    try:
+        with torch.inference_mode():
+            features = run(network, torch.zeros(1, 3, side, side, device=device))
+    except HistobenchError as error:
+        raise HistobenchError(f"{name}: {error}") from None
+    except Exception as error:  # a foreign network may fail in any way
+        raise HistobenchError(f"{name} cannot compute features ({type(error).__name__}: {error})") from error
+    if features.ndim != 2:
+        raise HistobenchError(
+            f"{name}: its output ({pooling}) has shape {tuple(features.shape)}, not one vector per image; "
+            f"name a pooling: {', '.join('@' + each for each in TOKEN_POOLINGS)}"
+        )
+    return int(features.shape[1])
+
+
+def _size_of(network: nn.Module) -> Cost | None:
+    """The number of parameters; the work per image is not counted."""
+    return Cost(params=sum(parameter.numel() for parameter in network.parameters()), gflops=0.0)
+
+
+def _interpolation(name: str, value: str) -> str:
+    if value not in INTERPOLATIONS:
+        raise HistobenchError(
+            f"{name}: interpolation {value!r} is not known; {did_you_mean(value, INTERPOLATIONS)}"
+        )
+    return value
+
+
+def _three(values: Any) -> tuple[float, float, float]:
+    first, second, third = map(float, values)
+    return first, second, third
+
+
+# Python objects
+
+
+def wrap_object(
+    model: Any, *, name: str | None = None, transform: Any = None, size: int | None = None
+) -> BasePatchEncoder:
+    """An encoder from a `torch.nn.Module`, or a callable from images [b, 3, h, w] to features [b, d]."""
+    called = name or getattr(model, "__name__", None) or type(model).__name__
+    if isinstance(model, BasePatchEncoder):
+        model.name = name or model.name or called
+        return model.eval().requires_grad_(False)
+    stated = getattr(model, "pretrained_cfg", None)
+    if transform is None and isinstance(stated, Mapping) and stated.get("mean"):
+        from timm.data import resolve_data_config
+
+        data = resolve_data_config({}, model=model)
+        side = data["input_size"][-1]
+        transform = TransformSpec(
+            int(side / data["crop_pct"]),
+            side,
+            _interpolation(called, data["interpolation"]),
+            _three(data["mean"]),
+            _three(data["std"]),
+            data["crop_mode"] == "squash",
+        )
+    transform = transform if transform is not None else PLAIN
+    if size is not None and isinstance(transform, TransformSpec):
+        transform = transform.with_size(size)
+    if not callable(transform):
+        raise HistobenchError(f"{called}: transform must be a callable from a PIL image to a tensor")
+    encoder = UncheckedEncoder(model, partial(_call, called), transform)
+    encoder.name = called
+    encoder.eval().requires_grad_(False)
+    from PIL import Image
+
+    side = transform.crop if isinstance(transform, TransformSpec) else 224
+    picture = torch.as_tensor(transform(Image.new("RGB", (side, side), "white")))
+    device = next((parameter.device for parameter in encoder.parameters()), torch.device("cpu"))
+    with torch.inference_mode():
+        encoder.embed_dim = int(encoder(picture[None].to(device)).shape[1])
+    encoder.identity = _identity_of(model)
+    warn_unchecked(called, transform, f"{encoder.embed_dim} numbers")
+    return encoder
+
+
+def _call(name: str, model: Any, images: Tensor) -> Tensor:
+    output = model(images)
+    if not isinstance(output, Tensor) and getattr(output, "pooler_output", None) is not None:
+        output = output.pooler_output
+    output = torch.as_tensor(output)
+    if output.ndim != 2 or len(output) != len(images):
+        raise HistobenchError(
+            f"{name} gives {tuple(output.shape)} for {len(images)} images; expected [images, dimension]: "
+            "wrap it in a function that returns one vector per image"
+        )
+    return output
+
+
+def _identity_of(model: Any) -> dict[str, Any]:
+    """The class or text of the object and its weights; what it reads elsewhere is found by the recheck."""
+    digest = hashlib.sha256()
+    owner = getattr(model, "__self__", None)
+    module = next((each for each in (model, owner) if isinstance(each, nn.Module)), None)
+    texts = type(module).__mro__ if module is not None else (model, type(model))
+    for part in texts:
+        if getattr(part, "__module__", "").partition(".")[0] not in ("torch", "builtins"):
+            with contextlib.suppress(OSError, TypeError):  # defined at a prompt
+                digest.update(inspect.getsource(part).encode())
+    kind = type(model)
+    return {
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "weights": f"sha256:{state_sha256(module)}" if module is not None else "not known",
+        "source": digest.hexdigest(),
+        "unchecked": True,
+    }

@@ -1,0 +1,632 @@
+"""Features that another tool computed: read, matched with a table of labels, exported again.
+
+What is read: TRIDENT and CLAM `.h5` (one file per slide, with coordinates) and `.pt`, HistoROIBench `.pt`,
+`.npz`, parquet and AnnData `.h5ad`; a file, or a folder of one kind of them. The results of such features are
+called `NAME@elsewhere`: nobody here has seen the images, the encoder or its transform.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.files import atomic_path, check_plain
+from histobench.core.version import __version__
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
+from histobench.roi.data.sites import site_table
+from histobench.roi.encoders.own_name import ELSEWHERE, label_of
+from histobench.roi.features.assemble import file_name
+from histobench.roi.features.feature_file import FeatureSet, load, plain_tensors, save
+from histobench.roi.features.shard_plan import Extraction
+
+log = logging.getLogger(__name__)
+
+PROVENANCE = "computed elsewhere"
+SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npz", ".parquet", ".h5ad")
+#: What arrays and columns may be called, the first that is there.
+FEATURES = ("features", "embeddings", "embedding", "feats", "X")
+NAMES = ("img_names", "names", "name", "image", "image_path", "path", "file", "filename", "tile", "slide_id")
+EXPORTS = ("h5ad", "parquet", "npz")
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ForeignPart:
+    """One file: the tiles of a slide, one vector of a slide, or the rows of many images."""
+
+    file: Path
+    #: A name per row; of a slide `SLIDE_x_y`.
+    names: tuple[str, ...]
+    #: The slide; empty where the file has the rows of many images.
+    slide: str
+    read: Callable[[], Rows]
+
+
+def find_parts(path: Path) -> list[ForeignPart]:
+    """The files of features at a place, with the names of their rows; the numbers are read later."""
+    if not path.exists():
+        raise HistobenchError(f"features: {path} does not exist")
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+        kinds = sorted({file.suffix.lower() for file in files})
+        if not files:
+            raise HistobenchError(f"features: {path} has no feature files ({', '.join(SUFFIXES)})")
+        if len(kinds) > 1:
+            raise HistobenchError(
+                f"features: {path} has files of several kinds ({', '.join(kinds)}); give one"
+            )
+    else:
+        files = [path]
+    return [_part(file) for file in files]
+
+
+def _part(file: Path) -> ForeignPart:
+    suffix = file.suffix.lower()
+    readers: dict[str, Callable[[Path], ForeignPart]] = {
+        ".h5": _hdf5,
+        ".hdf5": _hdf5,
+        ".pt": _torch,
+        ".pth": _torch,
+        ".npz": _npz,
+        ".parquet": _parquet,
+        ".h5ad": _anndata,
+    }
+    if suffix not in readers:
+        raise HistobenchError(f"features: {file} is not one of {', '.join(SUFFIXES)}")
+    try:
+        return readers[suffix](file)
+    except HistobenchError:
+        raise
+    except ModuleNotFoundError as error:
+        raise HistobenchError(
+            f"features: {file.name} needs the package {error.name}; run: pip install 'histobench[features]'"
+        ) from error
+    except Exception as error:  # a foreign file may be damaged in any way
+        raise _bad(
+            file, f"cannot be read ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+        ) from error
+
+
+# Formats
+
+
+def _hdf5(file: Path) -> ForeignPart:
+    import h5py
+
+    with h5py.File(check_plain(file), "r") as box:
+        key = _known(file, [name for name in box if isinstance(box.get(name, getlink=True), h5py.HardLink)])
+        shape = box[key].shape
+        coords = np.asarray(box["coords"][:]) if "coords" in box else None
+    count = 1 if len(shape) == 1 else shape[0]
+    names = _tile_names(file, file.stem, count, coords)
+
+    def read() -> Rows:
+        with h5py.File(check_plain(file), "r") as box:
+            return _matrix(file, box[key][:])
+
+    return ForeignPart(file, names, file.stem, read)
+
+
+def _tile_names(file: Path, slide: str, count: int, coords: NDArray[Any] | None) -> tuple[str, ...]:
+    if coords is None:
+        if count > 1:
+            raise _bad(
+                file,
+                f"has {count} tiles and no coordinates, so its tiles cannot be told apart; give the .h5 "
+                "files, which have `coords` (of CLAM: the folder h5_files)",
+            )
+        return (slide,) * count
+    coords = coords.reshape(-1, coords.shape[-1]) if coords.size else coords.reshape(0, 2)
+    if len(coords) != count or (count and coords.shape[1] != 2):
+        raise _bad(file, f"has {count} rows of features but coordinates of shape {coords.shape}")
+    names = tuple(f"{slide}_{int(x)}_{int(y)}" for x, y in coords)
+    if len(set(names)) < len(names):
+        raise _bad(file, f"has {len(names) - len(set(names))} tiles with the coordinates of another one")
+    return names
+
+
+def _torch(file: Path) -> ForeignPart:
+    content = plain_tensors(file)
+    if isinstance(content, torch.Tensor):
+        count = 1 if content.ndim == 1 else len(content)
+        beside = file.parent.parent / "h5_files" / f"{file.stem}.h5"  # where CLAM keeps the coordinates
+        if count > 1 and beside.is_file():
+            names = _hdf5(beside).names
+            if len(names) != count:
+                raise _bad(file, f"has {count} rows, but {beside} has {len(names)} coordinates")
+        else:
+            names = _tile_names(file, file.stem, count, None)
+        return ForeignPart(file, names, file.stem, partial(_matrix, file, content.float().numpy()))
+    if not isinstance(content, dict):
+        raise _bad(file, f"holds a {type(content).__name__} instead of a tensor or named arrays")
+    key = _known(file, list(content))
+    rows = _matrix(file, np.asarray(content[key]))
+    if "coords" in content:
+        names = _tile_names(file, file.stem, len(rows), np.asarray(content["coords"]))
+        return ForeignPart(file, names, file.stem, lambda: rows)
+    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows)
+
+
+def _npz(file: Path) -> ForeignPart:
+    with np.load(check_plain(file), allow_pickle=False) as box:
+        content = {name: box[name] for name in box.files}
+    rows = _matrix(file, content[_known(file, list(content))])
+    if "coords" in content:
+        return ForeignPart(
+            file, _tile_names(file, file.stem, len(rows), content["coords"]), file.stem, lambda: rows
+        )
+    return ForeignPart(file, _names(file, content, len(rows)), "", lambda: rows)
+
+
+def _parquet(file: Path) -> ForeignPart:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(check_plain(file))
+    lists = [
+        field.name
+        for field in table.schema
+        if pa.types.is_list(field.type)
+        or pa.types.is_large_list(field.type)
+        or pa.types.is_fixed_size_list(field.type)
+    ]
+    key = next((name for name in FEATURES if name in lists), lists[0] if len(lists) == 1 else None)
+    if key is not None:
+        rows = np.stack([np.asarray(row, dtype=np.float32) for row in table[key].to_pylist()])
+    else:
+        numbers = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+        if not numbers:
+            raise _bad(file, "has neither a column of lists (embedding) nor columns of floats")
+        rows = np.column_stack([table[name].to_numpy() for name in numbers])
+    columns = {name: table[name].to_pylist() for name in table.column_names if name in (*NAMES, "x", "y")}
+    return ForeignPart(file, _names(file, columns, len(rows)), "", partial(_matrix, file, rows))
+
+
+def _anndata(file: Path) -> ForeignPart:
+    """AnnData's file layout by its published encoding: X or obsm["X_..."], names in obs."""
+    import h5py
+
+    with h5py.File(check_plain(file), "r") as box:
+        entry = box.get("X")
+        shape = () if entry is None else tuple(entry.attrs.get("shape", getattr(entry, "shape", ())))
+        if entry is None or 0 in shape:
+            layers = sorted(name for name in box.get("obsm", {}) if name.startswith("X_"))
+            if len(layers) != 1:
+                raise _bad(file, f"has no X, and {len(layers)} entries X_... in obsm; keep one")
+            entry = box["obsm"][layers[0]]
+        rows = _matrix(file, _dense(entry))
+        obs = box["obs"]
+        named = next((name for name in NAMES if name in obs), None)
+        column = obs[named or obs.attrs.get("_index", "_index")]
+        names = tuple(map(str, _texts(column)))
+    if len(names) != len(rows):
+        raise _bad(file, f"has {len(rows)} rows of features but {len(names)} names in obs")
+    return ForeignPart(file, names, "", lambda: rows)
+
+
+def _texts(column: Any) -> Any:
+    """A column of texts: plain, nullable (values and mask) or categorical (codes and categories)."""
+    if "codes" in getattr(column, "keys", tuple)():
+        categories = _texts(column["categories"])
+        return [categories[code] for code in column["codes"][:]]
+    if "values" in getattr(column, "keys", tuple)():
+        column = column["values"]
+    return column.asstr()[:] if column.dtype.kind == "O" else column[:]
+
+
+def _dense(entry: Any) -> Any:
+    import h5py
+
+    if not isinstance(entry, h5py.Group):
+        return entry[:]
+    from scipy.sparse import csc_matrix, csr_matrix
+
+    kind = csc_matrix if str(entry.attrs.get("encoding-type")).startswith("csc") else csr_matrix
+    parts = entry["data"][:], entry["indices"][:], entry["indptr"][:]
+    return kind(parts, shape=tuple(entry.attrs["shape"])).toarray()
+
+
+def _known(file: Path, names: Sequence[str]) -> str:
+    found = next((name for name in FEATURES if name in names), None)
+    if found is None:
+        listed = ", ".join(map(str, names)) or "nothing"
+        raise _bad(file, f"has no features: expected one of {', '.join(FEATURES)}, found {listed}")
+    return found
+
+
+def _names(file: Path, content: Any, count: int) -> tuple[str, ...]:
+    key = next((name for name in NAMES if name in content), None)
+    if key is None:
+        raise _bad(file, f"does not name its rows: it needs one of {', '.join(NAMES[:4])}, ...")
+    values = content[key]
+    names = tuple(
+        item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in list(values)
+    )
+    if len(names) != count:
+        raise _bad(file, f"has {count} rows of features but {len(names)} names ({key})")
+    return names
+
+
+def _matrix(file: Path, values: Any) -> Rows:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu":
+        raise _bad(file, f"has features of type {array.dtype}")
+    array = array.reshape(1, -1) if array.ndim == 1 else array
+    if array.ndim == 3 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim != 2:
+        raise _bad(file, f"has features of shape {array.shape}; expected [rows, dimension]")
+    rows = np.ascontiguousarray(array, dtype=np.float32)
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        first = int(np.flatnonzero(~finite)[0])
+        raise _bad(
+            file, f"has NaN or infinite features in {int((~finite).sum())} rows (the first is row {first})"
+        )
+    return rows
+
+
+def _bad(file: Path, what: str) -> HistobenchError:
+    return HistobenchError(f"features: {file} {what}")
+
+
+# Matching with the labels
+
+
+def import_features(
+    dataset: RoiDataset, name: str, save_dir: Path | None, *, skip_missing: bool = False
+) -> tuple[list[Extraction], dict[str, FeatureSet]]:
+    """The features of `NAME=features:PATH` for the images of a table, by split; written to a given folder.
+
+    A row of the table names an image of the features (with or without folder and ending), a tile
+    (`SLIDE_x_y`) or a slide, whose tiles then all have its label, split and group.
+    """
+    path = elsewhere_path(name)
+    parts = find_parts(path)
+    label = label_of(name)
+    by_slide = {part.slide: part for part in parts if part.slide}
+    rows_of = _row_index(parts)
+    extractions, sets = [], {}
+    missing = [
+        image.name
+        for images in dataset.splits.values()
+        for image in images
+        if not _found(image, by_slide, rows_of)
+    ]
+    total = sum(map(len, dataset.splits.values()))
+    if missing and (not skip_missing or len(missing) == total):
+        known = [*by_slide, *rows_of][:10_000]
+        raise HistobenchError(
+            f"features: {len(missing)} of {total} images of {dataset.name} are not in {path} "
+            f"(first: {missing[0]}; {did_you_mean(Path(missing[0]).stem, known)}); are these the features of "
+            "other images? `on_bad_image` skip leaves them out"
+        )
+    cache: dict[Path, Rows] = {}
+    for split, images in dataset.splits.items():
+        if not images:
+            continue
+        features = _matched(dataset, split, images, by_slide, rows_of, cache)
+        digest = hashlib.sha256(features.embeddings.numpy().tobytes())
+        digest.update("\n".join(features.img_names).encode())
+        mark = digest.hexdigest()
+        features.metadata.update(
+            dataset=dataset.name,
+            split=split,
+            classes=list(dataset.classes),
+            encoder=label,
+            size="unknown",
+            dim=int(features.embeddings.shape[1]),
+            fingerprint=mark,
+            provenance=PROVENANCE,
+            identity={"encoder": label, "provenance": PROVENANCE, "path": str(path)},
+            skipped=[{"image": image, "reason": "not in the features"} for image in missing],
+            versions={"histobench": __version__},
+        )
+        sets[split] = features
+        if save_dir is not None:
+            target = save_dir / file_name(dataset.name, label, "unknown", split)
+            save(features, target)
+            extractions.append(Extraction(label, name, split, target, len(features), 0, mark))
+    widths = {split: int(features.embeddings.shape[1]) for split, features in sets.items()}
+    if len(set(widths.values())) > 1:
+        raise HistobenchError(f"features: {path} has features of several lengths: {widths}")
+    return extractions, sets
+
+
+def elsewhere_path(name: str) -> Path:
+    """The file or folder of `NAME=features:PATH`."""
+    return Path(name.partition(ELSEWHERE)[2]).expanduser()
+
+
+def _row_index(parts: Sequence[ForeignPart]) -> dict[str, tuple[ForeignPart, int]]:
+    """Row by name, and by the name without folder and ending where that is unique."""
+    full: dict[str, tuple[ForeignPart, int]] = {}
+    short: dict[str, tuple[ForeignPart, int] | None] = {}
+    for part in parts:
+        for row, name in enumerate(part.names):
+            if name in full:
+                raise HistobenchError(
+                    f"features: {name} occurs twice, in {full[name][0].file} and {part.file}"
+                )
+            full[name] = (part, row)
+            for key in {_base(name), _stem(name)}:
+                short[key] = None if key in short else (part, row)
+    return {**{key: place for key, place in short.items() if place is not None}, **full}
+
+
+def _base(name: str) -> str:
+    return re.split(r"[/\\]", name)[-1]
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"\.(png|jpe?g|tiff?|bmp|webp|svs|ndpi|mrxs|h5|pt)$", "", _base(name), flags=re.IGNORECASE)
+
+
+def _found(
+    image: RoiImage, by_slide: dict[str, ForeignPart], rows_of: dict[str, tuple[ForeignPart, int]]
+) -> ForeignPart | tuple[ForeignPart, int] | None:
+    for key in (image.name, str(image.path), _base(image.name), _stem(image.name)):
+        if key in by_slide and len(by_slide[key].names) != 1:
+            return by_slide[key]
+        if key in rows_of:
+            return rows_of[key]
+    return None
+
+
+def _matched(
+    dataset: RoiDataset,
+    split: str,
+    images: Sequence[RoiImage],
+    by_slide: dict[str, ForeignPart],
+    rows_of: dict[str, tuple[ForeignPart, int]],
+    cache: dict[Path, Rows],
+) -> FeatureSet:
+    blocks: list[Rows] = []
+    names: list[str] = []
+    owners: list[RoiImage] = []
+    has_slides = False
+    for image in images:
+        found = _found(image, by_slide, rows_of)
+        if found is None:
+            continue
+        if isinstance(found, ForeignPart):
+            if not found.names:
+                log.warning("features: %s has no tiles; left out", found.file)
+                continue
+            has_slides = True
+            blocks.append(found.read())
+            names += found.names
+            owners += [image] * len(found.names)
+        else:
+            part, row = found
+            if part.file not in cache:
+                if part.slide:  # its rows are together in the table, as a rule
+                    cache.clear()
+                cache[part.file] = part.read()
+            blocks.append(cache[part.file][row : row + 1])
+            names.append(image.name)
+            owners.append(image)
+    widths = sorted({block.shape[1] for block in blocks})
+    if len(widths) != 1:
+        who = f"the {split} images of {dataset.name}"
+        if not widths:
+            raise HistobenchError(f"features: none of {who} has features")
+        raise HistobenchError(
+            f"features: {who} have features of several lengths ({', '.join(map(str, widths))}): are the "
+            "files of one encoder?"
+        )
+    groups = None
+    if has_slides or any(image.group is not None for image in owners):
+        groups = tuple(
+            str(image.group) if image.group is not None else (_stem(image.name) if has_slides else "")
+            for image in owners
+        )
+    return FeatureSet(
+        embeddings=torch.from_numpy(np.concatenate(blocks)),
+        labels=torch.tensor([image.label for image in owners], dtype=torch.int64),
+        img_names=tuple(names),
+        groups=groups,
+        metadata={},
+        sites=site_table([image.sites for image in owners]),
+    )
+
+
+# Combinations
+
+
+def combine_features(name: str, parts: Sequence[dict[str, Path]], save_dir: Path) -> list[Extraction]:
+    """Write the features of several encoders side by side, each standardized by its training images.
+
+    `parts` are the feature files of each encoder by split. Nothing is extracted.
+    """
+    label = label_of(name)
+    written, scales = [], None
+    splits = [split for split in ("train", "val", "test") if all(split in part for part in parts)]
+    for split in splits:
+        sets = [load(part[split]) for part in parts]
+        first = sets[0]
+        for other in sets[1:]:
+            if other.img_names != first.img_names or not torch.equal(other.labels, first.labels):
+                raise HistobenchError(
+                    f"{label}: the {split} features of {first.metadata.get('encoder')} and "
+                    f"{other.metadata.get('encoder')} are of different images; combine features of the "
+                    "same ones"
+                )
+        if scales is None:  # the first split is train
+            scales = [_scale(features.embeddings) for features in sets]
+        sides = [
+            (features.embeddings - mean) / spread
+            for features, (mean, spread) in zip(sets, scales, strict=True)
+        ]
+        marks = [str(features.metadata.get("fingerprint", "")) for features in sets]
+        mark = hashlib.sha256("|".join((label, *marks)).encode()).hexdigest()
+        joined = FeatureSet(
+            embeddings=torch.cat(sides, dim=1).contiguous(),
+            labels=first.labels,
+            img_names=first.img_names,
+            groups=first.groups,
+            metadata={
+                "dataset": first.metadata.get("dataset"),
+                "split": split,
+                "classes": first.metadata.get("classes"),
+                "encoder": label,
+                "size": "combined",
+                "dim": sum(int(side.shape[1]) for side in sides),
+                "fingerprint": mark,
+                "provenance": "features side by side, each standardized on the training images",
+                "identity": {
+                    "encoder": label,
+                    "parts": [features.metadata.get("identity") for features in sets],
+                },
+                "skipped": first.metadata.get("skipped", []),
+                "versions": {"histobench": __version__},
+            },
+            sites=first.sites,
+        )
+        target = save_dir / file_name(str(first.metadata.get("dataset")), label, "combined", split)
+        save(joined, target)
+        written.append(Extraction(label, name, split, target, len(joined), 0, mark))
+    return written
+
+
+def _scale(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation of each feature; a constant one keeps its size."""
+    spread, mean = torch.std_mean(rows.double(), dim=0, correction=0)
+    return mean.float(), torch.where(spread > 0, spread, torch.ones_like(spread)).float()
+
+
+# Export
+
+
+def export_features(files: Sequence[Path], target: Path, kind: str) -> Path:
+    """Write feature files (the splits of one encoder) to one file of another format."""
+    sets = [load(file) for file in files]
+    widths = {features.embeddings.shape[1] for features in sets}
+    if len(widths) != 1:
+        raise HistobenchError(f"the feature files have several lengths of features ({sorted(widths)})")
+    names = [str(features.metadata.get("encoder", "")) for features in sets]
+    if len(set(names)) > 1:
+        raise HistobenchError(f"the feature files are of several encoders: {', '.join(sorted(set(names)))}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(target) as temporary:
+        {"npz": _to_npz, "parquet": _to_parquet, "h5ad": _to_anndata}[kind](sets, temporary)
+    return target
+
+
+def _columns(sets: Sequence[FeatureSet]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {"name": [], "label": [], "class": [], "group": [], "split": []}
+    for features in sets:
+        classes = list(features.metadata.get("classes") or ())
+        labels = features.labels.tolist()
+        columns["name"] += features.img_names
+        columns["label"] += labels
+        columns["class"] += [str(classes[i]) if i < len(classes) else str(i) for i in labels]
+        columns["group"] += features.groups or [""] * len(features)
+        columns["split"] += [str(features.metadata.get("split", ""))] * len(features)
+    for site in sorted({site for features in sets for site in features.sites}):
+        columns[site] = [
+            value for features in sets for value in features.sites.get(site, ("",) * len(features))
+        ]
+    return columns
+
+
+def _metadata(sets: Sequence[FeatureSet]) -> str:
+    keep = ("dataset", "encoder", "size", "precision", "identity", "transform", "provenance", "versions")
+    return json.dumps({key: sets[0].metadata[key] for key in keep if key in sets[0].metadata}, default=str)
+
+
+def _embedding(sets: Sequence[FeatureSet]) -> Rows:
+    return np.concatenate([features.embeddings.numpy() for features in sets])
+
+
+def _to_npz(sets: Sequence[FeatureSet], path: Path) -> None:
+    columns = _columns(sets)
+    content: dict[str, Any] = {"features": _embedding(sets), "img_names": np.asarray(columns.pop("name"))}
+    content |= {key: np.asarray(values) for key, values in columns.items()}
+    with path.open("wb") as handle:
+        np.savez(handle, **content, metadata=np.asarray(_metadata(sets)))
+
+
+def _to_parquet(sets: Sequence[FeatureSet], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = _embedding(sets)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+    table = pa.table(
+        {**{key: pa.array(values) for key, values in _columns(sets).items()}, "embedding": lists}
+    )
+    table = table.replace_schema_metadata({"histobench": _metadata(sets)})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    path.write_bytes(sink.getvalue())
+
+
+def _to_anndata(sets: Sequence[FeatureSet], path: Path) -> None:
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise HistobenchError(
+            "h5ad needs the package h5py; run: pip install 'histobench[features]'"
+        ) from error
+    columns = _columns(sets)
+    names = columns.pop("name")
+    places = list(tile_coordinates(names))
+    index = names if len(set(names)) == len(names) else [f"{row}_{name}" for row, name in enumerate(names)]
+    rows = _embedding(sets)
+    with h5py.File(path, "w") as box:
+        box.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        _array(box, "X", rows)
+        _frame(box, "obs", index, columns)
+        _frame(box, "var", [str(number) for number in range(rows.shape[1])], {})
+        for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
+            box.create_group(name).attrs.update({"encoding-type": "dict", "encoding-version": "0.1.0"})
+        if all(place is not None for place in places):
+            spatial = np.asarray([place[1:] for place in places if place is not None], dtype=np.int64)
+            _array(box["obsm"], "spatial", spatial)
+        box["uns"]["histobench"] = _metadata(sets)
+        box["uns"]["histobench"].attrs.update({"encoding-type": "string", "encoding-version": "0.2.0"})
+
+
+def _array(box: Any, name: str, values: NDArray[Any]) -> None:
+    box.create_dataset(name, data=values).attrs.update(
+        {"encoding-type": "array", "encoding-version": "0.2.0"}
+    )
+
+
+def _frame(box: Any, name: str, index: Sequence[str], columns: dict[str, list[Any]]) -> None:
+    import h5py
+
+    group = box.create_group(name)
+    text = h5py.string_dtype()
+    order = np.asarray(list(columns), dtype=object) if columns else np.empty(0, dtype=object)
+    group.attrs.update({"encoding-type": "dataframe", "encoding-version": "0.2.0", "_index": "_index"})
+    group.attrs.create("column-order", order, dtype=text)
+    for key, values in {"_index": list(index), **columns}.items():
+        if values and isinstance(values[0], str):
+            group.create_dataset(key, data=np.asarray(values, dtype=object), dtype=text).attrs.update(
+                {"encoding-type": "string-array", "encoding-version": "0.2.0"}
+            )
+        else:
+            _array(group, key, np.asarray(values))
+
+
+def tile_coordinates(names: Sequence[str]) -> Iterator[tuple[str, int, int] | None]:
+    """Slide and coordinates of rows that are called `SLIDE_x_y`; None for others."""
+    for name in names:
+        match = re.fullmatch(r"(.+)_(-?\d+)_(-?\d+)", name)
+        yield None if match is None else (match[1], int(match[2]), int(match[3]))

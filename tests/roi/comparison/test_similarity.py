@@ -1,0 +1,146 @@
+"""Similarity of encoders against definitions that we did not write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import cohen_kappa_score
+from sklearn.neighbors import NearestNeighbors
+
+import histobench as hb
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.roi.comparison import similarity as module
+from histobench.roi.comparison.similarity import debiased_cka, similarity
+
+Floats = NDArray[np.float64]
+
+
+def _hsic(kernel: Floats, other: Floats) -> float:
+    """Song et al. 2012, equation 5, with the matrices written out."""
+    n = len(kernel)
+    k, m = kernel - np.diag(np.diag(kernel)), other - np.diag(np.diag(other))
+    ones = np.ones(n)
+    first = np.trace(k @ m)
+    second = (ones @ k @ ones) * (ones @ m @ ones) / ((n - 1) * (n - 2))
+    third = 2 / (n - 2) * (ones @ k @ m @ ones)
+    return float((first + second - third) / (n * (n - 3)))
+
+
+def _cka(x: Floats, y: Floats) -> float:
+    kernel, other = x @ x.T, y @ y.T
+    return _hsic(kernel, other) / np.sqrt(_hsic(kernel, kernel) * _hsic(other, other))
+
+
+def _draw(n: int = 60, p: int = 7, q: int = 5) -> tuple[Floats, Floats]:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(n, p)) + 3
+    return x, x[:, :3] @ draw.normal(size=(3, q)) + draw.normal(size=(n, q))
+
+
+def test_cka_is_that_of_the_definition_and_its_jackknife_that_of_leaving_groups_out() -> None:
+    x, y = _draw()
+    assert debiased_cka(x, y) == pytest.approx(_cka(x, y), rel=1e-10)
+    groups = np.arange(60) % 6
+    without = np.asarray([_cka(x[groups != g], y[groups != g]) for g in range(6)])
+    blocks = module.blocks_of([f"p{g}" for g in groups], 60)
+    import torch
+
+    terms = [module.cka_terms(*map(torch.as_tensor, pair), blocks) for pair in ((x, y), (x, x), (y, y))]
+    np.testing.assert_allclose(terms[0] / np.sqrt(terms[1] * terms[2]), [_cka(x, y), *without], rtol=1e-9)
+
+
+def test_single_precision_of_large_sets_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _draw(400, 30, 20)
+    expected = debiased_cka(x, y)
+    monkeypatch.setattr(module, "DOUBLE", 0)
+    assert debiased_cka(x, y) == pytest.approx(expected, abs=1e-4)
+
+
+def test_independent_features_have_a_cka_of_zero_although_they_are_as_wide_as_long() -> None:
+    draw = np.random.default_rng(1)
+    values = [debiased_cka(draw.normal(size=(60, 60)), draw.normal(size=(60, 60))) for _ in range(40)]
+    assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(40)
+
+
+def test_neighbors_and_errors_against_scikit_learn() -> None:
+    x, y = _draw()
+    draw = np.random.default_rng(2)
+    wrong = {"a": draw.random(60) < 0.3, "b": draw.random(60) < 0.4}
+    found = {each.measure: each for each in similarity({"a": x, "b": y}, errors=wrong, k=5)}
+
+    def near(rows: Floats) -> NDArray[np.int64]:
+        rows = rows - rows.mean(0)
+        fitted = NearestNeighbors(n_neighbors=6, metric="cosine", algorithm="brute").fit(rows)
+        indices: NDArray[np.int64] = fitted.kneighbors(rows, return_distance=False)[:, 1:]
+        return indices
+
+    shared = [len(set(one) & set(other)) / 5 for one, other in zip(near(x), near(y), strict=True)]
+    assert found["neighbors"].value == pytest.approx(np.mean(shared))
+    assert found["errors"].value == pytest.approx(cohen_kappa_score(wrong["a"], wrong["b"]))
+    for each in found.values():
+        assert each.low is not None
+        assert each.high is not None
+        assert each.value is not None
+        assert each.low < each.value < each.high
+
+
+def test_intervals_of_cka_cover_the_true_value() -> None:
+    """Features with a known population CKA: y shares some directions with x."""
+    draw = np.random.default_rng(3)
+    share = draw.normal(size=(4, 6))
+    big = draw.normal(size=(200_000, 4))
+    truth = debiased_cka(big, big @ share + draw.normal(size=(200_000, 6)))
+    covered = 0
+    for _ in range(60):
+        centers = draw.normal(size=(30, 4))[np.repeat(np.arange(30), 5)]
+        x = centers * np.sqrt(0.5) + draw.normal(size=(150, 4)) * np.sqrt(0.5)
+        y = x @ share + draw.normal(size=(150, 6))
+        (found,) = [
+            each
+            for each in similarity({"a": x, "b": y}, groups=[f"g{i // 5}" for i in range(150)], k=3)
+            if each.measure == "cka"
+        ]
+        assert found.low is not None
+        assert found.high is not None
+        covered += found.low <= truth <= found.high
+    assert covered >= 50
+
+
+def test_bad_input() -> None:
+    x, y = _draw()
+    with pytest.raises(HistobenchError, match="two encoders"):
+        similarity({"a": x})
+    with pytest.raises(HistobenchError, match="same images"):
+        similarity({"a": x, "b": y[:-1]})
+    flat = {each.measure: each for each in similarity({"a": x, "b": np.zeros((60, 3))})}
+    assert flat["cka"].value is None
+
+
+def test_the_command_and_python_read_a_results_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = _draw()
+    names = [f"t{i}.png" for i in range(60)]
+    rows = [f"{n},{'ab'[i % 2]},{'train' if i < 30 else 'test'},p{i // 3}" for i, n in enumerate(names)]
+    (tmp_path / "labels.csv").write_text("image_path,label,split,group\n" + "\n".join(rows))
+    for name, values in (("one", x), ("two", y)):
+        np.savez(tmp_path / f"{name}.npz", features=values.astype(np.float32), img_names=np.asarray(names))
+    hb.run(
+        tmp_path / "labels.csv",
+        features=[str(tmp_path / "one.npz"), str(tmp_path / "two.npz")],
+        tasks=["KNN"],
+        results=tmp_path / "results",
+        device="cpu",
+    )
+    table = hb.similarity(tmp_path / "results", k=5)
+    assert set(table["measure"]) == {"cka", "neighbors", "errors"}
+    cka = table.query("measure == 'cka'")["value"].item()
+    assert cka == pytest.approx(_cka(x[30:], y[30:]), abs=1e-4)
+    assert main(["similarity", str(tmp_path / "results"), "--k", "5"]) == 0
+    assert f"{cka:.3f}" in capsys.readouterr().out
+    assert (tmp_path / "results" / "similarity.json").is_file()
+    assert main(["similarity", str(tmp_path)]) == 2

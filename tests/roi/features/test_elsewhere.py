@@ -1,0 +1,261 @@
+"""Features that other tools computed: their layouts, the match with the labels, and the way back."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import histobench as hb
+from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
+from histobench.roi.features.elsewhere import PROVENANCE, find_parts
+from histobench.roi.features.feature_file import load
+
+DIM = 12
+
+
+def _table(path: Path, rows: list[tuple[str, ...]]) -> Path:
+    with path.open("w", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(["image_path", "label", "split", "group"])
+        writer.writerows(rows)
+    return path
+
+
+def trident_folder(root: Path, slides: int = 16) -> tuple[Path, Path]:
+    """Files as TRIDENT writes them: resizable features in chunks of a row, coordinates, attributes."""
+    draw = np.random.default_rng(0)
+    folder = root / "features_uni_v1"
+    folder.mkdir(parents=True)
+    rows = []
+    for number in range(slides):
+        label, tiles, name = number % 2, int(draw.integers(4, 9)), f"TCGA-{number:02d}.abc"
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            values = (draw.normal(size=(tiles, DIM)) + 2.0 * label).astype(np.float32)
+            features = file.create_dataset("features", data=values, chunks=(1, DIM), maxshape=(None, DIM))
+            features.attrs.update({"name": name, "savetodir": str(folder), "encoder": "uni_v1"})
+            places = np.stack([512 * np.arange(tiles), np.full(tiles, 1024)], axis=1).astype(np.int64)
+            coords = file.create_dataset("coords", data=places, maxshape=(None, 2))
+            coords.attrs.update({"patch_size": 256, "patch_size_level0": 512, "overlap": 0, "name": name})
+        split = "train" if number < slides // 2 else "test"
+        rows.append((f"{name}.svs", ("no", "yes")[label], split, f"P{number // 2}"))
+    return folder, _table(root / "labels.csv", rows)
+
+
+def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
+    folder, labels = trident_folder(tmp_path)
+    sets = hb.features(folder, labels)
+    train = sets.train
+    with h5py.File(folder / "TCGA-00.abc.h5") as file:
+        expected = file["features"][:]
+    np.testing.assert_array_equal(train.X[: len(expected)], expected)
+    assert train.names[1] == "TCGA-00.abc_512_1024"
+    assert set(train.y[: len(expected)]) == {0}
+    assert train.groups is not None
+    assert train.groups[0] == "P0"
+    assert train.features.metadata["provenance"] == PROVENANCE
+    assert train.features.metadata["encoder"] == "uni_v1@elsewhere"
+    done = hb.evaluate(sets.train, sets.test, tasks=["KNN"])
+    assert set(done.table()["encoder"]) == {"uni_v1@elsewhere"}
+
+
+def test_clam_tensors_take_their_coordinates_from_the_h5_files_beside_them(tmp_path: Path) -> None:
+    folder, labels = trident_folder(tmp_path)
+    folder.rename(tmp_path / "h5_files")
+    (tmp_path / "pt_files").mkdir()
+    for file in (tmp_path / "h5_files").iterdir():
+        with h5py.File(file) as box:
+            torch.save(torch.from_numpy(box["features"][:]), tmp_path / "pt_files" / f"{file.stem}.pt")
+    one = hb.features(tmp_path / "h5_files", labels, name="uni")
+    two = hb.features(tmp_path / "pt_files", labels, name="uni")
+    np.testing.assert_array_equal(one.test.X, two.test.X)
+    assert list(one.test.names) == list(two.test.names)
+
+
+def test_one_vector_per_slide_and_a_slide_without_tissue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, labels = trident_folder(tmp_path)
+    with h5py.File(folder / "TCGA-03.abc.h5", "w") as file:
+        file.create_dataset("features", data=np.zeros((0, DIM), np.float32))
+        file.create_dataset("coords", data=np.zeros((0, 2), np.int64))
+    assert "TCGA-03.abc_0_1024" not in set(hb.features(folder, labels).train.names)
+    assert "has no tiles; left out" in caplog.text
+    slides = tmp_path / "slide_features_titan"
+    slides.mkdir()
+    for number in range(16):
+        with h5py.File(slides / f"TCGA-{number:02d}.abc.h5", "w") as file:
+            file.create_dataset("features", data=np.full(5, number, np.float32))
+    sets = hb.features(slides, labels)
+    assert sets.train.X[:, 0].tolist() == list(range(8))
+    assert sets.train.features.metadata["encoder"] == "titan@elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("no coords", "no coordinates, so its tiles cannot be told apart"),
+        ("short coords", "coordinates of shape"),
+        ("same coords", "with the coordinates of another one"),
+        ("nan", "NaN or infinite features in 1 rows"),
+        ("no features", "has no features: expected one of features"),
+        ("text", "cannot be read"),
+        ("width", "features of several lengths (12, 13)"),
+        ("other", "16 of 16 images of labels are not in"),
+        ("gone", "1 of 16 images of labels are not in"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    damage: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, labels = trident_folder(tmp_path)
+    file = folder / "TCGA-00.abc.h5"
+    with h5py.File(file, "r+") as box:
+        count = len(box["coords"])
+        if damage == "no coords":
+            del box["coords"]
+        elif damage == "short coords":
+            box["coords"].resize((count - 1, 2))
+        elif damage == "same coords":
+            box["coords"][1] = box["coords"][0]
+        elif damage == "nan":
+            box["features"][0, 0] = np.nan
+        elif damage == "no features":
+            box.move("features", "other")
+        elif damage == "width":
+            del box["features"]
+            box.create_dataset("features", data=np.zeros((count, DIM + 1), np.float32))
+    if damage == "text":
+        file.write_text("not HDF5")
+    elif damage == "gone":
+        file.unlink()
+    elif damage == "other":
+        _table(labels, [(f"x{i}", "ab"[i % 2], "train" if i < 8 else "test", "") for i in range(16)])
+    with pytest.raises(HistobenchError) as caught:
+        hb.features(folder, labels)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def _images(root: Path) -> tuple[Path, np.ndarray, list[str]]:
+    draw = np.random.default_rng(1)
+    names = [f"tile_{number}.png" for number in range(40)]
+    rows = (draw.normal(size=(40, DIM)) + 2.0 * (np.arange(40) % 2)[:, None]).astype(np.float32)
+    table = [
+        (f"tiles/{name}", "ab"[i % 2], "train" if i < 20 else "test", f"p{i % 10 + (i // 20) * 10}")
+        for i, name in enumerate(names)
+    ]
+    return _table(root / "labels.csv", table), rows, names
+
+
+def test_npz_pt_and_parquet_are_matched_by_image_name(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    labels, rows, names = _images(tmp_path)
+    order = np.random.default_rng(2).permutation(40)
+    mixed = [names[i] for i in order]
+    np.savez(tmp_path / "a.npz", features=rows[order], img_names=np.asarray(mixed))
+    torch.save({"embeddings": rows[order], "labels": order % 2, "img_names": mixed}, tmp_path / "b.pt")
+    pq.write_table(pa.table({"name": mixed, "embedding": list(rows[order])}), tmp_path / "c.parquet")
+    flat = {"path": [f"/elsewhere/{name}" for name in mixed]}
+    flat |= {f"f{k}": rows[order, k] for k in range(DIM)}
+    pq.write_table(pa.table(flat), tmp_path / "d.parquet")
+    for file in ("a.npz", "b.pt", "c.parquet", "d.parquet"):
+        sets = hb.features(tmp_path / file, labels)
+        np.testing.assert_array_equal(sets.train.X, rows[:20])
+        np.testing.assert_array_equal(sets.test.X, rows[20:])
+        assert sets.test.groups is not None
+    np.savez(tmp_path / "bare.npz", features=rows)
+    with pytest.raises(HistobenchError, match="does not name its rows"):
+        hb.features(tmp_path / "bare.npz", labels)
+    np.savez(tmp_path / "twice.npz", features=rows, img_names=np.asarray([names[0]] * 40))
+    with pytest.raises(HistobenchError, match="occurs twice"):
+        hb.features(tmp_path / "twice.npz", labels)
+
+
+def test_a_run_of_the_command_line_and_the_way_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, rows, names = _images(tmp_path)
+    np.savez(tmp_path / "mine.npz", features=rows, img_names=np.asarray(names))
+    noise = np.random.default_rng(3).normal(size=rows.shape).astype(np.float32)
+    np.savez(tmp_path / "noise.npz", features=noise, img_names=np.asarray(names))
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "datasets: [labels.csv]\nfeatures: [mine.npz, other=noise.npz]\n"
+        "combine: [[mine@elsewhere, other@elsewhere]]\ntasks: [KNN, Zero-shot]\ndevice: cpu\n"
+    )
+    assert main(["run", str(plan)]) == 0
+    shown = capsys.readouterr().out
+    assert "@elsewhere: features computed elsewhere" in shown
+    assert "mine@elsewhere+other@elsewhere is not shown to beat the better of its parts" in " ".join(
+        shown.split()
+    )
+    results = tmp_path / "results"
+    assert "computed elsewhere" in (results / "summary.md").read_text()
+    encoders = set(hb.open_results(results).table()["encoder"])
+    assert encoders == {"mine@elsewhere", "other@elsewhere", "mine@elsewhere+other@elsewhere"}
+
+    stored = sorted((results / "features").glob("*_Model_?mine@elsewhere?_*.pt"))
+    joined = load(next((results / "features").glob("*mine@elsewhere+other@elsewhere*train.pt"))).embeddings
+    both = np.concatenate([rows[:20], noise[:20]], axis=1).astype(np.float64)
+    np.testing.assert_allclose(joined, (both - both.mean(0)) / both.std(0), rtol=1e-4, atol=1e-5)
+
+    for kind in ("npz", "parquet", "h5ad"):
+        target = tmp_path / f"back.{kind}"
+        files = [str(file) for file in stored]
+        assert main(["features", "export", *files, "--to", kind, "-o", str(target)]) == 0
+        again = hb.features(target, labels)
+        np.testing.assert_array_equal(again.train.X, rows[:20])
+        np.testing.assert_array_equal(again.test.X, rows[20:])
+    assert main(["run", "--data", str(labels), "--features", str(tmp_path / "nothing")]) == 2
+    assert "nothing does not exist" in capsys.readouterr().err
+
+
+def test_h5ad_is_anndata_s_own_in_both_directions(tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    pd = pytest.importorskip("pandas")
+    from scipy.sparse import csr_matrix
+
+    labels, rows, names = _images(tmp_path)
+    # anndata does not yet write the text columns of pandas 3 unless they are objects.
+    obs = pd.DataFrame({"number": np.arange(40)}, index=pd.Index(names, dtype=object))
+    dense = anndata.AnnData(X=rows, obs=obs)
+    dense.write_h5ad(tmp_path / "dense.h5ad")
+    anndata.AnnData(X=csr_matrix(rows), obs=obs).write_h5ad(tmp_path / "sparse.h5ad")
+    layered = anndata.AnnData(obs=obs.copy())
+    layered.obsm["X_uni"] = rows
+    layered.write_h5ad(tmp_path / "layered.h5ad")
+    categories = pd.Categorical(pd.Index(names, dtype=object))
+    index = pd.Index([str(row) for row in range(40)], dtype=object)
+    named = anndata.AnnData(X=rows, obs=pd.DataFrame({"image": categories}, index=index))
+    named.write_h5ad(tmp_path / "named.h5ad")
+    for file in ("dense", "sparse", "layered", "named"):
+        np.testing.assert_array_equal(hb.features(tmp_path / f"{file}.h5ad", labels).train.X, rows[:20])
+
+    folder, slides = trident_folder(tmp_path / "t")
+    results = tmp_path / "results"
+    hb.run(slides, features=[str(folder)], tasks=["KNN"], results=results, device="cpu")
+    files = [str(file) for file in sorted((results / "features").glob("*.pt"))]
+    assert main(["features", "export", *files, "--to", "h5ad", "-o", str(tmp_path / "out.h5ad")]) == 0
+    back = anndata.read_h5ad(tmp_path / "out.h5ad")
+    expected = hb.features(folder, slides)
+    np.testing.assert_array_equal(back[back.obs["split"] == "train"].X, expected.train.X)
+    assert set(back.obs["class"]) == {"no", "yes"}
+    assert back.obsm["spatial"].shape == (back.n_obs, 2)
+    assert "computed elsewhere" in back.uns["histobench"]
+
+
+def test_a_folder_of_several_kinds_or_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HistobenchError, match="has no feature files"):
+        find_parts(tmp_path)
+    (tmp_path / "a.h5").touch()
+    (tmp_path / "a.pt").touch()
+    with pytest.raises(HistobenchError, match="several kinds"):
+        find_parts(tmp_path)
