@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,36 @@ def test_an_agent_that_always_fails_is_not_said_to_be_surely_at_zero(
     rate = data_of(tmp_path / "index.html", "agents")["runs"][0]["all"]
     assert (rate["value"], rate["low"]) == (0.0, 0.0)
     assert rate["high"] == pytest.approx(1 - 0.025 ** (1 / 3), abs=1e-4)  # the exact interval of 0 in 3
+
+
+def test_outcome_classes_are_shown_with_what_no_rate_counts(
+    results: Path, tmp_path: Path, data_of: DataOf
+) -> None:
+    copy = shutil.copytree(results, tmp_path / "results")
+    (file, *_) = (path for path in sorted(copy.rglob("results.jsonl")) if "F=None" in path.as_posix())
+    records = [
+        {"task_id": "7", "outcome": "checker_error"},
+        {"task_id": "8", "outcome": "provider_failure"},
+        {"task_id": "0", "outcome": "provider_failure"},  # played to its end since
+    ]
+    file.with_name("provider_failures.jsonl").write_text("\n".join(map(json.dumps, records)))
+    runs, problems = find_agent_runs(copy)
+    assert problems == []
+    first = runs[0].episodes[1]
+    runs[0].episodes[1] = replace(first, outcome=replace(first.outcome, outcome="filtered"))
+    write_agents(tmp_path, runs)
+    index = tmp_path / "index.html"
+    alone, helped = data_of(index, "agents")["runs"]
+    assert alone["outcomes"] == [
+        ["solved", 1, 1],
+        ["wrong", 1, 1],
+        ["filtered", 1, 1],
+        ["checker_error", 1, 0],
+        ["provider_failure", 1, 0],
+    ]
+    assert alone["all"]["n"] == 3
+    assert [name for name, _, _ in helped["outcomes"]] == ["solved", "wrong"]
+    assert [row[4] for row in data_of(index, "agent/0")["episodes"]] == ["solved", "filtered", "wrong"]
 
 
 def test_every_episode_can_be_read(site: Path, data_of: DataOf) -> None:

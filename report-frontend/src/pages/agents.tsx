@@ -25,7 +25,8 @@ interface AgentRun {
   families: Record<string, Rate>;
   datasets: Record<string, Rate>;
   solvedBy: number[];
-  ends: Record<string, number>;
+  /** Outcome, episodes, and 1 where they enter the success rate. */
+  outcomes: [name: string, n: number, counted: number][];
   turns: number;
   invalid: number | null;
   tokens: number | null;
@@ -50,15 +51,13 @@ interface Agents {
   trends: Record<string, { slope: number; r2: number }>;
 }
 
-type EpisodeRow = [dataset: string, id: string, success: number, turns: number, end: string];
+type EpisodeRow = [dataset: string, id: string, success: number, turns: number, outcome: string];
 
 const PER_FILE = 25;
 
-const ENDS: Record<string, string> = { task_success: "solved", max_steps: "out of turns", max_propose_steps: "out of answers", error: "error" };
-
-/** How an episode ended, in words. */
-function ending(reason: string): string {
-  return ENDS[reason] ?? reason.replace(/_/g, " ");
+/** An outcome class in words. */
+function inWords(outcome: string): string {
+  return outcome.replace(/_/g, " ");
 }
 
 const KNOWLEDGE: Record<string, string> = { GT: "knows the solution", no_GT: "does not know the solution" };
@@ -274,15 +273,18 @@ export function AgentPage({ site, route }: { site: Site; route: Route }) {
           <h2>How episodes ended</h2>
           <table class="plain ends">
             <tbody>
-              {Object.entries(run.ends).sort((a, b) => b[1] - a[1]).map(([end, n]) => (
+              {run.outcomes.map(([outcome, n, counted]) => (
                 <tr>
-                  <th scope="row">{ending(end)}</th>
+                  <th scope="row">{inWords(outcome)}</th>
                   <td class="number">{n}</td>
-                  <td class="number">{percent(n / run.all.n, 1)}</td>
+                  <td class="number">{counted ? percent(n / run.all.n, 1) : "not counted"}</td>
                 </tr>
               ))}
             </tbody>
           </table>
+          {run.outcomes.some(([, , counted]) => !counted) && (
+            <p class="fine">Not counted: episodes that ended by an error of the checker or the provider. They are in no rate; the next run of the same command plays them again.</p>
+          )}
           <p class="fine">
             {run.turns.toFixed(2)} turns on average{run.invalid !== null && `, ${percent(run.invalid, 1)} of actions invalid`}
             {run.tokens !== null && `, ${Math.round(run.tokens).toLocaleString("en")} tokens per episode`}.
@@ -296,7 +298,7 @@ export function AgentPage({ site, route }: { site: Site; route: Route }) {
           <Select label="Dataset" value={dataset} options={[{ value: "all", label: "all" }, ...datasets.map((d) => ({ value: d, label: d }))]} onChange={setDataset} />
         </header>
         <ul class="episodes">
-          {shown.slice(0, limit).map(({ row: [name, id, success, turns, end], k }) => (
+          {shown.slice(0, limit).map(({ row: [name, id, success, turns, outcome], k }) => (
             <li key={k}>
               <a href={href("episode", [run.name, String(k)])}>
                 <b class={success ? "right" : "wrong"}>{success ? "✓" : "✗"}</b>
@@ -305,7 +307,7 @@ export function AgentPage({ site, route }: { site: Site; route: Route }) {
                 </span>
                 <small>
                   {count(turns, "turn")}
-                  {!success && `, ${ending(end)}`}
+                  {!success && `, ${inWords(outcome)}`}
                 </small>
               </a>
             </li>
@@ -329,7 +331,7 @@ export function EpisodePage({ site, route }: { site: Site; route: Route }) {
   const talk = talks?.[place % PER_FILE];
   if (number < 0 || !Number.isInteger(place) || (list && !list.episodes[place])) return <Notice kind="problem">This report has no such episode. <a href={href("agents")}>All agent runs</a></Notice>;
   if (!list || !talk) return <Loading error={error ?? talkError} />;
-  const [dataset, id, success, , end] = list.episodes[place];
+  const [dataset, id, success, , outcome] = list.episodes[place];
   const name = site.agents[number];
   const step = (to: number, label: string) => (list.episodes[to] ? <a href={href("episode", [name, String(to)])}>{label}</a> : <span />);
   return (
@@ -341,7 +343,7 @@ export function EpisodePage({ site, route }: { site: Site; route: Route }) {
         </h1>
         <p class="lead">
           <b class={success ? "right" : "wrong"}>{success ? "✓ solved" : "✗ not solved"}</b>, {count(talk.turns.length, "turn")}
-          {!success && `, ${ending(end)}`}
+          {!success && `, ${inWords(outcome)}`}
         </p>
         <nav class="actions" aria-label="Episodes">
           {step(place - 1, "← previous")}

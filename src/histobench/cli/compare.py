@@ -358,7 +358,8 @@ def verify_command(args: argparse.Namespace) -> int:
         for number, because in enumerate(dict.fromkeys(v.because for v in verdicts if v.because), start=1)
     }
     notes = [f"({number}) {because}" for because, number in reasons.items()]
-    notes += list(dict.fromkeys(f"{v.published.source}: {v.published.url}" for v in verdicts))
+    notes += dict.fromkeys(f"compared on {v.compared_on}" for v in verdicts)
+    notes += dict.fromkeys(f"{v.published.source}: {v.published.url}" for v in verdicts)
     notes += dict.fromkeys(f"not confirmed: {v.published.unsure}" for v in verdicts if v.published.unsure)
     notes += dict.fromkeys(f"known difference: {v.published.known}" for v in verdicts if v.published.known)
     notes += dict.fromkeys(
@@ -374,6 +375,7 @@ def verify_command(args: argparse.Namespace) -> int:
             "difference": verdict.difference,
             "verdict": verdict.verdict,
             "because": verdict.because,
+            "split_md5": verdict.split_md5,
         }
         for verdict in verdicts
     ]

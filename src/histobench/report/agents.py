@@ -15,9 +15,15 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.envs.action import classify
 from histobench.mint.messages.parts import FEEDBACK_HEADING, Message, Reasoning
 from histobench.mint.replay.recording import SUFFIX, Recording, read_recordings
-from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
+from histobench.mint.results.outcome import NO_FEEDBACK, OUTCOMES, UNFINISHED, EpisodeOutcome, by_task
 from histobench.mint.results.result_tables import leaderboard
-from histobench.mint.results.stored_episode import FILE, EachOnce, StoredEpisode, read_episodes
+from histobench.mint.results.stored_episode import (
+    FILE,
+    EachOnce,
+    StoredEpisode,
+    read_episodes,
+    read_unfinished,
+)
 from histobench.mint.results.uncertainty import gain, rate_interval
 from histobench.report.image_source import TalkPictures
 from histobench.report.payload import rounded, write_payload
@@ -58,6 +64,8 @@ class AgentRun:
     feedback_type: str
     k: int
     episodes: list[Episode] = field(default_factory=list)
+    #: Outcome -> episodes that could not be played to their end, which no rate counts.
+    unfinished: Counter[str] = field(default_factory=Counter)
 
     @property
     def feedback(self) -> str:
@@ -80,7 +88,7 @@ def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tup
     runs: dict[tuple[str, str, str, int], AgentRun] = {}
     problems: list[str] = []
     files = [*sorted(results_dir.rglob(FILE)), *sorted(results_dir.rglob(f"*.k*{SUFFIX}"))]
-    once = EachOnce()
+    once, read = EachOnce(), set[Path]()
     for path in files:
         if any(path.is_relative_to(folder) for folder in elsewhere):
             continue
@@ -89,8 +97,17 @@ def find_agent_runs(results_dir: Path, *, elsewhere: Sequence[Path] = ()) -> tup
                 o = episode.outcome
                 key = (o.model, o.feedback_model, o.feedback_type, o.k)
                 runs.setdefault(key, AgentRun(*key)).episodes.append(episode)
+            read.add(path)
         except HistobenchError as error:
             problems.append(str(error).replace(f"{results_dir.as_posix()}/", ""))
+    alone: Counter[str] = Counter()
+    for o in read_unfinished(path for path in files if path in read and path.name == FILE):
+        key = (o.model, o.feedback_model, o.feedback_type, o.k)
+        if key in runs:
+            runs[key].unfinished[o.outcome] += 1
+        else:
+            alone[AgentRun(*key).name] += 1
+    problems += [f"{name}: {n} episodes, none could be played to its end" for name, n in alone.items()]
     order = sorted(runs, key=lambda key: (key[0].lower(), key[1] != NO_FEEDBACK, key[1], key[2], key[3]))
     return [runs[key] for key in order], problems
 
@@ -193,11 +210,17 @@ def _run(run: AgentRun) -> dict[str, Any]:
         "families": {name: _rate(members) for name, members in sorted(families.items())},
         "datasets": {name: _rate(members) for name, members in sorted(datasets.items())},
         "solvedBy": _solved_by(run),
-        "ends": dict(Counter(episode.outcome.terminate_reason or "unknown" for episode in run.episodes)),
+        "outcomes": _outcomes(run),
         "turns": rounded(float(np.mean([len(episode.turns) for episode in run.episodes]))),
         "invalid": rounded(sum(e.outcome.invalid for e in run.episodes) / actions) if actions else None,
         "tokens": _tokens(run),
     }
+
+
+def _outcomes(run: AgentRun) -> list[list[Any]]:
+    """Outcome, episodes, and whether they enter the rate, in the order of `mint table`."""
+    found = Counter(episode.outcome.outcome for episode in run.episodes) + run.unfinished
+    return [[name, found[name], int(name not in UNFINISHED)] for name in OUTCOMES if found[name]]
 
 
 def _actions(episode: Episode) -> int:
@@ -262,9 +285,9 @@ def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
 
 
 def _row(episode: Episode) -> list[Any]:
-    """Dataset, id, success, turns, how it ended."""
+    """Dataset, id, success, turns, outcome."""
     o = episode.outcome
-    return [o.task, o.task_id, int(o.success), len(episode.turns), o.terminate_reason or ""]
+    return [o.task, o.task_id, int(o.success), len(episode.turns), o.outcome]
 
 
 def talk_payload(episode: Episode, pictures: TalkPictures) -> dict[str, Any]:

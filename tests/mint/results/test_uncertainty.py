@@ -189,6 +189,32 @@ def test_the_slope_interval_surrounds_the_slope() -> None:
     assert slope_interval([entry for entry in outcomes if entry.k == 5]) is None
 
 
+def test_the_slope_between_two_budgets_has_the_interval_of_the_gain() -> None:
+    generator = random.Random(5)
+    late, early = (
+        [outcome(number, generator.random() < rate, k=k, task=task) for task in "ab" for number in range(25)]
+        for k, rate in ((3, 0.6), (1, 0.4))
+    )
+    slope, difference = slope_interval([*late, *early]), gain(late, early)
+    assert (slope.low, slope.high) == pytest.approx(
+        (50 * difference.interval.low, 50 * difference.interval.high)
+    )
+
+
+def test_the_slope_interval_has_a_width_without_spread_and_covers_the_truth() -> None:
+    same = [outcome(task, k > 2, k=k) for k in range(1, 5) for task in range(20)]
+    interval = slope_interval(same)
+    assert interval.low < interval.high <= 100 * 2 / 5
+    generator, covered = np.random.default_rng(0), 0
+    for _ in range(300):
+        hard = generator.normal(size=25)
+        latent = 0.7 * hard + 0.7 * generator.normal(size=(3, 25))
+        solved = latent < np.array([-0.8, -0.2, 0.4])[:, None] * (2 * 0.7**2) ** 0.5
+        found = slope_interval([outcome(n, bool(solved[k, n]), k=k + 1) for k in range(3) for n in range(25)])
+        covered += found.contains(50 * (stats.norm.cdf(0.4) - stats.norm.cdf(-0.8)))
+    assert covered >= 275
+
+
 def test_pass_hat_is_the_share_of_choices_of_tries_that_all_succeed() -> None:
     generator = random.Random(3)
     results = {task: [generator.random() < 0.7 for _ in range(5)] for task in range(20)}

@@ -148,7 +148,9 @@ def test_every_number_says_on_how_many_images_it_was_computed() -> None:
             assert published.n_images == counts["test"], published.dataset
 
 
-def test_pathorob_is_compared_on_its_own_images_alone(tmp_path: Path) -> None:
+def test_pathorob_is_compared_on_its_own_images_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def pack(dataset: str, encoder: str, images: int) -> None:
         bounds = {"value": 0.55, "low": 0.5, "high": 0.6}
         content = {
@@ -172,9 +174,27 @@ def test_pathorob_is_compared_on_its_own_images_alone(tmp_path: Path) -> None:
     assert refused.verdict == "not comparable"
     assert refused.because.startswith("another number of images (theirs 20,400, ours 22,402)")
     assert "another split" in refused.because
+    assert (
+        found["uni_v2@clsmean"].compared_on == "pathorob-camelyon@pathorob: 20,400 images (published: 20,400)"
+    )
+    capsys.readouterr()
     assert main(["verify", str(tmp_path)]) == 1  # one is contradicted
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "compared on pathorob-camelyon: 22,402 images (published: 20,400)" in shown
     shutil.rmtree(tmp_path / "pathorob-camelyon@pathorob" / "virchow2")
     assert main(["verify", str(tmp_path)]) == 0
+
+
+def test_the_checksum_of_a_published_split_is_shown() -> None:
+    splits = {p.dataset for p in published_values() if find(p.dataset)[1]}
+    known = [p for p in published_values() if p.dataset in splits and judge(p, OURS).split_md5]
+    assert known
+    for published in known:
+        entry, split = find(published.dataset)
+        assert f"split md5 {entry.splits[split].md5}" in judge(published, OURS).compared_on
+    assert judge(GOLDEN, replace(OURS, n_images=7180)).compared_on == (
+        "crc100k-nonorm: 7,180 images (published: 7,180)"
+    )
 
 
 def test_a_caveat_of_one_dataset_is_not_printed_beside_another() -> None:

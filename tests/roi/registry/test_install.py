@@ -132,6 +132,17 @@ def test_a_split_that_is_not_the_published_one_is_lost_alone(
         get("bach@thunder", pause=0.01)
 
 
+def test_run_says_how_to_fetch_a_public_dataset_that_is_not_here(
+    data_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "--data", "pathorob-camelyon", "--models", "random-vit"]
+    assert main([*command, "--results", str(tmp_path / "r")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "pathorob-camelyon@pathorob is not on this machine" in said
+    assert "histobench data get pathorob-camelyon" in said
+    assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize(("name", "images"), [("pathorob-camelyon", 6), ("pathorob-tolkach-esca", 12)])
 def test_pathorobs_subsets_are_what_is_meant_without_a_split(
     name: str, images: int, server: Habits, data_home: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,7 @@ def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch:
         (tmp_path / "r" / "synthetic-crc" / "tiny-vl" / "Robustness" / "stress.json").read_text()
     )
     assert content["num_samples"] == 4
+    assert "too few groups: 4" in content["changes"]["jpeg_1"]["cosine"]["reason"]
     assert set(content["changes"]) == set(BY_NAME)
     assert (
         content["changes"]["jpeg_1"]["cosine"]["value"]
@@ -164,6 +166,11 @@ def test_the_table_of_changes_fits_80_characters_and_says_what_its_intervals_are
     ):
         grid = stress_grid(StressReport("d", "e", 20, groups, 0.5, rows, (), tmp_path))
         assert words in grid.notes[0]
+    lost = Measure(0.5, reason="no interval: the value is not defined without 2 of 9 groups")
+    some = tuple(replace(row, flip_rate=lost) if row.name.startswith("jpeg") else row for row in rows)
+    notes = stress_grid(StressReport("d", "e", 20, 9, 0.5, some, (), tmp_path)).notes
+    assert notes[1].startswith("no interval for other class of jpeg_1, other class of jpeg_2, ")
+    assert notes[1].endswith(": the value is not defined without 2 of 9 groups")
     console = Console(file=io.StringIO(), width=80)
     print_grid(grid, console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, by_task
-from histobench.statistics.intervals import Interval, clustered_bounds, percentile_interval
+from histobench.statistics.intervals import Interval, clustered_bounds
 from histobench.statistics.jackknife import t_p_value, t_quantile
-from histobench.statistics.resampling import PairedDifference, SamplingDesign, replicates, sampling_design
+from histobench.statistics.resampling import PairedDifference
 
-RESAMPLES = 2000
 LEVEL = 0.95
 METHOD = "Korn-Graubard over tasks"
 
@@ -44,15 +43,6 @@ def share_interval(shares: Floats, *, level: float = LEVEL) -> Interval:
     return Interval(*clustered_bounds(shares, np.ones(len(shares)), level=level), level, METHOD, 0)
 
 
-def task_design(outcomes: Sequence[EpisodeOutcome]) -> SamplingDesign:
-    """Tasks as clusters within datasets as strata: datasets are fixed, their tasks are a sample."""
-    return sampling_design(
-        len(outcomes),
-        strata=np.array([outcome.task for outcome in outcomes]),
-        clusters=np.array(["\t".join(outcome.key) for outcome in outcomes]),
-    )
-
-
 def gain(
     first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome], *, level: float = LEVEL
 ) -> PairedDifference | None:
@@ -74,15 +64,26 @@ def gain(
     difference = float(rates[0] - rates[1])
     # How far each task moves either rate, in tasks; with equal tries its own difference from the mean.
     moved = n * (solved - rates[:, None] * played) / played.sum(axis=1, keepdims=True)
-    each = moved[0] - moved[1]
-    datasets = np.unique([task for task, _ in shared], return_inverse=True)[1]
+    interval, p_value = _t_over_tasks(difference, moved[0] - moved[1], shared, most=1.0, level=level)
+    return PairedDifference(difference, interval, p_value)
+
+
+def _t_over_tasks(
+    value: float, each: Floats, tasks: Sequence[tuple[str, str]], *, most: float, level: float
+) -> tuple[Interval, float]:
+    """Interval and p-value of a mean over tasks, whose part of it is `each` [n], within datasets.
+
+    Two tasks are added, with the values `most` and -`most`, the largest that a task can have.
+    """
+    n = len(each)
+    datasets = np.unique([task for task, _ in tasks], return_inverse=True)[1]
     sizes = np.bincount(datasets)
     within = each - (np.bincount(datasets, each) / sizes)[datasets]
-    error = float(np.sqrt((within @ within + 2) / (n + 2) / (n + 1)))
-    middle, freedom = difference * n / (n + 2), max(n - len(sizes), 1.0)
+    error = float(np.sqrt((within @ within + 2 * most**2) / (n + 2) / (n + 1)))
+    middle, freedom = value * n / (n + 2), max(n - len(sizes), 1.0)
     half = t_quantile(freedom, level) * error
-    interval = Interval(max(middle - half, -1.0), min(middle + half, 1.0), level, "t over tasks")
-    return PairedDifference(difference, interval, float(t_p_value(middle / error, freedom)))
+    interval = Interval(max(middle - half, -most), min(middle + half, most), level, "t over tasks")
+    return interval, float(t_p_value(middle / error, freedom))
 
 
 def _by_task(outcomes: Sequence[EpisodeOutcome]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -90,32 +91,27 @@ def _by_task(outcomes: Sequence[EpisodeOutcome]) -> dict[tuple[str, str], tuple[
     return {key: (sum(results), len(results)) for key, results in by_task(outcomes).items()}
 
 
-def slope_interval(
-    outcomes: Sequence[EpisodeOutcome], *, n_resamples: int = RESAMPLES, seed: int = 0, level: float = LEVEL
-) -> Interval | None:
+def slope_interval(outcomes: Sequence[EpisodeOutcome], *, level: float = LEVEL) -> Interval | None:
     """The interval of the improvement rate in points per turn; `None` with fewer than two budgets.
 
-    A resampled task brings its episodes of all budgets along. Unlike the published slope, rates are not
-    rounded first.
+    Student's t over tasks, each with its episodes of all budgets, as in `gain`: with two budgets that are one
+    turn apart it is the interval of the gain. Unlike the published slope, rates are not rounded first.
     """
     budgets = sorted({outcome.k for outcome in outcomes})
-    design = task_design(outcomes)
-    if len(budgets) < 2 or design.n_units < 2:
+    played = [_by_task([outcome for outcome in outcomes if outcome.k == k]) for k in budgets]
+    tasks = sorted(set().union(*played))
+    if len(budgets) < 2 or len(tasks) < 2:
         return None
-    successes = np.array([outcome.success for outcome in outcomes], dtype=np.float64)
-    of_budget = [np.array([outcome.k == k for outcome in outcomes]) for k in budgets]
     distance = np.array(budgets, dtype=np.float64) - np.mean(budgets)
-
-    def slope(counts: NDArray[np.int32]) -> Floats:
-        with np.errstate(invalid="ignore", divide="ignore"):  # a budget may be absent from a resample
-            rates = np.stack([_share(counts[:, mask], successes[mask]) for mask in of_budget], axis=1)
-        return np.asarray(100 * (rates @ distance) / (distance @ distance), dtype=np.float64)
-
-    return percentile_interval(replicates(slope, design, n_resamples=n_resamples, seed=seed), level=level)
-
-
-def _share(counts: NDArray[np.int32], successes: Floats) -> Floats:
-    return np.asarray((counts @ successes) / counts.sum(axis=1), dtype=np.float64)
+    weight = 100 * distance / (distance @ distance)
+    solved, tries = (
+        np.array([[of_k.get(task, (0, 0))[part] for task in tasks] for of_k in played], dtype=np.float64)
+        for part in (0, 1)
+    )
+    rates = solved.sum(axis=1) / tries.sum(axis=1)
+    moved = len(tasks) * (solved - rates[:, None] * tries) / tries.sum(axis=1, keepdims=True)
+    steepest = float(weight[weight > 0].sum())
+    return _t_over_tasks(float(weight @ rates), weight @ moved, tasks, most=steepest, level=level)[0]
 
 
 # Success rates over the budget k, and what they say about learning from interaction.

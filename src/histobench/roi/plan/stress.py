@@ -125,13 +125,32 @@ def stress_grid(report: StressReport) -> Grid:
     )
     enough = report.groups >= LEAST_GROUPS
     intervals = f"95 % intervals: {METHOD}" if enough else f"no intervals: {LEAST_GROUPS} groups are needed"
+    missing = tuple(_reasons(report)) if enough else ()
     notes = (
         f"{report.images} test images of {report.groups} groups; accuracy of "
         f"unchanged images {report.clean_accuracy:.3f}; {intervals}; paired per image",
+        *missing,
         *report.notes,
     )
     title = f"{report.encoder} on {report.dataset}: changed images"
     return Grid(title, ("change", "cosine", "other class %", "accuracy lost %"), rows, notes)
+
+
+def _reasons(report: StressReport) -> Iterator[str]:
+    """Why some measures have no interval, each reason with the changes it holds for."""
+    of_reason: dict[str, list[str]] = {}
+    for item in report.stressed:
+        for what, found in (
+            ("cosine", item.cosine),
+            ("other class", item.flip_rate),
+            ("accuracy lost", item.accuracy_drop),
+        ):
+            if found.reason is not None:
+                reason = found.reason.removeprefix("no interval: ")
+                of_reason.setdefault(reason, []).append(f"{what} of {item.name}")
+    for reason, names in of_reason.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield f"no interval for {', '.join(names[:3])}{more}: {reason}"
 
 
 def _chosen(test: Sequence[RoiImage], count: int, seed: int) -> list[RoiImage]:
@@ -263,7 +282,7 @@ def _as_json(report: StressReport, *, seed: int) -> dict[str, Any]:
                 "family": item.family,
                 "strength": item.strength,
                 **{
-                    name: {"value": found.value, "low": found.low, "high": found.high}
+                    name: {"value": found.value, "low": found.low, "high": found.high, "reason": found.reason}
                     for name, found in (
                         ("cosine", item.cosine),
                         ("flip_rate", item.flip_rate),
