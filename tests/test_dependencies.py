@@ -99,11 +99,13 @@ def _circle(arrows: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
+@pytest.mark.slow
 def test_files_do_not_import_in_circles() -> None:
     assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
     assert _circle(_modules()) == []
 
 
+@pytest.mark.slow
 def test_folders_of_a_room_do_not_import_in_circles() -> None:
     folders: dict[str, set[str]] = {}
     for name, imported in _modules().items():
@@ -113,6 +115,7 @@ def test_folders_of_a_room_do_not_import_in_circles() -> None:
     assert _circle(folders) == []
 
 
+@pytest.mark.slow
 def test_nothing_private_is_imported_from_another_package() -> None:
     """Such names change without notice; attributes are checked by ruff (SLF001)."""
     found = set()
@@ -148,6 +151,7 @@ def _consoles(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_file_opens_a_console_of_its_own(tmp_path: Path) -> None:
     """`say`, `open_terminal` and `labelled` of cli/terminal.py: foreign text is escaped there."""
     sample = tmp_path / "sample.py"

@@ -50,6 +50,7 @@ def test_always_trust_is_the_encoders_own_weighted_accuracy_exactly(
         assert value(findings, "always-trust", arm, "asked") == 1
 
 
+@pytest.mark.nightly
 def test_never_trust_never_accepts_and_gains_nothing(findings: StudyFindings) -> None:
     for arm in ("strong", "shuffled"):
         assert value(findings, "never-trust", arm, "asked") == 0

@@ -30,6 +30,8 @@ from histobench.consult.study import (
 from histobench.consult.tool_text import alias, read_neighbours
 from histobench.core.errors import HistobenchError
 
+pytestmark = pytest.mark.slow
+
 
 def order(study: Study, arm: str, case: Case) -> list[str]:
     view = case.arms[arm]
@@ -39,7 +41,6 @@ def order(study: Study, arm: str, case: Case) -> list[str]:
     return sorted(study.facts.classes, key=lambda name: f", {text}".index(f", {name} "))
 
 
-@pytest.mark.slow
 def test_the_study_has_every_arm_and_as_many_errors_as_can_be_had(study: Study) -> None:
     assert set(study.facts.arms) == set(ARMS)
     assert len(study.cases) == 40
@@ -103,7 +104,6 @@ def test_cases_are_in_a_random_order_and_a_limit_is_balanced_over_classes(study:
         assert all(abs(some.count(name) - limit * share) <= 1.5 for name, share in shares.items())
 
 
-@pytest.mark.slow
 def test_every_case_is_as_likely_as_another_to_be_within_a_limit() -> None:
     labels = np.repeat(["a", "b", "c"], [4, 10, 26])
     drawn = np.zeros(40)
@@ -146,7 +146,6 @@ def with_answers(study: Study, change: Callable[[Recorded], str]) -> Cassette:
     return Cassette(replace(row, answer=change(row)) for row in study.cassette.rows)
 
 
-@pytest.mark.slow
 def test_the_audit_finds_raw_cosines_and_names_the_field(study: Study) -> None:
     checks = blinding_checks(study.cases, study.cassette, study.facts.classes)
     assert [(check.first, check.second) for check in checks] == [
@@ -178,7 +177,6 @@ def test_the_audit_finds_raw_cosines_and_names_the_field(study: Study) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_a_tool_that_only_some_encoders_have_is_found(study: Study) -> None:
     cases = [
         replace(case, arms={arm: replace(view, zero_shot=arm == "strong") for arm, view in case.arms.items()})

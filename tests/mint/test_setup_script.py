@@ -49,7 +49,7 @@ def server(source: Path) -> Iterator[str]:
 
     handler = functools.partial(Quiet, directory=str(source))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{httpd.server_port}"
         httpd.shutdown()
 

@@ -105,6 +105,7 @@ def test_the_system_decides_until_the_reader_does(site: Path, open_page: Open, e
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
+@pytest.mark.nightly
 def test_everything_works_without_a_mouse(site: Path, open_page: Open, drawn: Drawn, expect: Any) -> None:
     page = open_page(site)
     page.wait_for_selector(TABLE)

@@ -223,7 +223,7 @@ def test_hanging_up_leaves_no_trace(server: SiteServer, capfd: pytest.CaptureFix
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_more_connections_than_allowed_are_turned_away_and_room_comes_back(server: SiteServer) -> None:
     place = ("127.0.0.1", server.server_address[1])
     waiting = [socket.create_connection(place, timeout=PATIENCE) for _ in range(server.max_connections)]

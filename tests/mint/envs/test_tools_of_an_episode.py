@@ -93,6 +93,7 @@ def results(state: State) -> list[ToolResult]:
     return [part for message in state.history for part in message.parts if isinstance(part, ToolResult)]
 
 
+@pytest.mark.slow
 def test_a_picture_is_shown_in_both_dialects() -> None:
     task = ReasoningTask("1", "What is it?", "tumour")
     budget = Budget(2, 1)

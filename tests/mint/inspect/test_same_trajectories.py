@@ -175,6 +175,7 @@ def test_a_conversation_that_is_too_long_ends_the_episode_in_both(
     assert ends[0][0][0] == "error"
 
 
+@pytest.mark.nightly
 def test_a_provider_that_fails_is_no_failure_of_the_model(
     tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
 ) -> None:

@@ -74,7 +74,7 @@ def test_workers_together_play_what_one_process_plays(
     assert len(list(read_outcomes(run.output))) == EPISODES
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_is_followed_by_one_that_plays_the_rest(
     tmp_path: Path, options: RunOptions, script: Any
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from histobench.mint.sandbox import SandboxPool, backend_works, open_sandbox, run_unit_tests
 
+pytestmark = pytest.mark.slow
+
 COMPARED = "assert f(1) == [1, 2, 3]\nassert f(2) == [1, 2, 3]"
 EXECUTED = """
 import copy, decimal, fractions, json, math, numpy, operator, statistics
@@ -351,10 +353,7 @@ def test_there_are_more_than_a_hundred() -> None:
 
 @pytest.mark.sample(90)
 @pytest.mark.parametrize("tests", [COMPARED, EXECUTED], ids=["compared", "executed"])
-@pytest.mark.parametrize(
-    "how",
-    [pytest.param(how, marks=[pytest.mark.slow] if n % 15 else []) for n, how in enumerate(PROGRAMS)],
-)
+@pytest.mark.parametrize("how", PROGRAMS)
 def test_no_lie_passes(science_pool: SandboxPool, how: str, tests: str) -> None:
     verdict = run_unit_tests(science_pool, PROGRAMS[how], tests, timeout=1 if how in ENDLESS else 5)
     assert not verdict.passed
@@ -367,7 +366,6 @@ def test_the_truth_passes_after_all_of_them(science_pool: SandboxPool, tests: st
     assert verdict.passed, verdict.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
 def test_an_address_in_the_program_means_nothing_to_the_tests(backend: str) -> None:
     """The forgery once passed every time where only NumPy was loaded: its addresses were right."""

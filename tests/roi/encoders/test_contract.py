@@ -70,7 +70,7 @@ def test_full_size_network_has_the_stored_cost(name: str, published: Callable[[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WITH_LAYOUT)
+@pytest.mark.parametrize("name", by_kind(WITH_LAYOUT))
 def test_full_size_network_has_the_published_tensors(name: str, published: Callable[[str], Any]) -> None:
     spec = ZOO[name]
     network = full_size(name)

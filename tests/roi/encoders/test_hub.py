@@ -137,7 +137,7 @@ def test_a_slow_download_from_a_server_that_answers_is_waited_for(monkeypatch: p
 
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # answers 501 to anything
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         now, answered, real = [0.0], threading.Event(), reachable.answers
         monkeypatch.setattr(reachable, "time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -115,7 +115,7 @@ def server() -> Iterator[Habits]:
 
     web = Server(("127.0.0.1", 0), Handler)
     habits.address = f"http://127.0.0.1:{web.server_port}"
-    thread = threading.Thread(target=web.serve_forever, daemon=True)
+    thread = threading.Thread(target=web.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield habits
     web.shutdown()

@@ -133,7 +133,7 @@ def test_the_probe_under_attack_is_the_linear_probe() -> None:
     np.testing.assert_allclose(outcome.probabilities[:, 1:], probe.probabilities(train[:20]), atol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_attacks_stand_beside_the_other_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from histobench.roi.plan import stress
 

@@ -60,7 +60,7 @@ def test_published_layout_gives_the_features_of_the_network(
     assert encoder(images).shape == (1, encoder.embed_dim)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["conch_v15", "ctranspath"])
 @pytest.mark.parametrize("wrapped", ["half", "module", "container"])
 def test_half_precision_and_wrapped_files_load(
