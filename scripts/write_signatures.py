@@ -85,7 +85,10 @@ def entry(each: Declared) -> str:
     shown = re.sub(r"Literal\[(.*)\]", r"{\1}", shown)
     default = "optional" if each.default is None else f"default {written(each)}"
     help_text = re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", each.said.help)
-    meaning = f"{each.said.group}: {help_text}" if each.said.group else help_text
+    group = each.said.group
+    meaning = (
+        help_text if not group or help_text.lower().startswith(group.lower()) else f"{group}: {help_text}"
+    )
     meaning = meaning[0].upper() + meaning[1:]
     if each.said.default_text:
         meaning += f" (default: {default_text(each)})"

@@ -93,9 +93,9 @@ def run(
     retry_failed : bool, default False
         Try again what failed in an earlier run with the same `results`.
     tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
-        Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Robustness.
+        Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Robustness.
     presets : str or list of str, default ("uni",)
-        Recipes: uni, sklearn, thunder, eva.
+        Uni, sklearn, thunder, eva.
     seed : int, optional
         Seed of splits, episodes and everything else random (default: 0, or the seed with which `data` was
         split).
@@ -138,7 +138,7 @@ def run(
     n_way : list of int, default ()
         Few-shot: classes of an episode (default: all classes).
     n_iter : int, default 100
-        Few-shot: few-shot episodes per setting.
+        Few-shot episodes per setting.
     n_neighbors : int, default 20
         KNN: number of neighbors.
     choose_by : {"group", "image"}, default "group"
@@ -174,7 +174,7 @@ def run(
         "encoders": _encoder_names(encoders) if encoders or not given["features"] else [],
         **changed_options(run, given, plan_options()),
     }
-    if "tasks" in values:
+    if values.get("tasks") is not None:
         values["tasks"] = texts(tasks, "tasks")
     several = _datasets(data)
     drawn = {item.seed for item in several if not isinstance(item, str) and item.seed is not None}

@@ -441,7 +441,7 @@ def evaluate(
     n_neighbors : int, default 20
         KNN: number of neighbors.
     n_iter : int, default 100
-        Few-shot: few-shot episodes per setting.
+        Few-shot episodes per setting.
     use_all_way : bool, default True
         Few-shot: add the setting with all classes.
     n_way : list of int, default (2, 3, 4, 5, 6, 7, 8, 9, 10)
