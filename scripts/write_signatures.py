@@ -51,10 +51,17 @@ def updated(text: str, function: str, options: Sequence[Declared]) -> str:
     start = text.index(f"\ndef {function}(")
     head, body = text[:start], text[start:]
     parameters = "".join(f"    {each.name}: {annotation(each)} = {written(each)},\n" for each in options)
-    body = re.sub(f"{re.escape(MARK)}.*?\n\\)", lambda _: f"{MARK}{parameters})", body, count=1, flags=re.S)
-    entries = "".join(map(entry, options))
-    pattern = f"    {options[0].name} : .*?\n\n    Returns\n"
-    return head + re.sub(pattern, lambda _: f"{entries}\n    Returns\n", body, count=1, flags=re.S)
+    own, _, rest = body.partition(MARK)
+    last = re.findall(r"^    (\w+):", own, flags=re.M)[-1]
+    _, closing, rest = rest.partition("\n)")
+    # In the docstring, the options follow the entry of the last parameter that is not one of them.
+    before, found, after = rest.partition("\n\n    Returns\n")
+    entry_of_last = re.search(f"\n    ([^\n]*, )?{last} : [^\n]*\n(        [^\n]*\n)+", before + "\n")
+    assert found, f"{function}: the docstring has no section Returns"
+    assert entry_of_last is not None, f"{function}: the docstring does not describe {last}"
+    entries = "".join(map(entry, options)).rstrip("\n")
+    docstring = before[: entry_of_last.end()] + entries
+    return f"{head}{own}{MARK}{parameters.rstrip()}{closing}{docstring}{found}{after}"
 
 
 def annotation(each: Declared) -> str:

@@ -331,15 +331,19 @@ def features(
 
     Parameters
     ----------
-    path : a TRIDENT or CLAM folder of `.h5` (one per slide, with coordinates), a `.pt`, `.npz`, `.parquet` or
-        `.h5ad` file, or a folder of such files
-    labels : a dataset of `load_dataset`, or what it reads; each row names an image, a tile (`SLIDE_x_y`), or
-        a slide whose tiles all have its label
-    name : of the encoder in tables, which then say `NAME@elsewhere` (default: from the folder or file)
+    path : str or Path
+        A TRIDENT or CLAM folder of `.h5` (one per slide, with coordinates), a `.pt`, `.npz`, `.parquet` or
+        `.h5ad` file, or a folder of such files.
+    labels : Dataset, path, name or DataFrame
+        A dataset from `load_dataset`, or anything that it reads. Each row names an image, a tile
+        (`SLIDE_x_y`), or a slide whose tiles all have its label.
+    name : str, optional
+        Name of the encoder in tables, which then say `NAME@elsewhere` (default: from the folder or file).
 
     Returns
     -------
-    FeatureSets : by split, for `evaluate` and scikit-learn
+    FeatureSets
+        The features by split, for `evaluate` and scikit-learn.
     """
     from histobench.api.dataset import Dataset, load_dataset
     from histobench.roi.encoders.own_name import ELSEWHERE
