@@ -1,6 +1,6 @@
-"""Writes the options of the records into signatures and docstrings: `hb.run`, `hb.extract`, `hb.evaluate`.
+"""Writes the options of the records into the signatures and docstrings of the Python API (`hb.run`, ...).
 
-An editor reads the source, so every parameter has to be written there; the records of `roi/options.py` remain
+An editor reads the source, so every parameter has to be written there; the records remain
 the one place where an option is declared. A test fails until this was run after a change.
 
 usage: python scripts/write_signatures.py
@@ -18,11 +18,12 @@ from pathlib import Path
 
 from histobench.core.files import write_text
 from histobench.core.records import Declared, default_text, options_of
+from histobench.mint.runs.options import RunOptions
 from histobench.roi.options import ENGINE_GROUP, SETTINGS_OF_PLANS, Options, Plan, Settings, plan_options
 
-API = Path(__file__).resolve().parents[1] / "src" / "histobench" / "api"
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "histobench"
 #: In a signature, the options of the records follow this line.
-MARK = "    # The options below are written by scripts/write_signatures.py from roi/options.py.\n"
+MARK = "    # The options below are written by scripts/write_signatures.py from the records.\n"
 WIDTH = 110
 
 
@@ -44,6 +45,16 @@ def options_of_extract() -> list[Declared]:
         replace(each, default=SETTINGS_OF_PLANS.get(each.name, each.default)) for each in options_of(Settings)
     ]
     return [plan["size"], plan["weights"], *settings]
+
+
+def options_of_agents() -> list[Declared]:
+    """Every option of a run of agents besides those that `hb.mint.run` takes in other forms."""
+    paths = ("data", "output", "config", "prompts_dir", "cache", "prices")
+    found = [each for each in options_of(RunOptions) if each.name not in ("agent", "tasks", "k")]
+    return [
+        replace(each, kind=Path if each.name in paths else each.kind, said=replace(each.said, group=""))
+        for each in found
+    ]
 
 
 def updated(text: str, function: str, options: Sequence[Declared]) -> str:
@@ -106,10 +117,12 @@ def entry(each: Declared) -> str:
 
 def sources() -> dict[Path, str]:
     """Each file with what should be in it, before ruff has formatted it."""
-    benchmark, features = API / "benchmark.py", API / "features.py"
+    benchmark, features = SOURCE / "api" / "benchmark.py", SOURCE / "api" / "features.py"
+    agents = SOURCE / "mint" / "agent_runs.py"
     found = {
         benchmark: updated(benchmark.read_text(encoding="utf-8"), "run", options_of_run()),
         features: updated(features.read_text(encoding="utf-8"), "extract", options_of_extract()),
+        agents: updated(agents.read_text(encoding="utf-8"), "run", options_of_agents()),
     }
     found[features] = updated(found[features], "evaluate", options_of(Options))
     return {path: formatted(text) for path, text in found.items()}

@@ -45,7 +45,7 @@ def run(
     results: str | Path = "results",
     keep_going: bool = False,
     retry_failed: bool = False,
-    # The options below are written by scripts/write_signatures.py from roi/options.py.
+    # The options below are written by scripts/write_signatures.py from the records.
     features: str | Sequence[str] = (),
     combine: str | Sequence[str] = (),
     tasks: str | Sequence[str] = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot"),

@@ -209,7 +209,7 @@ def extract(
     encoder: str | Encoder,
     *,
     folder: str | Path | None = None,
-    # The options below are written by scripts/write_signatures.py from roi/options.py.
+    # The options below are written by scripts/write_signatures.py from the records.
     size: int | None = None,
     weights: str | Path | None = None,
     device: str | None = None,
@@ -396,7 +396,7 @@ def evaluate(
     dataset: str | None = None,
     encoder: str | None = None,
     results: str | Path | None = None,
-    # The options below are written by scripts/write_signatures.py from roi/options.py.
+    # The options below are written by scripts/write_signatures.py from the records.
     max_iteration: int = 1000,
     use_sklearn: bool = False,
     n_neighbors: int = 20,
