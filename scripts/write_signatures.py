@@ -1,6 +1,6 @@
-"""Writes the options of the records into signatures and docstrings: `hb.run`, `hb.extract`, `hb.evaluate`.
+"""Writes the options of the records into the signatures and docstrings of the Python API (`hb.run`, ...).
 
-An editor reads the source, so every parameter has to be written there; the records of `roi/options.py` remain
+An editor reads the source, so every parameter has to be written there; the records remain
 the one place where an option is declared. A test fails until this was run after a change.
 
 usage: python scripts/write_signatures.py
@@ -18,11 +18,12 @@ from pathlib import Path
 
 from histobench.core.files import write_text
 from histobench.core.records import Declared, default_text, options_of
+from histobench.mint.runs.options import RunOptions
 from histobench.roi.options import ENGINE_GROUP, SETTINGS_OF_PLANS, Options, Plan, Settings, plan_options
 
-API = Path(__file__).resolve().parents[1] / "src" / "histobench" / "api"
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "histobench"
 #: In a signature, the options of the records follow this line.
-MARK = "    # The options below are written by scripts/write_signatures.py from roi/options.py.\n"
+MARK = "    # The options below are written by scripts/write_signatures.py from the records.\n"
 WIDTH = 110
 
 
@@ -46,15 +47,32 @@ def options_of_extract() -> list[Declared]:
     return [plan["size"], plan["weights"], *settings]
 
 
+def options_of_agents() -> list[Declared]:
+    """Every option of a run of agents besides those that `hb.mint.run` takes in other forms."""
+    paths = ("data", "output", "config", "prompts_dir", "cache", "prices")
+    found = [each for each in options_of(RunOptions) if each.name not in ("agent", "tasks", "k")]
+    return [
+        replace(each, kind=Path if each.name in paths else each.kind, said=replace(each.said, group=""))
+        for each in found
+    ]
+
+
 def updated(text: str, function: str, options: Sequence[Declared]) -> str:
     """The source with the options in the signature and in the docstring of a function."""
     start = text.index(f"\ndef {function}(")
     head, body = text[:start], text[start:]
     parameters = "".join(f"    {each.name}: {annotation(each)} = {written(each)},\n" for each in options)
-    body = re.sub(f"{re.escape(MARK)}.*?\n\\)", lambda _: f"{MARK}{parameters})", body, count=1, flags=re.S)
-    entries = "".join(map(entry, options))
-    pattern = f"    {options[0].name} : .*?\n\n    Returns\n"
-    return head + re.sub(pattern, lambda _: f"{entries}\n    Returns\n", body, count=1, flags=re.S)
+    own, _, rest = body.partition(MARK)
+    last = re.findall(r"^    (\w+):", own, flags=re.M)[-1]
+    _, closing, rest = rest.partition("\n)")
+    # In the docstring, the options follow the entry of the last parameter that is not one of them.
+    before, found, after = rest.partition("\n\n    Returns\n")
+    entry_of_last = re.search(f"\n    ([^\n]*, )?{last} : [^\n]*\n(        [^\n]*\n)+", before + "\n")
+    assert found, f"{function}: the docstring has no section Returns"
+    assert entry_of_last is not None, f"{function}: the docstring does not describe {last}"
+    entries = "".join(map(entry, options)).rstrip("\n")
+    docstring = before[: entry_of_last.end()] + entries
+    return f"{head}{own}{MARK}{parameters.rstrip()}{closing}{docstring}{found}{after}"
 
 
 def annotation(each: Declared) -> str:
@@ -85,7 +103,10 @@ def entry(each: Declared) -> str:
     shown = re.sub(r"Literal\[(.*)\]", r"{\1}", shown)
     default = "optional" if each.default is None else f"default {written(each)}"
     help_text = re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", each.said.help)
-    meaning = f"{each.said.group}: {help_text}" if each.said.group else help_text
+    group = each.said.group
+    meaning = (
+        help_text if not group or help_text.lower().startswith(group.lower()) else f"{group}: {help_text}"
+    )
     meaning = meaning[0].upper() + meaning[1:]
     if each.said.default_text:
         meaning += f" (default: {default_text(each)})"
@@ -96,10 +117,12 @@ def entry(each: Declared) -> str:
 
 def sources() -> dict[Path, str]:
     """Each file with what should be in it, before ruff has formatted it."""
-    benchmark, features = API / "benchmark.py", API / "features.py"
+    benchmark, features = SOURCE / "api" / "benchmark.py", SOURCE / "api" / "features.py"
+    agents = SOURCE / "mint" / "agent_runs.py"
     found = {
         benchmark: updated(benchmark.read_text(encoding="utf-8"), "run", options_of_run()),
         features: updated(features.read_text(encoding="utf-8"), "extract", options_of_extract()),
+        agents: updated(agents.read_text(encoding="utf-8"), "run", options_of_agents()),
     }
     found[features] = updated(found[features], "evaluate", options_of(Options))
     return {path: formatted(text) for path, text in found.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def _modules() -> list[str]:
-    return [
+    return ["histobench"] + [
         module.name
         for module in pkgutil.walk_packages(histobench.__path__, "histobench.")
         if not module.name.endswith("__main__")
@@ -22,7 +23,8 @@ def _modules() -> list[str]:
 
 
 @pytest.mark.parametrize("name", _modules())
-def test_examples_run(name: str) -> None:
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path))
     try:
         module = importlib.import_module(name)
     except ImportError as error:

@@ -228,7 +228,6 @@ def test_the_names_of_columns_stand_in_the_docs() -> None:
         ({"tasks": 3}, "^tasks: expected a text"),
         ({"tasks": "Prot"}, "unknown task 'Prot'; did you mean Proto"),
         ({"results": None}, "^results: expected a path"),
-        ({"datasets": ["other"]}, "^datasets: these are `data` here"),
     ],
 )
 def test_a_run_names_the_parameter_that_is_wrong(frame: pd.DataFrame, given: Any, message: str) -> None:
@@ -280,7 +279,6 @@ def test_a_run_takes_dataframes_and_says_what_to_do_with_an_encoder(
         (lambda b: b.compare(task="Few-shot", setting=3), "^setting: expected a text"),
         (lambda b: b.plot.leaderboard(task="KNN", ax=3), "^ax: expected matplotlib axes, found int"),
         (lambda b: b.report(None), "^folder: expected a path"),
-        (lambda b: b.report("site", titel="x"), "no option 'titel'; did you mean title"),
     ],
 )  # fmt: skip
 def test_an_unknown_choice_is_refused_with_the_choices(bench: hb.Benchmark, ask: Any, message: str) -> None:

@@ -210,7 +210,6 @@ def test_results_that_nobody_keeps_go_with_the_last_who_holds_them() -> None:
         ({"train_labels": np.zeros(3, int)}, "expected 4 labels"),
         ({"train_labels": np.array([0.5, 1, 0, 1])}, "expected class ids"),
         ({"train_labels": None}, "train_labels is missing"),
-        ({"n_neighbours": 3}, "unknown option 'n_neighbours'"),
         ({"tasks": ["KN"]}, "unknown task 'KN'"),
     ],
 )
@@ -224,6 +223,13 @@ def test_wrong_arrays_are_refused_by_the_name_of_the_parameter(change: dict, mes
     }
     with pytest.raises(hb.HistobenchError, match=message):
         hb.evaluate(**{**given, **change})  # type: ignore[arg-type]
+
+
+def test_an_option_that_does_not_exist_is_refused_by_python_itself() -> None:
+    with pytest.raises(TypeError, match="'n_neighbours'"):
+        hb.evaluate(np.zeros((4, 2)), np.zeros((4, 2)), n_neighbours=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'datasets'"):
+        hb.run("tiles", "tiny-vl", datasets=["other"])  # type: ignore[call-arg]
 
 
 @pytest.mark.slow

@@ -22,9 +22,9 @@ from histobench.api import plots
 from histobench.cli.main import main
 from histobench.consult import consult_runs
 from histobench.consult.encoder_views import StudyPlan
-from histobench.consult.playing import MAX_TOKENS, ConsultRun
+from histobench.consult.playing import ConsultRun
 from histobench.consult.reference_agents import POLICIES, RULES
-from histobench.mint.runs.options import RunOptions
+from histobench.mint.runs.options import CONSULT_MAX_TOKENS, RunOptions
 from histobench.roi.comparison.comparison import CompareSettings
 
 TOP = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_a_function_has_the_options_of_its_record(
 
 def test_a_consult_run_has_the_options_of_the_command() -> None:
     parameters = inspect.signature(hb.consult.run).parameters
-    known = _defaults(RunOptions) | _defaults(ConsultRun) | {"max_tokens": MAX_TOKENS}
+    known = _defaults(RunOptions) | _defaults(ConsultRun) | {"max_tokens": CONSULT_MAX_TOKENS}
     for name in list(parameters)[2:]:
         assert parameters[name].default == known[name], name
     assert _defaults(ConsultRun).keys() <= parameters.keys()

@@ -64,7 +64,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a flag of text": ({"use_sklearn": "yes"}, "`use_sklearn`: expected True or False, found 'yes'"),
     "prompts of a number": ({"zeroshot_prompt_file": 3}, "`zeroshot_prompt_file`: expected a path"),
     "a choice unknown": ({"choose_by": "patient"}, "`choose_by` 'patient' is unknown"),
-    "an option unknown": ({"n_neighbor": 3}, "unknown option 'n_neighbor'; did you mean n_neighbors"),
     "a seed of text": ({"seed": "x"}, "seed: expected a whole number of at least 0, found 'x'"),
     "a seed below 0": ({"seed": -1}, "seed: expected a whole number of at least 0, found -1"),
     "a seed in parts": ({"seed": 1.5}, "seed: .* found 1.5"),

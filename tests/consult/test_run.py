@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
+import histobench as hb
 from histobench.cli.main import main
 from histobench.consult.arms import case_of, steps_of
 from histobench.consult.consultation import (
@@ -347,3 +348,53 @@ def test_sequences_are_not_shared_out_or_repeated(study: Study, capsys: pytest.C
         plan_run(replace(run, options=RunOptions(agent="policy:reader", repeat=2)))
     _, planned, _ = plan_run(replace(run, arms="all"), elsewhere=True)
     assert not {cell.dataset.name.rpartition("@")[2] for cell, _ in planned} & {"sequence", "sequence-same"}
+
+
+@pytest.mark.slow
+def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
+    study: Study, played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = study.folder.parent
+    monkeypatch.setenv("HISTOBENCH_CACHE", str(source / "cache"))
+    data = hb.load_dataset(source / "tiles.csv", classes=source / "tiles.txt")
+    encoders = [f"{source / 'three.py'}:{name}" for name in ("Colours", "Green", "Noise")]
+    own = hb.consult.prepare(
+        data, encoders, folder=tmp_path / "study", arms="all", cases=40, measured=8, organ="colon",
+        num_workers=0, device="cpu", sequences=4, sequence_length=20,
+    )  # fmt: skip
+    assert own.fingerprint == study.fingerprint
+    assert "40 cases" in repr(own)
+    assert len(own.frame()) == 40
+    monkeypatch.setattr(sandbox, "open_sandbox", lambda backend, **_: nullcontext(sandbox.shared_pool()))
+    runs = hb.consult.run(own, "policy:reader", arms=["none", "strong"], cache="none", outcomes=True)
+    assert runs.agents == ["policy-reader"]
+    shell = hb.consult.table(study, runs=played)
+    ours = runs.table()
+    for _arm in ("none", "strong"):
+        both = [
+            each.query("agent == 'policy-reader' and arm == @arm and measure == 'final'")
+            for each in (ours, shell)
+        ]
+        assert both[0]["value"].item() == both[1]["value"].item()
+        assert both[0]["low"].item() <= both[0]["value"].item() <= both[0]["high"].item()
+    assert "policy-reader, strong: final accuracy" in repr(runs)
+    assert "<table" in runs._repr_html_()
+
+    file = tmp_path / "compared.json"
+    words = ["consult", "compare", str(study.folder), "policy-reader", "policy-oracle", "--json", str(file)]
+    assert main(words) == 0
+    written = json.loads(file.read_text())["rows"]
+    compared = hb.consult.compare(study, "policy-reader", "policy-oracle")
+    assert compared["arm"].tolist() == [row["arm"] for row in written]
+    assert compared["difference"].tolist() == [row["value"] for row in written]
+    assert compared["p (Holm)"].tolist() == pytest.approx(
+        [np.nan if row["holm"] is None else row["holm"] for row in written], nan_ok=True
+    )
+    contrasts = hb.consult.contrasts(study)
+    assert set(contrasts["agent"]) == set(hb.consult.open_runs(study).agents)
+    with pytest.raises(HistobenchError, match="no runs of 'policy-read'; did you mean policy-reader"):
+        hb.consult.compare(study, "policy-read", "policy-oracle")
+    with pytest.raises(HistobenchError, match=r"^data: expected what hb\.load_dataset returned, or a path"):
+        hb.consult.prepare(3, encoders)  # type: ignore[arg-type]
+    with pytest.raises(HistobenchError, match="unknown policy 'raeder'"):
+        hb.consult.run(own, "policy:raeder")

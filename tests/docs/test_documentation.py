@@ -173,12 +173,18 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", str(tmp_path))  # a kernel may have nothing but its own interpreter
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "notebooks are kept without outputs"
     nbclient.NotebookClient(
         notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
+    shown = "".join(
+        str(output.get("data", "")) for cell in notebook.cells for output in cell.get("outputs", ())
+    )
+    if "hb.compare(" in "".join(cell.source for cell in notebook.cells):
+        difference = re.search(r"[+-]0\.\d+ \[[+-]?0\.\d+, [+-]?0\.\d+\]", shown)
+        assert difference, "the comparison has an answer: a difference with its interval"
 
 
 def test_the_site_builds_and_every_link_holds(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_python_plays_what_the_command_line_plays(
         assert row.low <= row.success <= row.high
     board = runs.leaderboard()
     assert board.loc[0, "SR5"] == pytest.approx(100 * table["success"].iloc[-1])
+    assert hb.mint.table(tmp_path / "shell").equals(table)
     assert "scripted" in repr(runs)
     assert "<table" in runs._repr_html_()
 
@@ -117,3 +118,24 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_the_command_line_says_it_as_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mint", "run", "--max-tokens", "0"]) == 2
     assert "--max-tokens: expected a whole number of at least 1, found '0'" in capsys.readouterr().err
+
+
+def test_two_agents_are_compared_on_the_tasks_that_both_have_played(
+    make_data: Callable[[int], Path],
+    make_recording: Callable[[int], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data, agent = make_data(10), f"replay:{make_recording(10)}"
+    for name, limit in (("one", 10), ("two", 6)):
+        hb.mint.run(agent, "gsm8k", k=5, data=data, output=tmp_path, name=name, limit=limit)
+    compared = hb.mint.compare(tmp_path, "one", "two").set_index("tasks")
+    assert list(compared.index) == ["all", "reasoning", "gsm8k"]
+    assert (compared["n"] == 6).all()
+    assert (compared["difference"] == 0).all()
+    rate = hb.mint.table(tmp_path).set_index("model").loc["two", "success"]
+    assert (compared["first"] == rate).all()
+    assert main(["mint", "compare", str(tmp_path), "--first", "one", "--second", "two"]) == 0
+    assert f"{100 * rate:.1f} %" in capsys.readouterr().out
+    with pytest.raises(HistobenchError, match="no episodes of 'ome' with k = 5; did you mean one"):
+        hb.mint.compare(hb.mint.open_runs(tmp_path), "ome", "two")

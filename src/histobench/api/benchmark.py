@@ -45,7 +45,7 @@ def run(
     results: str | Path = "results",
     keep_going: bool = False,
     retry_failed: bool = False,
-    # The options below are written by scripts/write_signatures.py from roi/options.py.
+    # The options below are written by scripts/write_signatures.py from the records.
     features: str | Sequence[str] = (),
     combine: str | Sequence[str] = (),
     tasks: str | Sequence[str] = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot"),
@@ -83,17 +83,23 @@ def run(
     data : Dataset, path, name, DataFrame, or a list of these
         What is classified: a dataset from `load_dataset`, a folder of class folders, a CSV file, TAR shards,
         the name of a public dataset, or a DataFrame. Use `load_dataset` to split, group or name the data.
-    encoders : str or list of str
+    encoders : str or list of str, default ()
         Names from `list_encoders`, `my_file.py:MyEncoder`, or `NAME=my_file.py:MyEncoder`. An unknown
-        encoder, or one without weights, is an error before any work starts.
+        encoder, or one without weights, is an error before any work starts. None are needed with `features`.
     results : str or Path, default "results"
         Folder of the results. It may hold earlier runs.
     keep_going : bool, default False
         Run the other encoders if one of them cannot be created; `Benchmark.left_out` says why.
     retry_failed : bool, default False
         Try again what failed in an earlier run with the same `results`.
+    features : str or list of str, default ()
+        Features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH or
+        NAME=PATH; `data` is the table of labels.
+    combine : str or list of str, default ()
+        Encoders whose features are put side by side, as a+b; or: all pairs.
     tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
-        Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Robustness.
+        Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient,
+        Robustness.
     presets : str or list of str, default ("uni",)
         Recipes: uni, sklearn, thunder, eva.
     seed : int, optional
@@ -138,7 +144,7 @@ def run(
     n_way : list of int, default ()
         Few-shot: classes of an episode (default: all classes).
     n_iter : int, default 100
-        Few-shot: few-shot episodes per setting.
+        Few-shot episodes per setting.
     n_neighbors : int, default 20
         KNN: number of neighbors.
     choose_by : {"group", "image"}, default "group"
@@ -174,7 +180,7 @@ def run(
         "encoders": _encoder_names(encoders) if encoders or not given["features"] else [],
         **changed_options(run, given, plan_options()),
     }
-    if "tasks" in values:
+    if values.get("tasks") is not None:
         values["tasks"] = texts(tasks, "tasks")
     several = _datasets(data)
     drawn = {item.seed for item in several if not isinstance(item, str) and item.seed is not None}
@@ -261,68 +267,19 @@ def similarity(
 
     Parameters
     ----------
-    features : str or list of str, default ()
-        Features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH or
-        NAME=PATH; `data` is the table of labels.
-    combine : str or list of str, default ()
-        Encoders whose features are put side by side, as a+b; or: all pairs.
-    tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
-        Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient,
-        Robustness.
-    presets : str or list of str, default ("uni",)
-        Recipes: uni, sklearn, thunder, eva.
-    seed : int, optional
-        Seed of splits, episodes and everything else random (default: 0, or the seed with which `data` was
-        split).
-    size : int, optional
-        Image size in pixels as the encoder sees it (default: each encoder's own).
-    weights : str or Path, optional
-        Checkpoint, folder of checkpoints, or table like model_weights.json.
-    allow_revision : bool, default False
-        Use weights in the hub's cache even if their revision is not the pinned one.
-    n_bootstrap : int, optional
-        Also write the older bootstrap intervals, from this many resamples.
-    splits : str, optional
-        Repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, or
-        leave-one-group-out.
-    folds : int, optional
-        Folds of each repeat (instead of `splits`).
-    repeats : int, optional
-        Repeats of the folds (default: 1).
-    device : str, optional
-        Device: cpu, cuda:0, mps, or several: cuda:0,cuda:1 (default: the GPU if there is one).
-    batch_size : int or {"auto"}, default "auto"
-        Images per forward pass, or auto.
-    num_workers : int, default 8
-        Processes that load images, at most one per core.
-    precision : {"auto", "fp32", "bf16", "fp16"}, default "auto"
-        Auto: what the encoder's authors recommend on a GPU, fp32 on a CPU.
-    compile : {"auto", "on", "off"}, default "auto"
-        Compile the network; auto: for long jobs.
-    on_bad_image : {"stop", "skip"}, default "stop"
-        Unreadable images: stop with one error that lists them, or skip them.
-    recheck : int or {"auto"}, default "auto"
-        Cached images, drawn at random, that are recomputed and compared; auto: 8, and for your own encoder up
-        to 300, a 95% chance to find a change of 1% of the images.
-    no_cache : bool, default False
-        Compute all features; neither use cached features nor keep any.
-    stage : str, optional
-        Copy images to the machine's own disk before decoding: local, or a folder.
-    n_shot : list of int, default (1, 2, 4, 8, 16, 32, 64, 128, 256)
-        Few-shot: training images per class of an episode.
-    n_way : list of int, default ()
-        Few-shot: classes of an episode (default: all classes).
-    n_iter : int, default 100
-        Few-shot: few-shot episodes per setting.
-    n_neighbors : int, default 20
-        KNN: number of neighbors.
-    choose_by : {"group", "image"}, default "group"
-        How to hold out data for model selection when there is no validation set: whole groups where the data
-        has any, or single images as in the published recipes.
+    features : str, Path, or dict of str to array [n, d]
+        A results folder, or the features of each encoder for the same images in the same order.
+    groups : list of str, optional
+        Patient or slide of every image, if arrays are given.
+    errors : dict of str to array [n], optional
+        Whether each encoder misclassifies each image, if arrays are given.
+    k : int, default 10
+        Neighbors of an image.
 
     Returns
     -------
-    DataFrame : a row for each pair and measure (cka, neighbors, errors), with 95% intervals over groups
+    pandas.DataFrame
+        One row per pair and measure (cka, neighbors, errors), with 95 % intervals over groups.
 
     Examples
     --------
@@ -359,15 +316,23 @@ def choose(
 
     Parameters
     ----------
-    results : a results folder
-    license : "commercial": only licenses that allow commercial use
-    max_params : most parameters of the network
-    min_robustness : least robustness index, in every table of the task Robustness
-    task, metric : what the encoders are compared by (default: the linear probe, balanced accuracy)
+    results : str or Path
+        A results folder.
+    license : str, default "any"
+        "commercial": only licenses that allow commercial use.
+    max_params : int, optional
+        Most parameters of the network.
+    min_robustness : float, optional
+        Least robustness index, in every table of the task Robustness.
+    task : str, optional
+        What the encoders are compared by (default: Linear-Probe).
+    metric : str, default "balanced_accuracy"
+        The metric.
 
     Returns
     -------
-    Choice : `candidates`, `excluded`, `best` (those that the data do not tell apart) and `paragraph`
+    Choice
+        `candidates`, `excluded`, `best` (those that the data do not tell apart) and `paragraph`.
     """
     from histobench.roi.comparison.choice import Conditions
     from histobench.roi.comparison.choice import choose as chosen

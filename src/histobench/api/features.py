@@ -209,7 +209,7 @@ def extract(
     encoder: str | Encoder,
     *,
     folder: str | Path | None = None,
-    # The options below are written by scripts/write_signatures.py from roi/options.py.
+    # The options below are written by scripts/write_signatures.py from the records.
     size: int | None = None,
     weights: str | Path | None = None,
     device: str | None = None,
@@ -331,15 +331,19 @@ def features(
 
     Parameters
     ----------
-    path : a TRIDENT or CLAM folder of `.h5` (one per slide, with coordinates), a `.pt`, `.npz`, `.parquet` or
-        `.h5ad` file, or a folder of such files
-    labels : a dataset of `load_dataset`, or what it reads; each row names an image, a tile (`SLIDE_x_y`), or
-        a slide whose tiles all have its label
-    name : of the encoder in tables, which then say `NAME@elsewhere` (default: from the folder or file)
+    path : str or Path
+        A TRIDENT or CLAM folder of `.h5` (one per slide, with coordinates), a `.pt`, `.npz`, `.parquet` or
+        `.h5ad` file, or a folder of such files.
+    labels : Dataset, path, name or DataFrame
+        A dataset from `load_dataset`, or anything that it reads. Each row names an image, a tile
+        (`SLIDE_x_y`), or a slide whose tiles all have its label.
+    name : str, optional
+        Name of the encoder in tables, which then say `NAME@elsewhere` (default: from the folder or file).
 
     Returns
     -------
-    FeatureSets : by split, for `evaluate` and scikit-learn
+    FeatureSets
+        The features by split, for `evaluate` and scikit-learn.
     """
     from histobench.api.dataset import Dataset, load_dataset
     from histobench.roi.encoders.own_name import ELSEWHERE
@@ -392,7 +396,7 @@ def evaluate(
     dataset: str | None = None,
     encoder: str | None = None,
     results: str | Path | None = None,
-    # The options below are written by scripts/write_signatures.py from roi/options.py.
+    # The options below are written by scripts/write_signatures.py from the records.
     max_iteration: int = 1000,
     use_sklearn: bool = False,
     n_neighbors: int = 20,
@@ -441,7 +445,7 @@ def evaluate(
     n_neighbors : int, default 20
         KNN: number of neighbors.
     n_iter : int, default 100
-        Few-shot: few-shot episodes per setting.
+        Few-shot episodes per setting.
     use_all_way : bool, default True
         Few-shot: add the setting with all classes.
     n_way : list of int, default (2, 3, 4, 5, 6, 7, 8, 9, 10)

@@ -201,6 +201,7 @@ def prepare(
     device: str | None = None,
     num_workers: int = 8,
     compile: Literal["auto", "on", "off"] = "auto",
+    size: int | None = None,
     similarity: Literal["percentile", "none"] = "percentile",
     sequences: int = 8,
     sequence_length: int = 40,
@@ -245,6 +246,8 @@ def prepare(
         Processes that load images.
     compile : {"auto", "on", "off"}, default "auto"
         Compile the networks, as in the run whose features are to be used.
+    size : int, optional
+        Image size in pixels as the encoders see it (default: each encoder's own).
     similarity : {"percentile", "none"}, default "percentile"
         What the tool neighbours() says about the nearest one.
     sequences, sequence_length : int, default 8 and 40
@@ -274,6 +277,7 @@ def prepare(
         device=device,
         num_workers=whole_number(num_workers, "num_workers", least=0),
         compile=compile,
+        size=None if size is None else whole_number(size, "size", least=1),
         similarity=similarity,
         sequences=whole_number(sequences, "sequences", least=1),
         sequence_length=whole_number(sequence_length, "sequence_length", least=1),

@@ -356,7 +356,17 @@ class Study:
         return read_contrasts(path) if path.exists() else DEFAULT_CONTRASTS
 
     def lessons(self, part: str) -> Lessons:
-        """The `train` or `val` regions that reference agents are fitted on."""
+        """Return the regions that reference agents are fitted on.
+
+        Parameters
+        ----------
+        part : {"train", "val"}
+            The split.
+
+        Returns
+        -------
+        Lessons
+        """
         table = read_prepared(self.folder / LESSONS, "lessons")
         rows = [row for row in table.to_pylist() if row["part"] == part]
         roles = [encoder.role for encoder in self.facts.encoders] if part == "val" else []

@@ -17,10 +17,7 @@ from histobench.core.parameters import (
     texts,
     whole_number,
 )
-from histobench.mint.agents.completion import ReasoningHistory
-from histobench.mint.agents.limits import Balance
 from histobench.mint.exchange.reading import read_all_outcomes
-from histobench.mint.feedback.kind import Form
 from histobench.mint.results.comparison import compare_agents, side_by_name
 from histobench.mint.results.outcome import EpisodeOutcome, counted
 from histobench.mint.results.result_tables import group_rows, leaderboard
@@ -191,13 +188,12 @@ def run(
     tasks: str | Iterable[str] = "quickstart",
     *,
     k: int | str | Iterable[int] = "5",
+    # The options below are written by scripts/write_signatures.py from the records.
     data: str | Path | None = None,
     limit: int | None = None,
     repeat: int = 1,
     calls: Literal["text", "native"] = "text",
     feedback: str = "none",
-    feedback_form: Form = "textual",
-    gt: bool = False,
     output: str | Path | None = None,
     concurrency: int = 8,
     max_cost: float | None = None,
@@ -209,7 +205,7 @@ def run(
     top_p: float | None = None,
     seed: int | None = None,
     reasoning_effort: str | None = None,
-    reasoning_history: ReasoningHistory = "provider",
+    reasoning_history: Literal["provider", "none", "all"] = "provider",
     constrain: bool = False,
     name: str | None = None,
     config: str | Path | None = None,
@@ -218,13 +214,15 @@ def run(
     prompts_dir: str | Path | None = None,
     wikipedia: str = "live",
     sandbox: str = "auto",
+    feedback_form: Literal["textual", "binary", "placebo"] = "textual",
+    gt: bool = False,
     cache: str | Path | None = None,
     prices: str | Path | None = None,
     attempts: int = 10,
     timeout: float = 300.0,
     rpm: float | None = None,
     tpm: float | None = None,
-    balance: Balance = "least-busy",
+    balance: Literal["least-busy", "round-robin"] = "least-busy",
     batch: str | None = None,
 ) -> AgentRuns:
     """Let a language model solve tasks in several turns; an interrupted run continues.
@@ -241,67 +239,75 @@ def run(
     data : str or Path, optional
         Folder of the datasets (default: data/processed).
     limit : int, optional
-        Only the first tasks of each dataset.
+        Only the first N tasks of each dataset.
     repeat : int, default 1
-        Play everything so many times.
+        Play every task N times.
     calls : {"text", "native"}, default "text"
-        How the model acts: tags in its text, as published, or function calls of its provider.
+        How the model acts: tags in its text, as published (text), or function calls (native).
     feedback : str, default "none"
-        An expert: an agent, "placebo" or "none".
-    feedback_form : {"textual", "binary", "placebo"}, default "textual"
-        The form of the expert's feedback.
-    gt : bool, default False
-        Whether the expert knows the solution.
+        Expert feedback: an agent, placebo or none.
     output : str or Path, optional
         Folder of the results (default: mint-results).
     concurrency : int, default 8
-        Episodes at a time.
+        Episodes that run at the same time.
     max_cost : float, optional
-        Dollars that all runs of the folder may cost together.
-    episode_tokens, episode_cost, episode_seconds : number, optional
-        Most tokens, dollars and seconds of one episode.
+        Limit in dollars for all runs in the output folder; a request that could exceed it is not sent.
+    episode_tokens : int, optional
+        Limit for the tokens of one episode, input and output.
+    episode_cost : float, optional
+        Limit in dollars for one episode.
+    episode_seconds : float, optional
+        Limit in seconds for one episode.
     max_tokens : int, default 512
-        Most tokens of one message.
+        Maximum number of tokens in one message.
     temperature : float, default 0.0
         Sampling temperature.
     top_p : float, optional
         Nucleus sampling (default: the provider's).
     seed : int, optional
-        Seed of the sampling, where the provider offers one.
+        Seed of the sampling, if the provider has one.
     reasoning_effort : str, optional
-        "low", "medium", "high", ...: no temperature and stop words then.
+        Low, medium, high, ...; temperature and stop words are not sent then.
     reasoning_history : {"provider", "none", "all"}, default "provider"
-        What of its reasoning a model gets back: as its provider documents, none, or all.
+        Which of its earlier reasoning the model receives: as the provider documents, none, or all.
     constrain : bool, default False
-        Every message is a well-formed action, by a grammar or the provider's own rule.
+        Make every message a well-formed action: by a grammar (local: and llama.cpp servers), or with `calls`
+        native by requiring a function call.
     name : str, optional
-        The agent's name in folders and tables (default: the model's).
+        Name of the agent in folders and tables (default: the model's).
     config : str or Path, optional
         A configuration file, or a folder of them, instead of `tasks` and `k`.
     rule : {"strict", "published"}, default "strict"
-        The scoring rule.
+        Scoring rule.
     prompts : {"own", "official"}, default "own"
-        Whose prompts; "official" needs `prompts_dir`.
+        Prompts of this package (own) or of the published benchmark (official).
     prompts_dir : str or Path, optional
-        A clone of the published benchmark.
+        A clone of the published benchmark, for `prompts` official.
     wikipedia : str, default "live"
-        "live", "tape:FILE" or "folder:DIR".
+        Live, tape:FILE or folder:DIR.
     sandbox : str, default "auto"
-        Where the model's code runs; `histobench doctor` lists the choices.
+        The sandbox for code: auto, or one that `histobench doctor` lists.
+    feedback_form : {"textual", "binary", "placebo"}, default "textual"
+        Form of the feedback.
+    gt : bool, default False
+        Show the reference solution to the expert.
     cache : str or Path, optional
-        File of answers, or "none" (default: answers.sqlite in the folder of the results).
+        File of cached answers, or none (default: answers.sqlite in the output folder).
     prices : str or Path, optional
-        YAML file of prices: MODEL: [read, written] in dollars per million tokens.
+        YAML file of prices: MODEL: [input, output], dollars per million tokens.
     attempts : int, default 10
-        Attempts of one request.
+        Attempts per request.
     timeout : float, default 300.0
-        Seconds for one answer.
-    rpm, tpm : float, optional
-        Requests and tokens per minute, besides what the provider's headers say.
+        Seconds to wait for one answer.
+    rpm : float, optional
+        Limit of requests per minute, besides the provider's own.
+    tpm : float, optional
+        Limit of tokens per minute, besides the provider's own.
     balance : {"least-busy", "round-robin"}, default "least-busy"
-        Which of several servers is asked next.
+        How to choose between several servers (openai:M@http://a/v1,http://b/v1).
     batch : str, optional
-        Send the turns of all running episodes together: "hosted", or a command with {requests} and {answers}.
+        Send the turns of all running episodes together: `hosted` (the provider's batch service), or a command
+        with {requests} and {answers}; `concurrency` is the size of a batch.
 
     Returns
     -------
