@@ -60,7 +60,7 @@ def test_a_wide_terminal_has_one_table() -> None:
 
 def test_a_grammar_that_is_asked_for_reaches_the_agent_of_consult() -> None:
     parser = argparse.ArgumentParser()
-    consult.add_arguments(parser)
+    consult.run_flags(parser)
     plain, bound = (
         _seat(asked_for(parser.parse_args(["study", "--agent", "local:", *flags]))).sampling
         for flags in ([], ["--constrain"])
