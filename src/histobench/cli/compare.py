@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 _WIDEST_MATRIX = 8
 #: Columns that the ranked table takes without the names.
 _NARROW = 72
-#: Letters of a name below which a table is parted instead.
-_LEAST_NAME = 10
+#: Names up to this length are not broken: a table that leaves less room is printed in parts.
+_LEAST_NAME = 24
+#: The zero of a bound such as 0.95, which narrow tables leave out.
+_ZERO = re.compile(r"(?<=[\[, -])0(?=\.\d)")
 
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +154,8 @@ def _print_short(comparison: Comparison, console: Console) -> None:
     from histobench.roi.plan.summary import datasets_overview
 
     if len(comparison.tables) == 1:
-        print_grid(ranked_grid(comparison, comparison.tables[0], digits=3), console)
+        grid = ranked_grid(comparison, comparison.tables[0], digits=3)
+        print_grid(grid if len(columns_that_fit(grid, console.width)) == 1 else _compact(grid), console)
         return
     print_overview(datasets_overview(comparison), console)
     if comparison.ranking is not None:
@@ -170,6 +174,18 @@ def _over_splits(runs: list[StoredRun], args: argparse.Namespace, folder: Path, 
     for table in tables:
         print_grid(split_grid(table, digits=3), console)
     console.print(f"written: {folder}/{{{', '.join(path.name for path in files)}}}", soft_wrap=True)
+
+
+def _compact(grid: Grid) -> Grid:
+    """The ranked table without its first column (rows are in order) and without zeros in intervals."""
+
+    def short(cell: str) -> str:
+        value, bracket, interval = cell.partition(" [")
+        return value + _ZERO.sub("", bracket + interval).replace(", ", ",") if bracket else cell
+
+    header = (title.replace("difference to best", "to best") for title in grid.header[1:])
+    rows = tuple(tuple(map(short, row[1:])) for row in grid.rows)
+    return replace(grid, header=tuple(header), rows=rows)
 
 
 def names_in(text: str | None) -> list[str] | None:
@@ -218,6 +234,7 @@ def _names_of(grid: Grid) -> int:
 def print_grid(grid: Grid, console: Console) -> None:
     """Print one table with its notes below."""
     from rich.box import SIMPLE_HEAD
+    from rich.padding import Padding
     from rich.table import Table
 
     console.print(grid.title, style="bold", soft_wrap=True)
@@ -232,7 +249,11 @@ def print_grid(grid: Grid, console: Console) -> None:
             table.add_row(*cells, style="dim" if row[-1].endswith("*") else None)
         console.print(table)
     for note in grid.notes:
-        console.print(f"  {note}", soft_wrap=True)
+        # A file has no width: its lines stay whole. A terminal would break them within words.
+        if console.is_terminal:
+            console.print(Padding(note, (0, 0, 0, 2)))
+        else:
+            console.print(f"  {note}", soft_wrap=True)
     console.print()
 
 

@@ -168,19 +168,24 @@ def print_columns(
 
 
 def print_in_parts(table: Table, console: Console, *, lead: int = 1) -> None:
-    """Print a table; columns that do not fit follow below, after the first `lead` columns again."""
+    """Print a table; columns that do not fit follow below, after the first `lead` columns again.
+
+    Columns without any text are left out.
+    """
     from rich.cells import cell_len
     from rich.table import Table
 
     texts = [[str(cell) for cell in column.cells] for column in table.columns]
     wide = [
-        max(map(cell_len, (str(column.header), *cells))) + 1
+        max(map(cell_len, (str(column.header), *cells))) + 2
         for column, cells in zip(table.columns, texts, strict=True)
     ]
     first = list(range(lead))
     parts: list[list[int]] = [[*first]]
     for place in range(lead, len(wide)):
-        if len(parts[-1]) > lead and sum(wide[k] for k in (*parts[-1], place)) - 1 > console.width:
+        if not any(texts[place]):
+            continue
+        if len(parts[-1]) > lead and sum(wide[k] for k in (*parts[-1], place)) - 2 > console.width:
             parts.append([*first])
         parts[-1].append(place)
     for part in parts:
