@@ -14,14 +14,19 @@ from sklearn.linear_model import LogisticRegression
 import histobench as hb
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.selection import by_task, select_runs
+from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
 from histobench.roi.predictions import TileAttention
 from histobench.roi.protocols import attention_mil
-from histobench.roi.results.reader import load_runs
+from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.results.stored_run import StoredRun
+
+#: With fewer dimensions the optimum of the `uni` probe is W = 0.
+WIDTH = 128
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +41,7 @@ def tiles(patients: int, split: str, *, encoder: str = "e", noise: float = 1.0) 
         np.repeat(np.arange(patients), 1 + np.arange(patients) % 6)
     )
     labels = patient_of % 2
-    rows = labels[:, None] * np.ones(8) + noise * draw.normal(size=(len(labels), 8))
+    rows = labels[:, None] * (np.arange(WIDTH) < 8) + noise * draw.normal(size=(len(labels), WIDTH))
     return FeatureSet(
         torch.tensor(rows, dtype=torch.float32),
         torch.tensor(labels),
@@ -77,6 +82,7 @@ def test_votes_are_the_mean_probability_of_a_patients_tiles(tmp_path: Path) -> N
     by_tile = next(run for run in load_runs(tmp_path) if run.task == "Linear-Probe").predictions
     votes = stored(tmp_path, "votes").predictions
     assert len(set(votes.img_names)) == 20
+    assert np.ptp(votes.probabilities[:, 0]) > 0.1
     for k, patient in enumerate(votes.img_names):
         own = [row for row, group in enumerate(test.groups or ()) if group == patient]
         expected = sum(by_tile.probabilities[row] for row in own) / len(own)
@@ -98,7 +104,7 @@ def test_pooled_features_are_fitted_as_scikit_learn_fits_them(tmp_path: Path) ->
 
     x, y, _ = pooled(train)
     means, labels, names = pooled(test)
-    model = LogisticRegression(C=8 * 2 / 100, max_iter=1000, random_state=0).fit(x, y)
+    model = LogisticRegression(C=WIDTH * 2 / 100, max_iter=1000, random_state=0).fit(x, y)
     found = stored(tmp_path, "mean").predictions
     assert list(found.img_names) == names
     np.testing.assert_array_equal(found.labels, labels)
@@ -231,3 +237,13 @@ def test_encoders_are_compared_over_patients_method_by_method(tmp_path: Path) ->
         right = {each.identity.encoder: each.metrics["accuracy"] for each in runs if each.setting == setting}
         assert pair.difference == pytest.approx((right["good"] or 0) - (right["poor"] or 0))
         assert pair.interval.low is not None
+
+
+def test_patients_are_evaluated_over_splits(tmp_path: Path) -> None:
+    request = EvaluationRequest(("Patient",), tiles(20, "train"), tiles(20, "test"), tmp_path, device="cpu")
+    scheme = scheme_of("1x2", None, None)
+    assert scheme is not None
+    done = evaluate_over_splits(request, scheme)
+    for setting in ("votes", "mean", "abmil"):
+        assert sum(row.n for part in done for row in part.rows if row.setting == setting) == 40
+    assert {run.setting for run in split_runs(tmp_path)} == {"votes", "mean", "abmil"}
