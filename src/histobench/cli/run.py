@@ -190,7 +190,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool) -> int:
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.planner import extraction_jobs
-    from histobench.roi.plan.run import check_prompts, load_datasets, unresolved_encoders
+    from histobench.roi.plan.run import check_patients, check_prompts, load_datasets, unresolved_encoders
 
     missing = unresolved_encoders(plan, download=False)
     require_encoders(missing, keep_going=keep_going)
@@ -202,6 +202,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool) -> int:
         table.add_column(column, justify="left" if column in ("dataset", "encoder") else "right")
     datasets = load_datasets(plan)
     check_prompts(plan, datasets)
+    check_patients(plan, datasets)
     jobs = extraction_jobs(plan, datasets, device)
     for job in jobs:
         table.add_row(

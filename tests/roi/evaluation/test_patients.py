@@ -12,14 +12,17 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import histobench as hb
+from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.selection import by_task, select_runs
 from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet
-from histobench.roi.options import Options
+from histobench.roi.options import DatasetEntry, Options, Plan
+from histobench.roi.plan.run import check_patients
 from histobench.roi.predictions import TileAttention
 from histobench.roi.protocols import attention_mil
 from histobench.roi.results.reader import load_runs, split_runs
@@ -247,3 +250,22 @@ def test_patients_are_evaluated_over_splits(tmp_path: Path) -> None:
     for setting in ("votes", "mean", "abmil"):
         assert sum(row.n for part in done for row in part.rows if row.setting == setting) == 40
     assert {run.setting for run in split_runs(tmp_path)} == {"votes", "mean", "abmil"}
+
+
+def test_a_plan_names_a_patient_with_two_labels_before_any_work(tmp_path: Path) -> None:
+    def dataset(group_label: tuple[str, str] | None) -> RoiDataset:
+        sites = [(("group_label", each),) for each in group_label] if group_label else [(), ()]
+        images = tuple(
+            RoiImage(tmp_path / f"{k}.png", k, f"{k}.png", f"set.csv:{k + 2}", "P7", site)
+            for k, site in enumerate(sites)
+        )
+        return RoiDataset("set", ("ADI", "TUM"), {"train": images})
+
+    entry = DatasetEntry("set", tmp_path / "set.csv")
+    plan = Plan((entry,), ("tiny-vl",), tmp_path, tasks=("patient",))
+    with pytest.raises(HistobenchError, match=r"^set: patient P7 has two labels, ADI and TUM: .*group_label"):
+        check_patients(plan, {"set": dataset(None)})
+    with pytest.raises(HistobenchError, match="two labels, no and yes"):
+        check_patients(plan, {"set": dataset(("no", "yes"))})
+    check_patients(plan, {"set": dataset(("yes", "yes"))})
+    check_patients(replace(plan, tasks=("KNN",)), {"set": dataset(None)})
