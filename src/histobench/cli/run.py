@@ -358,7 +358,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.planner import extraction_jobs
-    from histobench.roi.plan.run import check_prompts, load_datasets, unresolved_encoders
+    from histobench.roi.plan.run import check_patients, check_prompts, load_datasets, unresolved_encoders
 
     with Busy("reading datasets and checking encoders"):
         missing = unresolved_encoders(plan, download=False)
@@ -366,6 +366,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         device = resolve_device(plan.settings.device)
         datasets = load_datasets(plan)
         check_prompts(plan, datasets)
+        check_patients(plan, datasets)
         jobs = extraction_jobs(plan, datasets, device)
     for dataset in datasets.values():
         console.print(dataset.name, style="bold", soft_wrap=True)

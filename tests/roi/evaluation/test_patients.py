@@ -12,16 +12,24 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import histobench as hb
+from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import CompareSettings, compare_runs
 from histobench.roi.comparison.selection import by_task, select_runs
+from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
+from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet
-from histobench.roi.options import Options
+from histobench.roi.options import DatasetEntry, Options, Plan
+from histobench.roi.plan.run import check_patients
 from histobench.roi.predictions import TileAttention
 from histobench.roi.protocols import attention_mil
-from histobench.roi.results.reader import load_runs
+from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.results.stored_run import StoredRun
+
+#: With fewer dimensions the optimum of the `uni` probe is W = 0.
+WIDTH = 128
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +44,7 @@ def tiles(patients: int, split: str, *, encoder: str = "e", noise: float = 1.0) 
         np.repeat(np.arange(patients), 1 + np.arange(patients) % 6)
     )
     labels = patient_of % 2
-    rows = labels[:, None] * np.ones(8) + noise * draw.normal(size=(len(labels), 8))
+    rows = labels[:, None] * (np.arange(WIDTH) < 8) + noise * draw.normal(size=(len(labels), WIDTH))
     return FeatureSet(
         torch.tensor(rows, dtype=torch.float32),
         torch.tensor(labels),
@@ -77,6 +85,7 @@ def test_votes_are_the_mean_probability_of_a_patients_tiles(tmp_path: Path) -> N
     by_tile = next(run for run in load_runs(tmp_path) if run.task == "Linear-Probe").predictions
     votes = stored(tmp_path, "votes").predictions
     assert len(set(votes.img_names)) == 20
+    assert np.ptp(votes.probabilities[:, 0]) > 0.1
     for k, patient in enumerate(votes.img_names):
         own = [row for row, group in enumerate(test.groups or ()) if group == patient]
         expected = sum(by_tile.probabilities[row] for row in own) / len(own)
@@ -98,7 +107,7 @@ def test_pooled_features_are_fitted_as_scikit_learn_fits_them(tmp_path: Path) ->
 
     x, y, _ = pooled(train)
     means, labels, names = pooled(test)
-    model = LogisticRegression(C=8 * 2 / 100, max_iter=1000, random_state=0).fit(x, y)
+    model = LogisticRegression(C=WIDTH * 2 / 100, max_iter=1000, random_state=0).fit(x, y)
     found = stored(tmp_path, "mean").predictions
     assert list(found.img_names) == names
     np.testing.assert_array_equal(found.labels, labels)
@@ -231,3 +240,32 @@ def test_encoders_are_compared_over_patients_method_by_method(tmp_path: Path) ->
         right = {each.identity.encoder: each.metrics["accuracy"] for each in runs if each.setting == setting}
         assert pair.difference == pytest.approx((right["good"] or 0) - (right["poor"] or 0))
         assert pair.interval.low is not None
+
+
+def test_patients_are_evaluated_over_splits(tmp_path: Path) -> None:
+    request = EvaluationRequest(("Patient",), tiles(20, "train"), tiles(20, "test"), tmp_path, device="cpu")
+    scheme = scheme_of("1x2", None, None)
+    assert scheme is not None
+    done = evaluate_over_splits(request, scheme)
+    for setting in ("votes", "mean", "abmil"):
+        assert sum(row.n for part in done for row in part.rows if row.setting == setting) == 40
+    assert {run.setting for run in split_runs(tmp_path)} == {"votes", "mean", "abmil"}
+
+
+def test_a_plan_names_a_patient_with_two_labels_before_any_work(tmp_path: Path) -> None:
+    def dataset(group_label: tuple[str, str] | None) -> RoiDataset:
+        sites = [(("group_label", each),) for each in group_label] if group_label else [(), ()]
+        images = tuple(
+            RoiImage(tmp_path / f"{k}.png", k, f"{k}.png", f"set.csv:{k + 2}", "P7", site)
+            for k, site in enumerate(sites)
+        )
+        return RoiDataset("set", ("ADI", "TUM"), {"train": images})
+
+    entry = DatasetEntry("set", tmp_path / "set.csv")
+    plan = Plan((entry,), ("tiny-vl",), tmp_path, tasks=("patient",))
+    with pytest.raises(HistobenchError, match=r"^set: patient P7 has two labels, ADI and TUM: .*group_label"):
+        check_patients(plan, {"set": dataset(None)})
+    with pytest.raises(HistobenchError, match="two labels, no and yes"):
+        check_patients(plan, {"set": dataset(("no", "yes"))})
+    check_patients(plan, {"set": dataset(("yes", "yes"))})
+    check_patients(replace(plan, tasks=("KNN",)), {"set": dataset(None)})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
+from torch import nn
 
 from histobench.roi.protocols import attention_mil as mil
 from histobench.roi.protocols.attention_mil import Bags, GatedAttention, Scaling, attention_mil
@@ -119,3 +121,57 @@ def test_one_class_in_training_is_certain_of_it() -> None:
     found = attention_mil(only, bags, n_classes=2, runs=2)
     np.testing.assert_array_equal(found.runs[1].probabilities, [[0.0, 1.0]] * 4)
     np.testing.assert_allclose(found.attention, 1 / 3)
+
+
+def test_a_bag_of_a_hundred_thousand_tiles_goes_through_in_blocks() -> None:
+    draw = np.random.default_rng(9)
+    tiles = torch.tensor(draw.normal(size=(100_003, 8)), dtype=torch.float32)
+    bags = Bags(tiles, np.r_[0, np.ones(100_000, dtype=np.int64), 2, 2], np.array([0, 1, 0]))
+    network = GatedAttention(8, 2, seed=1)
+    scaling = Scaling.of(tiles, "cpu")
+    logits, attention = network.predict(bags, scaling, "cpu")
+    rows = scaling.apply(tiles[1:-2]).double()
+    weights = network.scores(rows.float())[0].detach().double().softmax(0)
+    pooled = (weights[:, None] * rows).sum(0)
+    expected = pooled @ network.class_weight[0].detach().double() + network.class_bias[0, 0].detach()
+    np.testing.assert_allclose(logits[0, 1].numpy(), expected.numpy(), atol=1e-5)
+    np.testing.assert_allclose(attention[0, 1:-2].numpy(), weights.numpy(), rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_training_is_as_good_as_a_plain_loop_over_an_independent_network() -> None:
+    train, _ = bags_with_a_key_tile(80, 40, seed=2)
+    test, _ = bags_with_a_key_tile(60, 40, seed=3)
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.v, self.u = nn.Linear(16, 128), nn.Linear(16, 128)
+            self.w, self.c = nn.Linear(128, 1), nn.Linear(16, 2)
+
+        def forward(self, bag: torch.Tensor) -> torch.Tensor:
+            attention = torch.softmax(self.w(torch.tanh(self.v(bag)) * torch.sigmoid(self.u(bag))), dim=0)
+            return self.c((attention * bag).sum(0))
+
+    mean, spread = train.tiles.mean(0), train.tiles.std(0)
+    said = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        network = Plain()
+        optimizer = torch.optim.AdamW(network.parameters(), lr=3e-4, weight_decay=1e-5)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20 * 80, eta_min=1e-8)
+        rows = train.rows()
+        for bag in torch.cat([torch.randperm(80) for _ in range(20)]).tolist():
+            logits = network((train.tiles[rows[bag]] - mean) / spread)
+            loss = nn.functional.cross_entropy(logits[None], torch.tensor([int(train.labels[bag])]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        with torch.no_grad():
+            said.append([network((test.tiles[own] - mean) / spread).softmax(0)[1] for own in test.rows()])
+    ours = attention_mil(train, test, n_classes=2, runs=3)
+    mine = [roc_auc_score(test.labels, run.probabilities[:, 1]) for run in ours.runs]
+    theirs = [roc_auc_score(test.labels, each) for each in said]
+    assert min(theirs) > 0.8
+    assert abs(np.mean(mine) - np.mean(theirs)) < 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
@@ -177,3 +177,24 @@ def label_reader(texts: Sequence[str], classes: Sequence[str]) -> Callable[[str]
         raise HistobenchError(f"label {text!r} is not in the class map; {did_you_mean(text, classes)}")
 
     return read
+
+
+def one_label_each(owners: Iterable[str], labels: Iterable[int], classes: Sequence[str]) -> dict[str, int]:
+    """The label of every patient, in their order, from the patient and label of each image; two are an error.
+
+    >>> one_label_each(["p", "q", "p"], [1, 0, 1], ["no", "yes"])
+    {'p': 1, 'q': 0}
+    """
+    first: dict[str, int] = {}
+    two: dict[str, int] = {}
+    for owner, label in zip(owners, labels, strict=True):
+        if first.setdefault(owner, label) != label:
+            two.setdefault(owner, label)
+    if two:
+        owner, other = next(iter(two.items()))
+        more = f" (and {len(two) - 1:,} more patients like it)" if len(two) > 1 else ""
+        raise HistobenchError(
+            f"patient {owner} has two labels, {classes[first[owner]]} and {classes[other]}{more}: a patient "
+            "needs one label; give it for every image in a column 'group_label'"
+        )
+    return first

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.class_map import classes_of, label_reader
+from histobench.roi.data.class_map import classes_of, label_reader, one_label_each
 from histobench.roi.data.sites import GROUP_LABEL
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.probes import mean_of_runs, preset_probe
@@ -32,10 +32,10 @@ class _Patients:
 
     @classmethod
     def of(cls, tiles: FeatureSet, classes: tuple[str, ...]) -> _Patients:
-        keys = _owners(tiles)
-        place = {name: number for number, name in enumerate(dict.fromkeys(keys))}
-        patient_of = np.array([place[key] for key in keys], dtype=np.int64)
-        labels = _one_label_each(tuple(place), patient_of, tiles.labels.numpy(), classes)
+        owners = _owners(tiles)
+        found = one_label_each(owners, tiles.labels.tolist(), classes)
+        place = {name: number for number, name in enumerate(found)}
+        patient_of = np.array([place[owner] for owner in owners], dtype=np.int64)
         sums = torch.zeros(len(place), tiles.embeddings.shape[1], dtype=torch.float64)
         for rows in torch.arange(len(tiles)).split(65_536):
             sums.index_add_(0, torch.from_numpy(patient_of)[rows], tiles.embeddings[rows].double())
@@ -43,7 +43,7 @@ class _Patients:
         pooled = replace(
             tiles,
             embeddings=(sums / sizes[:, None]).float(),
-            labels=torch.from_numpy(labels),
+            labels=torch.tensor(list(found.values()), dtype=torch.int64),
             img_names=tuple(place),
             groups=tuple(place),
             sites={},
@@ -162,22 +162,3 @@ def _owners(tiles: FeatureSet) -> list[str]:
     """The patient of every tile; one without a group is a patient of its own, as in every statistic."""
     groups = tiles.groups or ("",) * len(tiles)
     return [group or name for group, name in zip(groups, tiles.img_names, strict=True)]
-
-
-def _one_label_each(
-    names: tuple[str, ...], patient_of: NDArray[np.int64], labels: NDArray[np.int64], classes: tuple[str, ...]
-) -> NDArray[np.int64]:
-    """The label of each patient; one with two is an error."""
-    first = np.zeros(len(names), dtype=np.int64)
-    first[patient_of[::-1]] = labels[::-1]
-    other = np.flatnonzero(first[patient_of] != labels)
-    if len(other):
-        patient = patient_of[other[0]]
-        two = f"{classes[first[patient]]} and {classes[labels[other[0]]]}"
-        count = len(np.unique(patient_of[other]))
-        more = f" (and {count - 1:,} more patients like it)" if count > 1 else ""
-        raise HistobenchError(
-            f"patient {names[patient]} has two labels, {two}{more}: a patient needs one label; give it for "
-            f"every image in a column {GROUP_LABEL!r}"
-        )
-    return first

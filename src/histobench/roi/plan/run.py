@@ -10,8 +10,10 @@ from pathlib import Path
 
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
+from histobench.roi.data.class_map import one_label_each
 from histobench.roi.data.prompts import read_prompts
 from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.data.sites import GROUP_LABEL
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.data.split import check_learnt
 from histobench.roi.encoders.own_name import check_labels, label_of
@@ -21,7 +23,7 @@ from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.planner import plan_values, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
-from histobench.roi.task_catalogue import ZERO_SHOT, canonical_task
+from histobench.roi.task_catalogue import PATIENT, ZERO_SHOT, canonical_task
 from histobench.roi.work.engines.local import Display, Engine, LocalEngine
 from histobench.roi.work.hashing import write_list
 from histobench.roi.work.run_folder import DONE, FAILED, REPORT, RunFolder
@@ -99,6 +101,7 @@ def run_plan(
     else:
         datasets = load_datasets(plan)
         check_prompts(plan, datasets)
+        check_patients(plan, datasets)
         write_dataset_notes(plan)
         on_list = partial(write_list, plan.results)
         units = units_of(plan, datasets, whole=engine.whole, on_list=on_list)
@@ -125,6 +128,24 @@ def check_prompts(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
         for entry in plan.datasets:
             if entry.prompts is not None:
                 read_prompts(entry.prompts, datasets[entry.name].classes)
+
+
+def check_patients(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
+    """A patient with two labels is found before any work, where patients are to be evaluated."""
+    if PATIENT not in map(canonical_task, plan.tasks):
+        return
+    for name, dataset in datasets.items():
+        for images in dataset.splits.values():
+            told = [
+                dict(image.sites).get(GROUP_LABEL, "") or dataset.classes[image.label] for image in images
+            ]
+            classes = sorted(set(told))
+            place = {label: number for number, label in enumerate(classes)}
+            try:
+                owners = [image.group or f"image {number}" for number, image in enumerate(images)]
+                one_label_each(owners, [place[label] for label in told], classes)
+            except HistobenchError as error:
+                raise HistobenchError(f"{name}: {error}, or leave out the task {PATIENT}") from error
 
 
 def outcome_of(folder: RunFolder, results: Path) -> PlanOutcome:

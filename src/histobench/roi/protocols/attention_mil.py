@@ -1,14 +1,14 @@
 """Attention-based multiple-instance learning (ABMIL): one prediction per bag of tiles.
 
-The network is the gated attention of Ilse, Tomczak and Welling (ICML 2018, arXiv 1802.04712) with the biases
-of their code and 128 hidden units: a_k = softmax_k(w' (tanh(V h_k + v) * sigmoid(U h_k + u))), the bag is
+The network is the gated attention of Ilse, Tomczak and Welling (ICML 2018, arXiv 1802.04712) with biases and
+128 hidden units, as in eva: a_k = softmax_k(w' (tanh(V h_k + v) * sigmoid(U h_k + u))), the bag is
 z = sum_k a_k h_k, and a linear classifier reads z. A tile h_k is its feature vector, standardized by the mean
 and the spread of the training tiles, because the scales of encoders differ by orders of magnitude.
 
-Training follows Patho-Bench: AdamW, learning rate 3e-4 falling as a cosine to 1e-8, weight decay 1e-5, 20
-epochs, one bag per update, at most 2,048 tiles of it drawn at random, dropout 0.25 (here on z), and balanced
-class weights. Users of that recipe report overfitting on small sets; here the epoch with the least loss on
-held-out bags counts, and several runs are made. All runs are trained side by side, a bag of each per update.
+Training has the settings of Patho-Bench: AdamW, learning rate 3e-4 falling as a cosine to 1e-8, weight decay
+1e-5, 20 epochs, at most 2,048 tiles of a bag drawn at random, dropout 0.25 (here on z) and balanced class
+weights. Every update sees one bag. Users of that recipe report overfitting on small sets; here the epoch with
+the least loss on held-out bags counts, and several runs are made. All runs are trained side by side.
 """
 
 from __future__ import annotations
