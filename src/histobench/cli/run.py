@@ -189,6 +189,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool) -> int:
     from rich.table import Table
 
     from histobench.core.devices import resolve_device
+    from histobench.roi.encoders.own_name import is_computed, label_of
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.planner import extraction_jobs
     from histobench.roi.plan.run import check_prompts, load_datasets, unresolved_encoders
@@ -212,7 +213,11 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool) -> int:
             "?" if job.megabytes is None else f"{job.megabytes:.1f} MB",
             "?" if job.seconds is None else _duration(job.seconds),
         )
-    console.print(table)
+    if jobs:
+        console.print(table)
+    others = [label_of(name) for name in plan.encoders if not is_computed(name)]
+    if others:
+        console.print(f"features that are not computed from images: {', '.join(others)}", soft_wrap=True)
     total = sum(job.seconds or 0.0 for job in jobs)
     disk = sum(job.megabytes or 0.0 for job in jobs)
     console.print(f"{len(jobs)} extractions, about {_duration(total)} and {disk:.0f} MB of features")
