@@ -271,19 +271,20 @@ def _finding(choice: Choice) -> list[str]:
     names = _listed(choice.best)
     sure = "(95% confidence, paired and corrected for all pairs)"
     if len(choice.best) == 1 and most == count:
-        others = any(each.tied_best for each in choice.candidates if each.name != choice.best[0])
+        others = [each.name for each in choice.candidates if each.tied_best and each.name != choice.best[0]]
         told = (
-            f"On all of {where}, {names} may be the best, and every other one is shown to be worse on some"
+            f"{names} is the only one that may be the best on all of {where}, but it is not shown to be: "
+            f"{_listed(others)} cannot be told apart from it on some"
             if others
             else f"On {where}, {names} is shown to be better than every other one of them"
         )
-    elif len(choice.best) == 1:
+    elif most < count:
         told = (
-            f"No encoder is among the best on all of {where}; {names} is on {most}, which does not make it "
-            "the best one overall"
+            f"No encoder is among the best on all of {where}; on most of them ({most}): {names}, which does "
+            "not show which one is better overall"
         )
     else:
-        told = f"On {most} of {where}, the data do not tell {names} apart: each may be the best"
+        told = f"On {where}, the data do not tell {names} apart: each may be the best"
     return [f"{told} {sure}."]
 
 

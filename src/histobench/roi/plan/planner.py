@@ -125,10 +125,11 @@ def units_of(
             for encoder in plan.encoders
         }
         for encoder in filter(combined_parts, plan.encoders):
-            parts = [features[part].id for part in parts_in_plan(encoder, plan.encoders)]
+            beside = [features[part].id for part in parts_in_plan(encoder, plan.encoders)]
             unit = features[encoder]
-            spec = {**unit.spec, "parts": parts}
-            features[encoder] = replace(unit, spec=spec, needs=(prepare.id, *parts))
+            features[encoder] = replace(
+                unit, spec={**unit.spec, "parts": beside}, needs=(prepare.id, *beside)
+            )
         units += [*hashing, prepare, *features.values()]
         parts = {
             preset: parts_of(datasets[entry.name], preset, asdict(plan.options)) if FEW_SHOT in tasks else []
