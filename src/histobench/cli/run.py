@@ -356,6 +356,7 @@ def _print_failures(outcome: PlanOutcome, console: Console) -> None:
 def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: str) -> int:
     from histobench.cli.data import print_split_counts
     from histobench.core.devices import resolve_device
+    from histobench.roi.encoders.own_name import is_computed, label_of
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.planner import extraction_jobs
     from histobench.roi.plan.run import check_patients, check_prompts, load_datasets, unresolved_encoders
@@ -385,6 +386,9 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         ],
         right=("images", "features", "extraction"),
     )
+    others = [label_of(name) for name in plan.encoders if not is_computed(name)]
+    if others:
+        console.print(f"features that are not computed from images: {', '.join(others)}", soft_wrap=True)
     total = sum(job.seconds or 0.0 for job in jobs)
     disk = sum(job.megabytes or 0.0 for job in jobs)
     console.print(

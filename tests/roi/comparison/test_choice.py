@@ -11,7 +11,14 @@ import pytest
 import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.choice import Conditions, commercial_use, read_params
+from histobench.roi.comparison.choice import (
+    Candidate,
+    Choice,
+    Conditions,
+    _finding,
+    commercial_use,
+    read_params,
+)
 from histobench.roi.encoders.registry import list_encoders
 
 
@@ -89,6 +96,23 @@ def test_the_command_prints_the_shortlist_and_the_paragraph(
     assert json.loads(capsys.readouterr().out)["best"] == ["uni_v1@elsewhere"]
     assert main(["choose", str(close), "--max-params", "many"]) == 2
     assert "such as 400M" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tied", "words"),
+    [
+        ({"a": ("x", "y"), "b": ()}, "a is shown to be better than every other one"),
+        ({"a": ("x", "y"), "b": ("y",)}, "but it is not shown to be: b cannot be told apart from it on some"),
+        ({"a": ("x",), "b": ("y",)}, "No encoder is among the best on all of 2 datasets"),
+        ({"a": ("x", "y"), "b": ("x", "y")}, "the data do not tell a and b apart"),
+    ],
+)
+def test_words_do_not_say_more_than_the_ties(tied: dict[str, tuple[str, ...]], words: str) -> None:
+    several = tuple(Candidate(name, "MIT", 1, None, tied_best=found) for name, found in tied.items())
+    most = max(map(len, tied.values()))
+    best = tuple(name for name, found in tied.items() if len(found) == most)
+    (said,) = _finding(Choice("none", "KNN", "accuracy", ("x", "y"), several, (), best, ""))
+    assert words in said
 
 
 def test_every_license_of_the_zoo_is_judged_with_a_reason() -> None:

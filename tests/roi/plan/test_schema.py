@@ -12,11 +12,13 @@ import yaml
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
+from histobench.roi.encoders.own_name import label_of
 from histobench.roi.options import DatasetEntry, Options, Plan, Settings
 from histobench.roi.plan.planner import plan_values
 from histobench.roi.plan.schema import json_schema, plan_from, read_plan
 
 ALL = """{
+combine: [a+b],
 tasks: [KNN], presets: [eva], seed: 3, size: 96, weights: w.json, allow_revision: true, device: cpu,
 batch_size: "64", num_workers: 2, precision: fp32, compile: "off", on_bad_image: skip, recheck: 1,
 no_cache: true, n_shot: [1, 4], n_way: [2, 3], n_iter: 5, n_neighbors: 7, choose_by: image, n_bootstrap: 50,
@@ -109,7 +111,7 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
         for name, value in yaml.safe_load(ALL).items()
     }
     defaults = Plan((), (), Path()).values()
-    assert set(given) == set(defaults) - {"datasets", "encoders", "results"}
+    assert set(given) == set(defaults) - {"datasets", "encoders", "results", "features"}
     assert all(given[name] != defaults[name] for name in given)
     alone = {name: given[name] for name in given if name not in ("folds", "repeats")}
     for chosen in (alone, {name: given[name] for name in given if name != "splits"}):
@@ -117,6 +119,29 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
         assert {name: plan.values()[name] for name in chosen} == chosen
     assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True, "local")
     assert plan.options == Options(n_shot=(1, 4), n_way=(2, 3), n_iter=5, n_neighbors=7, choose_by="image")
+
+
+def test_combinations_and_features_from_elsewhere_are_encoders(folder: Path) -> None:
+    made = plan_from(_plan(folder, combine=[["a", "c"], "a+b"]), where="x", base=folder)
+    assert made.encoders == ("a", "b", "c", "a+c", "a+b")
+    pairs = plan_from(
+        _plan(folder, encoders=["a", "b", "n=timm:c"], combine="all pairs"), where="x", base=folder
+    )
+    assert pairs.encoders[3:] == ("a+b", "a+n", "b+n")
+    (folder / "features_uni").mkdir()
+    foreign = plan_from(
+        {"datasets": ["tiles"], "features": ["features_uni", "x=features_uni"]}, where="x", base=folder
+    )
+    assert [label_of(name) for name in foreign.encoders] == ["uni@elsewhere", "x@elsewhere"]
+    for wrong, message in (
+        ({"combine": ["a"]}, "does not name two encoders"),
+        ({"combine": ["a+a"]}, "names an encoder twice"),
+        ({"combine": 3}, "expected a list of pairs"),
+        ({"encoders": ["a"], "combine": "all pairs"}, "needs two encoders"),
+        ({"features": ["nowhere"]}, "nowhere does not exist"),
+    ):
+        with pytest.raises(HistobenchError, match=message):
+            plan_from(_plan(folder, **wrong), where="x", base=folder)
 
 
 def test_options_of_jobs_are_a_block_or_as_the_flag_has_them(folder: Path) -> None:

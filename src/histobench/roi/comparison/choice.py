@@ -246,36 +246,46 @@ def _best(candidates: Sequence[Candidate]) -> tuple[str, ...]:
 def _paragraph(choice: Choice) -> str:
     total = len(choice.candidates) + len(choice.excluded)
     what = f"{choice.task}, {choice.metric.replace('_', ' ')}"
-    count = len(choice.datasets)
-    where = f"{count} dataset{'s' if count != 1 else ''} ({', '.join(choice.datasets)})"
     said = [
         f"{total} encoders were evaluated with histobench ({what}). Conditions: {choice.conditions}; "
         f"{len(choice.candidates)} of {total} meet them."
     ]
+    said += [*_finding(choice), *_left_out(choice)]
+    return " ".join(said)
+
+
+def _left_out(choice: Choice) -> list[str]:
+    left = "; ".join(f"{each.name}: {', '.join(each.why_not)}" for each in choice.excluded)
+    return [f"Excluded: {left}."] if left else []
+
+
+def _finding(choice: Choice) -> list[str]:
+    """What the comparison of the candidates says."""
     if not choice.candidates:
-        return f"{said[0]} No encoder is left to choose from."
+        return ["No encoder is left to choose from."]
     if len(choice.candidates) == 1:
-        return f"{said[0]} {choice.candidates[0].name} is the only one, so nothing was compared."
+        return [f"{choice.candidates[0].name} is the only one, so nothing was compared."]
+    count = len(choice.datasets)
+    where = f"{count} dataset{'s' if count != 1 else ''} ({', '.join(choice.datasets)})"
     most = max(len(each.tied_best) for each in choice.candidates)
     names = _listed(choice.best)
+    sure = "(95% confidence, paired and corrected for all pairs)"
     if len(choice.best) == 1 and most == count:
-        said.append(
-            f"On {where}, {names} is the only one of them that no other is shown to be worse than"
-            if any(len(each.tied_best) for each in choice.candidates if each.name != choice.best[0])
+        others = [each.name for each in choice.candidates if each.tied_best and each.name != choice.best[0]]
+        told = (
+            f"{names} is the only one that may be the best on all of {where}, but it is not shown to be: "
+            f"{_listed(others)} cannot be told apart from it on some"
+            if others
             else f"On {where}, {names} is shown to be better than every other one of them"
         )
-    elif len(choice.best) == 1:
-        said.append(
-            f"No encoder is among the best on all of {where}; {names} is on {most}, "
-            "which does not make it the best one overall"
+    elif most < count:
+        told = (
+            f"No encoder is among the best on all of {where}; on most of them ({most}): {names}, which does "
+            "not show which one is better overall"
         )
     else:
-        said.append(f"On {most} of {where}, the data do not tell {names} apart: each may be the best")
-    said[-1] += " (95% confidence, paired and corrected for all pairs)."
-    if choice.excluded:
-        left = "; ".join(f"{each.name}: {', '.join(each.why_not)}" for each in choice.excluded)
-        said.append(f"Excluded: {left}.")
-    return " ".join(said)
+        told = f"On {where}, the data do not tell {names} apart: each may be the best"
+    return [f"{told} {sure}."]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -357,13 +357,13 @@ def similarity_grid(found: Sequence[Similarity], *, digits: int = 3) -> list[Gri
                 pairs.setdefault((each.first, each.second), {})[each.measure] = each
         ranked = sorted(pairs.items(), key=lambda item: -(item[1]["cka"].value or -1.0))
         rows = tuple(
-            (*names, *(_cell(measures.get(measure), digits) for measure in MEASURES))
+            (" / ".join(names), *(_cell(measures.get(measure), digits) for measure in MEASURES))
             for names, measures in ranked
         )
         grids.append(
             Grid(
                 f"{dataset}: how alike encoders are on the test images",
-                ("encoder", "encoder ", *HEADINGS.values()),
+                ("encoders", *HEADINGS.values()),
                 rows,
                 ("1: the same; 0: as by chance. 95% intervals by the jackknife over groups of images",),
             )

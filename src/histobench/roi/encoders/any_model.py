@@ -482,14 +482,15 @@ def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: Weigh
     )
     spec = _spec(name, "open_clip", "visual", transform, "pooled", source)
     check_packages(spec)
-    from open_clip.model import CLIPVisionCfg, _build_vision_tower
+    from open_clip import CLIP
 
     vision = {**model["vision_cfg"], "timm_model_pretrained": False}
 
     def build() -> nn.Module:
-        tower: nn.Module = _build_vision_tower(
-            model["embed_dim"], CLIPVisionCfg(**vision), bool(model.get("quick_gelu", False))
-        )
+        # The text tower is not needed; a small one takes its place.
+        text = {"context_length": 4, "vocab_size": 4, "width": 8, "heads": 1, "layers": 1}
+        quick = bool(model.get("quick_gelu", False))
+        tower: nn.Module = CLIP(model["embed_dim"], vision, text, quick_gelu=quick).visual
         return tower
 
     network = _skeleton(build)

@@ -89,6 +89,8 @@ def create_encoder(
     there are none; `allow_revision` takes what the hub's cache has, where that is
     another revision than the pinned one.
     """
+    if not is_computed(name):
+        raise HistobenchError(f"{name} is not computed from images: use it in `histobench run` or a plan")
     from histobench.roi.encoders.own_encoder import from_factory, from_file
 
     if names_a_file(name):

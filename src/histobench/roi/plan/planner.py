@@ -64,7 +64,7 @@ def extraction_jobs(plan: Plan, datasets: dict[str, RoiDataset], device: str) ->
     return [
         _job(plan, entry, encoder, sum(map(len, datasets[entry.name].splits.values())), device)
         for entry in plan.datasets
-        for encoder in plan.encoders
+        for encoder in filter(is_computed, plan.encoders)
     ]
 
 
@@ -120,7 +120,7 @@ def units_of(
                 encoder,
                 {"asked": encoder, "prepare": prepare.id},
                 (prepare.id,),
-                costs[entry.name, encoder],
+                costs.get((entry.name, encoder), 0.0),
             )
             for encoder in plan.encoders
         }
