@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from PIL import Image
 pytest.importorskip("mcp.server.mcpserver")
 from mcp import Client, StdioServerParameters
 
-from histobench.consult.mcp_server import OpeningBench, _thumbnail, make_server
+from histobench.consult.mcp_server import Bench, OpeningBench, _thumbnail, make_server
 from histobench.core.errors import HistobenchError
 
 pytestmark = pytest.mark.slow
@@ -167,6 +167,59 @@ def test_the_server_answers_before_features_are_there_and_reports_their_progress
     assert told[0] == (10, 10, "computing features")
     assert result.is_error
     assert "no features today" in result.content[0].text
+
+
+def test_no_tool_reads_a_path(tmp_path: Path) -> None:
+    """A region is an id of the list: whatever else is asked for is refused before any file is opened."""
+    secret = tmp_path / "outside" / "secret.png"
+    secret.parent.mkdir()
+    Image.new("RGB", (8, 8)).save(secret)
+    opened: list[int] = []
+
+    class Regions:
+        images: ClassVar = [str(tmp_path / "data" / "a.png"), "b"]
+        groups: ClassVar = ["", ""]
+
+        def first_of_each_picture(self) -> list[int]:
+            return [0, 1]
+
+        def pixels(self, row: int) -> Any:
+            opened.append(row)
+            return np.zeros((8, 8, 3), dtype=np.uint8)
+
+    regions: Any = {"test": Regions(), "train": Regions()}
+    bench = Bench(("x", "y"), regions, {})
+    server = make_server(OpeningBench(lambda progress: bench).start())
+    asked = [
+        str(secret),
+        f"../outside/{secret.name}",
+        f"file://{secret}",
+        Regions.images[0],
+        "b",
+        "0",
+        "",
+        "/etc/passwd\0r-0000000000",
+        next(iter(bench.ids)) + "/../../outside/secret.png",
+        f" {next(iter(bench.ids))}",
+    ]
+
+    async def talk() -> list[Any]:
+        async with Client(server) as client:
+            found = [await client.call_tool("region_image", {"region": next(iter(bench.ids))})]
+            for region in asked:
+                for tool in ("region_image", "measure"):
+                    found.append(await client.call_tool(tool, {"region": region}))
+                found.append(await client.call_tool("predict_many", {"regions": [region], "encoder": "e"}))
+                found.append(await client.call_tool("predict", {"region": region, "encoder": str(secret)}))
+            return found
+
+    right, *refused = asyncio.run(talk())
+    assert not right.is_error
+    assert len(opened) == 1
+    assert len(refused) == 4 * len(asked)
+    assert all(result.is_error for result in refused)
+    told = " ".join(result.content[0].text for result in refused)
+    assert "PNG" not in told
 
 
 def test_thumbnails_of_noise_are_small() -> None:

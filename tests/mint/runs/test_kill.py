@@ -43,6 +43,32 @@ def test_a_killed_run_goes_on_where_it_was(
     assert script.totals(killed) == expected
 
 
+def test_a_request_to_end_keeps_finished_episodes_and_exits_with_143(
+    tmp_path: Path, make_data: Callable[[int], Path], make_recording: Callable[[int], Path], script: Any
+) -> None:
+    data, recording, output = make_data(EPISODES), make_recording(EPISODES), tmp_path / "out"
+    process = subprocess.Popen(
+        command(recording, data, output),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and lines_in(output) < 10:
+        time.sleep(0.002)
+    process.terminate()
+    said = process.communicate(timeout=300)[1]
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert "Traceback" not in said
+    assert_ends(process.pid)
+    kept = script.totals(output)[0]
+    assert 10 <= len(kept) < EPISODES
+    before = next(output.rglob("results.jsonl")).read_bytes()
+    subprocess.run(command(recording, data, output), check=True, capture_output=True)
+    assert len(script.totals(output)[0]) == EPISODES
+    assert next(output.rglob("results.jsonl")).read_bytes().startswith(before)  # nothing is played again
+
+
 def kill_after(episodes: int, arguments: list[str], output: Path) -> bool:
     """Start a run and kill it, and nothing else, shortly after so many episodes are on disk.
 

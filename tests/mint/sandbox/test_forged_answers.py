@@ -252,6 +252,44 @@ ANSWERS = {
 }
 #: What libraries and interpreters offer.
 TRICKS = {
+    "names changed in every frame above": (
+        "import sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
+        "        frame.f_globals.update(f=lambda x: [1, 2, 3], passed=True, won=[1])\n"
+        "        frame = frame.f_back\n    return None"
+    ),
+    "the right answer looked for in memory": (
+        "import gc\ndef f(x):\n    for found in gc.get_objects():\n"
+        "        if type(found) is dict and 'passed' in found: found['passed'] = True\n"
+        "        if type(found) is list and found[:2] == [1, 2] and len(found) == 3: return found[::-1]\n"
+        "    return None"
+    ),
+    "a verdict written to every descriptor": (
+        'import os, struct\ndef f(x):\n    said = b\'{"passed": true, "value": [1, 2, 3]}\'\n'
+        "    for number in range(64):\n        for head in (b'', struct.pack('>I', len(said))):\n"
+        "            try: os.write(number, head + said + b'\\n')\n            except OSError: pass\n"
+        "    return None"
+    ),
+    "two processes that answer": "import os\ndef f(x):\n    os.fork()\n    return None",
+    "an answer by a late thread": (
+        "import os, threading, time\ndef f(x):\n    def late():\n        time.sleep(0.05)\n"
+        "        for number in range(3, 64):\n            try: os.write(number, b'{\"passed\": true}\\n')\n"
+        "            except OSError: pass\n    threading.Thread(target=late, daemon=True).start()\n"
+        "    time.sleep(0.2)\n    return None"
+    ),
+    "an error that ends the program when it is shown": (
+        "class E(Exception):\n    def __str__(self): raise SystemExit(0)\n    __repr__ = __str__\n"
+        "def f(x): raise E"
+    ),
+    "files that the tests could import": (
+        "import os, sys\nfor folder in ('/tmp', '.', *sys.path):\n"
+        "    for name in ('sitecustomize.py', 'math.py', 'numpy.py', 'json.py'):\n"
+        "        try: open(os.path.join(folder, name), 'w').write('import os; os._exit(0)')\n"
+        "        except OSError: pass\ndef f(x): return None"
+    ),
+    "the builtins that tests use": (
+        "import builtins\nfor name in ('all', 'any', 'len', 'sorted', 'isinstance', 'abs', 'bool'):\n"
+        "    setattr(builtins, name, lambda *args: True)\ndef f(x): return None"
+    ),
     "an object that equals everything": "from unittest.mock import ANY\ndef f(x): return ANY",
     "a mock": "from unittest.mock import MagicMock\ndef f(x): return MagicMock()",
     "an array of objects that equal everything": (
@@ -316,7 +354,7 @@ TRICKS = {
 }
 
 #: A program may crash its own process.
-MAY_DIE = ("trick: a number of another value",)
+MAY_DIE = ("trick: a number of another value", "trick: the builtins that tests use")
 #: Reading its answer never ends: only the time limit does.
 ENDLESS = ("trick: a generator without end", "special name: __getitem__")
 PROGRAMS = {"memory at an address": POINTER}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import torch
 from builders import feature_set
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.run import evaluate
+from histobench.roi.results.reader import load_runs
 
 
 @pytest.fixture
@@ -69,3 +73,32 @@ def test_results_that_were_deleted_are_made_again(request_: EvaluationRequest) -
     assert (request_.results_dir / "Proto/Proto_complete_results.json").is_file()
     (request_.results_dir / "Proto/Proto_detailed_results.csv").unlink()
     assert done_again(request_)
+
+
+@pytest.mark.slow
+def test_a_request_to_end_keeps_finished_tasks_and_exits_with_143(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for name, size in (("train", 300), ("test", 150)):
+        labels = torch.arange(size) % 3
+        content = {
+            "embeddings": (torch.randn(size, 32, generator=generator) + labels[:, None]).numpy(),
+            "labels": labels.numpy(),
+            "img_names": [f"{name}{number}" for number in range(size)],
+        }
+        torch.save(content, tmp_path / f"{name}.pt")
+    command = [sys.executable, "-m", "histobench.cli.main", "evaluate", "--TASK", "Proto,Few-shot"]
+    command += ["--train_feature_file", "train.pt", "--test_feature_file", "test.pt", "--log_dir", "out"]
+    process = subprocess.Popen(
+        [*command, "--n_iter", "50000", "--device", "cpu"], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    finished = tmp_path / "out" / "Proto" / ".finished.json"
+    while process.poll() is None and not finished.exists():
+        time.sleep(0.02)
+    process.terminate()
+    said = process.communicate(timeout=300)[1]
+    assert process.returncode == 143, said
+    assert "Traceback" not in said
+    assert "what was finished is kept" in said
+    assert "Continue with: histobench evaluate --TASK Proto,Few-shot" in said
+    (kept,) = load_runs(tmp_path / "out")
+    assert (kept.task, kept.num_samples) == ("Proto", 150)
