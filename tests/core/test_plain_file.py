@@ -57,8 +57,7 @@ OWN_READS = {
     "roi/encoders/checkup.py: Path('/proc/meminfo').read_text",
     "roi/protocols/neighbours.py: info.read_text",  # /proc/cpuinfo
     "roi/published/verify.py: files(__package__).joinpath('results.yaml').read_text",
-    "roi/registry/entry.py: "
-    "resources.files('histobench.roi.registry').joinpath('datasets.yaml').read_text",
+    "roi/registry/entry.py: resources.files('histobench.roi.registry').joinpath('datasets.yaml').read_text",
 }
 LIBRARIES = ("np.load", "torch.load", "pq.read_table", "gzip.open")
 
