@@ -396,7 +396,6 @@ def verify_command(args: argparse.Namespace) -> int:
             "difference": verdict.difference,
             "verdict": verdict.verdict,
             "because": verdict.because,
-            "split_md5": verdict.split_md5,
         }
         for verdict in verdicts
     ]

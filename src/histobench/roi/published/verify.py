@@ -10,7 +10,6 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.stored_intervals import shown_intervals
-from histobench.roi.registry.entry import find
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.task_catalogue import ROBUSTNESS
@@ -123,19 +122,12 @@ class Verification:
         return self.ours.value - self.published.value
 
     @property
-    def split_md5(self) -> str | None:
-        """The published checksum of the split, which `histobench data get` compares; None without one."""
-        entry, split = find(self.published.dataset)
-        return entry.split(split).md5 if split else None
-
-    @property
     def compared_on(self) -> str:
         """The images behind both numbers."""
         ours, theirs = self.ours.n_images, self.published.n_images
         mine = "unknown number of images" if ours is None else f"{ours:,} images"
         said = "number not published" if theirs is None else f"published: {theirs:,}"
-        checked = f"; split md5 {self.split_md5}, checked by `data get`" if self.split_md5 else ""
-        return f"{self.ours.dataset}: {mine} ({said}{checked})"
+        return f"{self.ours.dataset}: {mine} ({said})"
 
 
 def verify(results_dir: str | Path) -> list[Verification]:
