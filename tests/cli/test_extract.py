@@ -165,7 +165,7 @@ def test_the_cache_is_listed_verified_and_emptied(data: Path, capsys: pytest.Cap
     content[-1] ^= 255
     shard.write_bytes(content)
     assert main(["cache", "verify"]) == 2
-    assert "1 damaged files" in capsys.readouterr().err
+    assert "1 damaged file;" in capsys.readouterr().err
     assert main(["cache", "verify", "--remove"]) == 0
     assert not shard.exists()
     capsys.readouterr()
@@ -175,7 +175,7 @@ def test_the_cache_is_listed_verified_and_emptied(data: Path, capsys: pytest.Cap
     assert main(["cache", "rm", "--older-than", "1", "--yes"]) == 0
     assert "nothing to remove" in capsys.readouterr().out
     assert main(["cache", "rm", "--all", "--yes"]) == 0
-    assert "removed 1 entries" in capsys.readouterr().out
+    assert "removed 1 entry," in capsys.readouterr().out
     assert main(["cache", "ls"]) == 0
     assert "no cached features" in capsys.readouterr().out
     assert len(list((data / "features").iterdir())) == 2  # feature files are the user's own

@@ -111,7 +111,9 @@ def _verify(args: argparse.Namespace) -> int:
         if args.remove:
             path.unlink(missing_ok=True)
     if damaged and not args.remove:
-        raise HistobenchError(f"{len(damaged)} damaged files; histobench cache verify --remove removes them")
+        raise HistobenchError(
+            f"{count_of(len(damaged), 'damaged file')}; remove with: histobench cache verify --remove"
+        )
     images = sum(item.images for item in entries)
     say(f"{count_of(images, 'image')} of {count_of(len(entries), 'encoder')} verified")
     return 0

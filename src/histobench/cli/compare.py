@@ -149,7 +149,7 @@ def compare_command(args: argparse.Namespace) -> int:
 
 def _print_short(comparison: Comparison, console: Console) -> None:
     """One screen: the ranked table of one dataset, or encoders x datasets and the ranking over them."""
-    from histobench.cli.run import print_overview
+    from histobench.cli.terminal import print_overview
     from histobench.roi.comparison.grids import ranked_grid, ranking_grid
     from histobench.roi.plan.summary import datasets_overview
 

@@ -90,6 +90,18 @@ def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
                 _accept_debug(job, default=argparse.SUPPRESS)  # silence here takes nothing back
 
 
+def completions(path: str, parser: argparse.ArgumentParser) -> list[str]:
+    """What may follow `path`, and what may follow each of its subcommands."""
+    words, cases = [], []
+    for action in parser._actions:
+        words += [flag for flag in action.option_strings if flag.startswith("--")]
+        if isinstance(action, argparse._SubParsersAction):
+            words += list(action.choices)
+            for name, job in action.choices.items():
+                cases += completions(f"{path} {name}", job)
+    return [*cases, f'"{path}"*) words="{" ".join(words)}";;']
+
+
 class _PlainLines(logging.Formatter):
     """Warnings may quote files and servers, and name parameters."""
 

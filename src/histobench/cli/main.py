@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from histobench.cli.entry import Command, printing, run_command
+from histobench.cli.entry import Command, completions, printing, run_command
 from histobench.cli.terminal import say
 from histobench.core.errors import did_you_mean
 from histobench.core.version import __version__
@@ -85,7 +85,7 @@ def completion_command(args: argparse.Namespace) -> int:
     for name, command in COMMANDS.items():
         parser = argparse.ArgumentParser(prog=name)
         command.add_flags(parser)
-        cases += _cases(f"histobench {name}", parser)
+        cases += completions(f"histobench {name}", parser)
     lines = "\n".join(f"    {case}" for case in cases)
     start = "autoload -U +X bashcompinit && bashcompinit\n" if args.shell == "zsh" else ""
     say(
@@ -103,18 +103,6 @@ def completion_command(args: argparse.Namespace) -> int:
 complete -o default -F _histobench histobench"""
     )
     return 0
-
-
-def _cases(path: str, parser: argparse.ArgumentParser) -> list[str]:
-    """What may follow `path`, and what may follow each of its subcommands."""
-    words, cases = [], []
-    for action in parser._actions:
-        words += [flag for flag in action.option_strings if flag.startswith("--")]
-        if isinstance(action, argparse._SubParsersAction):
-            words += list(action.choices)
-            for name, job in action.choices.items():
-                cases += _cases(f"{path} {name}", job)
-    return [*cases, f'"{path}"*) words="{" ".join(words)}";;']
 
 
 def _say(text: str) -> int:

@@ -162,7 +162,7 @@ def _stress(args: argparse.Namespace) -> int:
 def print_tables(tables: Sequence[RobustnessTable], console: Console, *, verbose: bool = True) -> None:
     """Print one table per dataset and site column; `verbose`: with all notes."""
     from histobench.cli.compare import print_grid
-    from histobench.cli.run import print_overview
+    from histobench.cli.terminal import print_overview
     from histobench.roi.comparison.robustness import robustness_grid
     from histobench.roi.plan.summary import robustness_overview
 

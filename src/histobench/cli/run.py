@@ -10,20 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 from histobench.cli.entry import USER_ERROR
 from histobench.cli.flags import add_engine_choice, chosen_engine
-from histobench.cli.terminal import Busy, count_of, in_flags, open_terminal, print_columns, say
+from histobench.cli.terminal import (
+    Busy,
+    count_of,
+    in_flags,
+    open_terminal,
+    print_columns,
+    print_overview,
+    say,
+)
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
 from histobench.roi.options import ENGINE_GROUP, DatasetEntry, plan_options
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.options import Plan
     from histobench.roi.plan.benchmark import BenchmarkOutcome
     from histobench.roi.plan.run import PlanOutcome
-    from histobench.roi.plan.summary import Overview, OverviewCell, OverviewColumn
+    from histobench.roi.plan.summary import Overview
     from histobench.roi.work.engines.local import Engine
 
 
@@ -232,80 +239,8 @@ def _next_step(outcome: PlanOutcome, found: Sequence[Overview]) -> str:
     return f"histobench report {shlex.quote(str(outcome.results))}   (web pages: errors, maps, methods)"
 
 
-# Encoders x tasks in as many columns as the terminal has.
-
-_INDENT = 1
 #: Encoders that a line about skipped tasks names.
 _NAMED = 3
-
-
-def print_overview(overview: Overview, console: Console, *, what: str = "encoder") -> None:
-    """Print encoders as rows and tasks as columns; columns that do not fit follow in a further table."""
-    from rich.table import Table
-    from rich.text import Text
-
-    groups = overview.n_groups
-    counted = f": {overview.n_images:,} test images" if overview.n_images else ""
-    counted += f" of {groups:,} groups (patients, slides)" if counted and groups is not None else ""
-    console.print(Text.assemble((overview.dataset or "results", "bold"), counted), soft_wrap=True)
-    costs = overview.costs
-    for number, (columns, long) in enumerate(_blocks(overview, console.width)):
-        speed = "params, speed" if costs and number == 0 else ""
-        details = any(column.detail for column in columns) or (speed and not long)
-        second = "\n" if details else ""
-        view = Table(box=None, pad_edge=False, padding=(0, _INDENT, 0, 0), header_style="bold")
-        view.add_column(f"{what}{second}{'' if long else speed}", no_wrap=True)
-        for column in columns:
-            view.add_column(f"{column.task}{second}{column.detail}", no_wrap=True)
-        if long and speed:
-            view.add_column(f"{speed}{second}", no_wrap=True)
-        for name in overview.encoders:
-            cost = costs.get(name, "") if speed else ""
-            cells = [_cell_text(column.cells.get(name), long=long) for column in columns]
-            lead = Text(name) if long else Text.assemble(name, "\n", (cost, "dim"))
-            view.add_row(lead, *cells, *([Text(cost)] if long and speed else []))
-        console.print(view)
-    console.print()
-
-
-def _blocks(overview: Overview, width: int) -> list[tuple[list[OverviewColumn], bool]]:
-    """The columns of each table, and whether value and interval of a cell are on one line."""
-    names = max(map(len, (*overview.encoders, "encoder")))
-    costs = max(map(len, ("params, speed", *overview.costs.values()))) if overview.costs else 0
-
-    def wide(column: OverviewColumn, *, long: bool) -> int:
-        cells = [_cell_text(column.cells.get(name), long=long).plain for name in overview.encoders]
-        lines = [line for cell in cells for line in cell.split("\n")]
-        return _INDENT + max(map(len, (column.task, column.detail, *lines)))
-
-    def fits(columns: Sequence[OverviewColumn], *, long: bool) -> bool:
-        lead = names + (costs and costs + _INDENT) if long else max(names, costs)
-        return lead + sum(wide(column, long=long) for column in columns) <= width
-
-    blocks: list[list[OverviewColumn]] = [[]]
-    for column in overview.columns:
-        if blocks[-1] and not fits([*blocks[-1], column], long=False):
-            blocks.append([])
-        blocks[-1].append(column)
-    if fits(overview.columns, long=True):
-        return [(list(overview.columns), True)]
-    return [(block, fits(block, long=True)) for block in blocks]
-
-
-def _cell_text(cell: OverviewCell | None, *, long: bool) -> Text:
-    """`0.951* [0.932, 0.968]`, or on two lines `0.951*` and `[.932,.968]`."""
-    from rich.text import Text
-
-    if cell is None or cell.value is None:
-        return Text("-")
-    value = f"{cell.value:.3f}{cell.mark}"
-    style = "bold" if cell.mark else ""
-    if cell.low is None or cell.high is None:
-        return Text(value, style=style)
-    if long:
-        return Text.assemble((value, style), f" [{cell.low:.3f}, {cell.high:.3f}]")
-    low, high = (f"{bound:.3f}".replace("0.", ".", 1) for bound in (cell.low, cell.high))
-    return Text.assemble((value, style), "\n", (f"[{low},{high}]", "dim"))
 
 
 def _plan(args: argparse.Namespace) -> Plan:
