@@ -12,6 +12,7 @@ import pytest
 import histobench as hb
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
+from histobench.mint.results.outcome import NO_FEEDBACK, EpisodeOutcome, write_outcome_table
 from histobench.mint.runs.options import RunOptions
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
@@ -121,21 +122,28 @@ def test_the_command_line_says_it_as_its_flag(capsys: pytest.CaptureFixture[str]
 
 
 def test_two_agents_are_compared_on_the_tasks_that_both_have_played(
-    make_data: Callable[[int], Path],
-    make_recording: Callable[[int], Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, agent = make_data(10), f"replay:{make_recording(10)}"
-    for name, limit in (("one", 10), ("two", 6)):
-        hb.mint.run(agent, "gsm8k", k=5, data=data, output=tmp_path, name=name, limit=limit)
-    compared = hb.mint.compare(tmp_path, "one", "two").set_index("tasks")
+    draw = np.random.default_rng(0)
+    solved = {"one": draw.random(40) < 0.8, "two": draw.random(30) < 0.5}
+    table = tmp_path / "outcomes.csv"
+    write_outcome_table(
+        table,
+        [
+            EpisodeOutcome(model, NO_FEEDBACK, "None", 5, "gsm8k", str(task), bool(success))
+            for model, successes in solved.items()
+            for task, success in enumerate(successes)
+        ],
+    )
+    compared = hb.mint.compare(table, "one", "two").set_index("tasks")
     assert list(compared.index) == ["all", "reasoning", "gsm8k"]
-    assert (compared["n"] == 6).all()
-    assert (compared["difference"] == 0).all()
-    rate = hb.mint.table(tmp_path).set_index("model").loc["two", "success"]
-    assert (compared["first"] == rate).all()
-    assert main(["mint", "compare", str(tmp_path), "--first", "one", "--second", "two"]) == 0
-    assert f"{100 * rate:.1f} %" in capsys.readouterr().out
+    first, second = solved["one"][:30].astype(float), solved["two"].astype(float)
+    row = compared.loc["gsm8k"]
+    assert (row["n"], row["first"], row["second"]) == (30, first.mean(), second.mean())
+    assert row["difference"] == pytest.approx((first - second).mean())
+    assert row["low"] < row["difference"] < row["high"]
+    assert (row["p"] < 0.05) == (row["low"] > 0 or row["high"] < 0)
+    assert main(["mint", "compare", str(table), "--first", "one", "--second", "two"]) == 0
+    assert f"{100 * first.mean():.1f} %" in capsys.readouterr().out
     with pytest.raises(HistobenchError, match="no episodes of 'ome' with k = 5; did you mean one"):
-        hb.mint.compare(hb.mint.open_runs(tmp_path), "ome", "two")
+        hb.mint.compare(hb.mint.open_runs(table), "ome", "two")
