@@ -207,7 +207,7 @@ def test_done_is_what_the_output_and_the_files_it_names_say(
     assert_same(local, plan.results)
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_what_fails_is_told_does_not_stop_the_rest_and_is_done_when_asked_again(
     plan: Plan, local: Path, assert_same: Same, tmp_path: Path
 ) -> None:
@@ -294,7 +294,7 @@ def test_another_engine_or_another_plan_in_the_same_folder_is_refused_in_one_lin
         claim.release()
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[RunFolder] = []
 
@@ -327,7 +327,7 @@ def test_a_node_of_another_version_or_kind_is_refused(plan: Plan, monkeypatch: p
         assert reasons
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_weights_that_are_missing_on_a_node_fail_their_encoder_and_no_other(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
