@@ -260,3 +260,12 @@ def test_a_folder_of_several_kinds_or_of_nothing_is_refused(tmp_path: Path) -> N
     (tmp_path / "a.pt").touch()
     with pytest.raises(HistobenchError, match="several kinds"):
         find_parts(tmp_path)
+
+
+def test_a_file_that_anndata_wrote(tmp_path: Path) -> None:
+    """Written by anndata 0.12 under pandas 3: text as values with a mask, names in a categorical column."""
+    rows = [f"x/t{i}.png,{'ab'[i % 2]},{'train' if i < 4 else 'test'},p{i}" for i in range(8)]
+    (tmp_path / "labels.csv").write_text("image_path,label,split,group\n" + "\n".join(rows))
+    sets = hb.features(Path(__file__).parent / "foreign" / "anndata.h5ad", tmp_path / "labels.csv")
+    expected = np.arange(24).reshape(8, 3) % 7
+    np.testing.assert_array_equal(np.concatenate([sets.train.X, sets.test.X]), expected)
