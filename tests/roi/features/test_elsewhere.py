@@ -84,7 +84,12 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
     with h5py.File(folder / "TCGA-03.abc.h5", "w") as file:
         file.create_dataset("features", data=np.zeros((0, DIM), np.float32))
         file.create_dataset("coords", data=np.zeros((0, 2), np.int64))
-    assert "TCGA-03.abc_0_1024" not in set(hb.features(folder, labels).train.names)
+    with h5py.File(folder / "TCGA-04.abc.h5", "w") as file:  # one tile is a slide, too
+        file.create_dataset("features", data=np.ones((1, DIM), np.float32))
+        file.create_dataset("coords", data=np.asarray([[7, 9]], np.int64))
+    names = set(hb.features(folder, labels).train.names)
+    assert "TCGA-03.abc_0_1024" not in names
+    assert "TCGA-04.abc_7_9" in names
     assert "has no tiles; left out" in caplog.text
     slides = tmp_path / "slide_features_titan"
     slides.mkdir()
