@@ -84,7 +84,12 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
     with h5py.File(folder / "TCGA-03.abc.h5", "w") as file:
         file.create_dataset("features", data=np.zeros((0, DIM), np.float32))
         file.create_dataset("coords", data=np.zeros((0, 2), np.int64))
-    assert "TCGA-03.abc_0_1024" not in set(hb.features(folder, labels).train.names)
+    with h5py.File(folder / "TCGA-04.abc.h5", "w") as file:  # one tile is a slide, too
+        file.create_dataset("features", data=np.ones((1, DIM), np.float32))
+        file.create_dataset("coords", data=np.asarray([[7, 9]], np.int64))
+    names = set(hb.features(folder, labels).train.names)
+    assert "TCGA-03.abc_0_1024" not in names
+    assert "TCGA-04.abc_7_9" in names
     assert "has no tiles; left out" in caplog.text
     slides = tmp_path / "slide_features_titan"
     slides.mkdir()
@@ -260,3 +265,12 @@ def test_a_folder_of_several_kinds_or_of_nothing_is_refused(tmp_path: Path) -> N
     (tmp_path / "a.pt").touch()
     with pytest.raises(HistobenchError, match="several kinds"):
         find_parts(tmp_path)
+
+
+def test_a_file_that_anndata_wrote(tmp_path: Path) -> None:
+    """Written by anndata 0.12 under pandas 3: text as values with a mask, names in a categorical column."""
+    rows = [f"x/t{i}.png,{'ab'[i % 2]},{'train' if i < 4 else 'test'},p{i}" for i in range(8)]
+    (tmp_path / "labels.csv").write_text("image_path,label,split,group\n" + "\n".join(rows))
+    sets = hb.features(Path(__file__).parent / "foreign" / "anndata.h5ad", tmp_path / "labels.csv")
+    expected = np.arange(24).reshape(8, 3) % 7
+    np.testing.assert_array_equal(np.concatenate([sets.train.X, sets.test.X]), expected)

@@ -380,8 +380,9 @@ def _found(
     image: RoiImage, by_slide: dict[str, ForeignPart], rows_of: dict[str, tuple[ForeignPart, int]]
 ) -> ForeignPart | tuple[ForeignPart, int] | None:
     for key in (image.name, str(image.path), _base(image.name), _stem(image.name)):
-        if key in by_slide and len(by_slide[key].names) != 1:
-            return by_slide[key]
+        part = by_slide.get(key)
+        if part is not None and part.names != (part.slide,):  # tiles, and not one vector of the slide
+            return part
         if key in rows_of:
             return rows_of[key]
     return None
