@@ -9,15 +9,15 @@ import pickle
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import HAND_WRITTEN, open_plain, read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.encoders.file_hash import sha256_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # Which files make up a checkpoint, and what identifies them.
 
@@ -235,6 +235,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_pickle(path: Path) -> Any:
+    import torch
+
     # Training scripts often leave their parsed arguments in the file; a Namespace only holds values.
     try:
         # By its handle: given a name, torch would judge the file by how that ends.
@@ -262,6 +264,8 @@ def _short(error: Exception) -> str:
 
 def _oddity(tensor: Tensor) -> str:
     """What makes a tensor useless as a weight, in words; empty for an ordinary one."""
+    import torch
+
     if tensor.is_quantized:
         return "a quantised tensor"
     if tensor.layout != torch.strided:
@@ -280,6 +284,8 @@ def _dtype(tensor: Tensor) -> str:
 
 def _unwrap(content: Any, container: str) -> dict[str, Tensor]:
     """The innermost dictionary of tensors."""
+    from torch import Tensor
+
     while isinstance(content, Mapping):
         if container and isinstance(content.get(container), Mapping):
             content, container = content[container], ""
@@ -294,5 +300,7 @@ def _unwrap(content: Any, container: str) -> dict[str, Tensor]:
 
 
 def _is_finite(tensor: Tensor) -> bool:
+    import torch
+
     # A sum is NaN or infinite if any element is, and costs one pass without a mask in memory.
     return bool(torch.isfinite(tensor.sum(dtype=torch.float32)))
