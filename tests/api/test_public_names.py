@@ -168,7 +168,7 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> hb.FeatureSets:
         found = hb.extract(data, "tiny-vl", device="cpu")
         assert set(folder.iterdir()) - before == {folder / "cache"}, "nothing but the cache is written"
         assert not found.paths
-        kept = hb.extract(data, "tiny-vl", device="cpu", folder="kept")
+        kept = hb.extract(data, "tiny-vl", device="cpu", folder=folder / "kept")
         assert {split: path.exists() for split, path in kept.paths.items()} == {"train": True, "test": True}
         assert (kept.train.X == found.train.X).all()
     return kept

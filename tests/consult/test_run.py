@@ -370,13 +370,11 @@ def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
     assert runs.agents == ["policy-reader"]
     shell = hb.consult.table(study, runs=played)
     ours = runs.table()
-    for _arm in ("none", "strong"):
-        both = [
-            each.query("agent == 'policy-reader' and arm == @arm and measure == 'final'")
-            for each in (ours, shell)
-        ]
-        assert both[0]["value"].item() == both[1]["value"].item()
-        assert both[0]["low"].item() <= both[0]["value"].item() <= both[0]["high"].item()
+    for arm in ("none", "strong"):
+        keys = ["agent", "arm", "measure"]
+        one, two = (each.set_index(keys).loc[("policy-reader", arm, "final")] for each in (ours, shell))
+        assert one["value"] == two["value"]
+        assert one["low"] <= one["value"] <= one["high"]
     assert "policy-reader, strong: final accuracy" in repr(runs)
     assert "<table" in runs._repr_html_()
 

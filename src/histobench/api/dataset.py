@@ -264,17 +264,16 @@ def demo_dataset(
     """
     from histobench.roi.data.demo import write_demo_dataset
 
-    return load_dataset(
-        write_demo_dataset(
-            folder_path(folder, "folder"),
-            name=text(name, "name"),
-            train_per_class=whole_number(train_per_class, "train_per_class", least=1),
-            test_per_class=whole_number(test_per_class, "test_per_class", least=1),
-            size=whole_number(size, "size", least=1),
-            seed=whole_number(seed, "seed", least=0),
-            sites=sites,
-        )
+    table = write_demo_dataset(
+        folder_path(folder, "folder"),
+        name=text(name, "name"),
+        train_per_class=whole_number(train_per_class, "train_per_class", least=1),
+        test_per_class=whole_number(test_per_class, "test_per_class", least=1),
+        size=whole_number(size, "size", least=1),
+        seed=whole_number(seed, "seed", least=0),
+        sites=sites,
     )
+    return load_dataset(table, classes=table.with_suffix(".txt"))
 
 
 def _place(source: Path) -> str:
