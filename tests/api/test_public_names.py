@@ -74,7 +74,7 @@ def _public() -> Iterator[tuple[str, Any]]:
                         yield f"{space.__name__}.{name}.{method}", inner
 
 
-@pytest.mark.parametrize(("name", "value"), list(_public()), ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("name", "value"), [pytest.param(*each, id=each[0]) for each in _public()])
 def test_every_parameter_of_a_public_name_is_documented(name: str, value: Any) -> None:
     text = inspect.getdoc(value) or ""
     assert text, name
