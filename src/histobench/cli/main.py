@@ -33,8 +33,8 @@ GROUPS: dict[str, dict[str, Command]] = {
         "bootstrap": Command(
             "bootstrap:bootstrap", "compute percentile bootstrap intervals as HistoROIBench"
         ),
-        "choose": Command("choose:choose", "list the encoders that meet your conditions, with evidence"),
-        "similarity": Command("choose:similarity", "measure how alike encoders are"),
+        "choose": Command("compare:choose", "list the encoders that meet your conditions, with evidence"),
+        "similarity": Command("compare:similarity", "measure how alike encoders are"),
         "power": Command("compare:power", "plan the size of a test set"),
         "verify": Command("compare:verify", "compare stored results with published ones"),
         "report": Command("report:report", "write a web site of the results"),
