@@ -25,6 +25,7 @@ settings.register_profile("fast", settings.get_profile("patient"), max_examples=
 settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[1]
+os.environ.pop("COLUMNS", None)  # a worker of xdist has the width of its terminal
 SECONDS_BEFORE = pytest.StashKey[float]()
 
 

@@ -74,7 +74,7 @@ def test_a_named_cluster_has_to_answer(port: int, closed: int) -> None:
     assert clusters._that_answers(f"127.0.0.1:{port}") == f"127.0.0.1:{port}"
     assert clusters._that_answers(f"ray://127.0.0.1:{port}") == f"ray://127.0.0.1:{port}"
     for address in (f"127.0.0.1:{closed}", f"ray://127.0.0.1:{closed}", "127.0.0.1:99999999999999999999"):
-        with pytest.raises(HistobenchError, match=rf"no Ray cluster at {address}: .* --ray-address names it"):
+        with pytest.raises(HistobenchError, match=rf"no Ray cluster at {address}: .* `ray_address` names it"):
             clusters._that_answers(address)
 
 

@@ -32,7 +32,7 @@ def test_every_task_has_a_runner_and_every_runner_a_task() -> None:
 
 def test_the_schema_for_editors_names_the_tasks() -> None:
     said = json.loads(json_schema())["properties"]["tasks"]
-    assert said["description"] == ", ".join(TASKS)
+    assert said["description"] == f"tasks: {', '.join(TASKS)}"
     assert said["default"] == list(DEFAULT_TASKS)
 
 

@@ -177,6 +177,8 @@ def print_outcome(
     )
     for overview in found:
         print_overview(overview, console)
+        for remark in overview.remarks:
+            console.print(remark, soft_wrap=True)
     for problem in done.not_compared:
         console.print(f"not compared: {problem}", soft_wrap=True)
     _print_failures(outcome, console)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from histobench.roi.comparison.comparison import (
     compare_runs,
 )
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
+from histobench.roi.comparison.grids import combination_words, elsewhere_words
 from histobench.roi.comparison.robustness import COUNTED, RobustnessTable, robustness_grid, shown_measures
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import (
@@ -151,6 +152,7 @@ class Overview:
     costs: Mapping[str, str] = field(default_factory=dict)
     no_intervals: str = ""  # why no value has an interval
     notes: tuple[str, ...] = ()  # doubts about single numbers
+    remarks: tuple[str, ...] = ()  # about combinations and features from elsewhere
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ def overviews(
     """The tables of what was asked for, and how many values of these comparisons are in none of them."""
     columns: dict[str, list[OverviewColumn]] = {}
     tables: dict[str, list[DatasetTable]] = {}
+    remarks: dict[str, list[str]] = {}
     hidden = 0
     chosen = [each for each in comparisons if wanted.has_comparison(each)]
     hidden += sum(len(table.entries) for each in comparisons if each not in chosen for table in each.tables)
@@ -230,6 +233,8 @@ def overviews(
                 column = OverviewColumn(each.task, ", ".join(filter(None, (each.setting, *detail))), cells)
                 columns.setdefault(table.dataset, []).append(column)
                 tables.setdefault(table.dataset, []).append(table)
+                said = [f"{each.task}: {text}" for text in combination_words(each, table, digits=3)]
+                remarks.setdefault(table.dataset, []).extend([*said, *elsewhere_words(table)])
     for split in over_splits:
         if _in(split.task, wanted.tasks) and _in(split.dataset, wanted.datasets):
             column = OverviewColumn(split.task, f"splits {split.scheme}", _split_cells(split, wanted))
@@ -242,7 +247,11 @@ def overviews(
         else:
             hidden += len(site.packs)
     return [
-        _overview(name, found, tables.get(name, []), wanted, results) for name, found in columns.items()
+        replace(
+            _overview(name, found, tables.get(name, []), wanted, results),
+            remarks=tuple(dict.fromkeys(remarks.get(name, ()))),
+        )
+        for name, found in columns.items()
     ], hidden
 
 
