@@ -72,7 +72,7 @@ def test_graders_are_held_against_a_person(
     capsys.readouterr()
     assert main([*command, "--sample", "20"]) == 0
     said = capsys.readouterr().out
-    assert "Fill the column `label`" in said
+    assert "fill the column `label`" in said
     assert "30 replies gave no grade" in said
     assert len(asked) == 90
     assert "When" not in asked[0]

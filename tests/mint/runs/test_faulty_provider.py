@@ -100,7 +100,7 @@ def test_a_provider_failure_is_kept_apart_and_made_up_for(
     assert run(server, data, tmp_path / "out") == 1
     said = capsys.readouterr().out
     assert "11 of 12 episodes" in said
-    assert "not the model's failure" in said
+    assert "not counted as a failure of the model" in said
     assert "1 episodes are missing" in said
     ids, _ = script.totals(tmp_path / "out")
     assert "4" not in ids

@@ -346,12 +346,12 @@ def test_a_small_dataset_has_no_such_units_and_a_dry_run_counts_those_of_a_large
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert main(["run", str(tmp_path / "plan.yaml"), "--dry-run"]) == 0
-    assert "units: 4 hash, 1 prepare" in capsys.readouterr().out
+    assert main(["run", str(tmp_path / "plan.yaml"), "--dry-run", "--engine", "ray"]) == 0
+    assert "units of work: 4 hash, 1 prepare" in capsys.readouterr().out
     assert not plan.results.exists()
     monkeypatch.setattr(hashing, "LARGE", 61)
-    assert main(["run", str(tmp_path / "plan.yaml"), "--dry-run"]) == 0
-    assert "units: 1 prepare" in capsys.readouterr().out
+    assert main(["run", str(tmp_path / "plan.yaml"), "--dry-run", "--engine", "ray"]) == 0
+    assert "units of work: 1 prepare" in capsys.readouterr().out
 
 
 def test_slurm_hashes_in_an_array_that_preparing_waits_for(

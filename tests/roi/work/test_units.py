@@ -402,10 +402,10 @@ def test_the_table_of_the_status_lines_up_whatever_datasets_are_called(
     assert main(["status", str(tmp_path)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:5] == [
-        "dataset   encoder  done  running  waiting  stale  failed  blocked",
-        "a         e           1        -        -      -       -        -",
-        "組織      e           -        -        -      -       1        -",  # two columns each
-        "bell\\x07  e           -        -        1      -       -        -",
+        "dataset   encoder  done  waiting  failed",
+        "a         e           1        -       -",
+        "組織      e           -        -       1",  # two columns each
+        "bell\\x07  e           -        1       -",
         f"{folder.path.name} (--engine local): 1 done, 1 waiting, 1 failed",
     ]
     assert said[-1] == "FAILED: 組織 x e: no such weights"
