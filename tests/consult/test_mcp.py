@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -134,7 +135,8 @@ def test_a_client_over_http_is_served_on_this_machine_alone(study_folder: Path) 
                 assert process.poll() is None, process.stderr and process.stderr.read()
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-        check(asyncio.run(conversation(f"http://127.0.0.1:{port}/mcp")))
+        with ThreadPoolExecutor(1) as thread:  # the loop of another test may be running in this one
+            check(thread.submit(asyncio.run, conversation(f"http://127.0.0.1:{port}/mcp")).result())
     finally:
         process.terminate()
         process.wait()
