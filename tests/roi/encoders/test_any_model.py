@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ def test_the_processor_s_own_pixels_up_to_its_rounding(kind: str, tmp_path: Path
 def test_a_timm_folder_of_the_hub_and_an_open_clip_folder(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = timm.create_model("test_vit", num_classes=3).eval()
-    timm.models.save_for_hf(model, str(tmp_path / "t"))
+    import_module("timm.models._hub").save_for_hf(model, str(tmp_path / "t"))
     encoder = create_encoder(f"hf:{tmp_path / 't'}@cls")
     with torch.inference_mode():
         expected = model.forward_features(encoder.eval_transforms(_picture())[None])[:, 0]  # type: ignore[operator]
