@@ -301,9 +301,10 @@ def asked_for(args: argparse.Namespace) -> ConsultRun:
     from histobench.consult.playing import ConsultRun
 
     more = {name: getattr(args, name) for name in ("study", *MORE)}
+    options = RunOptions.of(args)
     if args.max_tokens is None:
-        args.max_tokens = CONSULT_MAX_TOKENS
-    return ConsultRun(options=RunOptions.of(args), **more)
+        options = replace(options, max_tokens=CONSULT_MAX_TOKENS)
+    return ConsultRun(options=options, **more)
 
 
 def _run_elsewhere(args: argparse.Namespace) -> int:

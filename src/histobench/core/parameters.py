@@ -38,13 +38,6 @@ def whole_number(value: Any, name: str, *, least: int, most: int = LARGEST) -> i
     return number
 
 
-def whole_numbers(value: Any, name: str, *, least: int) -> tuple[int, ...]:
-    """The whole numbers of a list, tuple, range or array."""
-    if not _is_list(value):
-        raise refused(name, f"a list of whole numbers of at least {least}, such as [{least}]", value)
-    return tuple(whole_number(item, name, least=least) for item in value)
-
-
 def positive_number(value: Any, name: str, *, finite: bool = True) -> float:
     """The value as a float above 0."""
     try:

@@ -83,9 +83,9 @@ def planned_units(pilot: Pilot, delta: float, *, alpha: float = 0.05, power: flo
 
     def smallest(share: float | None) -> int:
         if share is None:
-            return _smallest_assurance(lambda n: assurance(pilot, n, delta, alpha=alpha), power)
+            return _smallest_exact(lambda n: assurance(pilot, n, delta, alpha=alpha), power)
         spread = pilot.standard_error if share < 0 else float(pilot.spreads(share))
-        return _smallest_assurance(lambda n: float(t_power(pilot, spread, n, delta, alpha=alpha)), power)
+        return _smallest_exact(lambda n: float(t_power(pilot, spread, n, delta, alpha=alpha)), power)
 
     at_pilot = smallest(-1.0)
     tail = (1 - RANGE) / 2
@@ -98,7 +98,7 @@ def planned_units(pilot: Pilot, delta: float, *, alpha: float = 0.05, power: flo
     )
 
 
-def _smallest_assurance(power_at: Callable[[int], float], wanted: float) -> int:
+def _smallest_exact(power_at: Callable[[int], float], wanted: float) -> int:
     """The smallest number of units, at least 2, whose power reaches `wanted`."""
     high = 2
     while high < _LARGEST and power_at(high) < wanted:
@@ -352,7 +352,7 @@ def power_from_predictions(
         )
 
     simulate = guess <= SIMULATE_UP_TO * design.n_units
-    at_pilot = _smallest(power_at, power, guess) if simulate else plan.at_pilot
+    at_pilot = _smallest_simulated(power_at, power, guess) if simulate else plan.at_pilot
     # What the shape of the noise changes for the pilot's spread it changes for other spreads alike.
     shape = at_pilot / plan.at_pilot
     needed = max(2, math.ceil(plan.assured * shape))
@@ -374,7 +374,7 @@ def power_from_predictions(
     )
 
 
-def _smallest(power_at: Callable[[int], float], wanted: float, guess: int) -> int:
+def _smallest_simulated(power_at: Callable[[int], float], wanted: float, guess: int) -> int:
     """The smallest size (to about 2%) whose simulated power reaches `wanted`, searched around `guess`."""
     low, high = max(2, guess // 2), max(3, guess)
     while power_at(high) < wanted:

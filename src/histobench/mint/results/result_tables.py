@@ -58,11 +58,13 @@ def dialect_rows(outcomes: Iterable[EpisodeOutcome]) -> list[DialectRow]:
         feedback = f"{outcome.feedback_model} {outcome.feedback_type}"
         sides[model, feedback, outcome.k][native].append(outcome)
     return [
-        row for key, (text, native) in sorted(sides.items()) if (row := _row(key, text, native)) is not None
+        row
+        for key, (text, native) in sorted(sides.items())
+        if (row := _side_row(key, text, native)) is not None
     ]
 
 
-def _row(
+def _side_row(
     key: tuple[str, str, int], text: Sequence[EpisodeOutcome], native: Sequence[EpisodeOutcome]
 ) -> DialectRow | None:
     shared = {outcome.key for outcome in text} & {outcome.key for outcome in native}
@@ -163,7 +165,7 @@ def group_rows(outcomes: Iterable[EpisodeOutcome], by: str = "all") -> list[Grou
     for outcome in outcomes:
         if outcome.feedback_model == NO_FEEDBACK:
             groups[outcome.model, _group(outcome, by)].append(outcome)
-    return [_row_groups(model, group, groups[model, group]) for model, group in sorted(groups)]
+    return [_group_row(model, group, groups[model, group]) for model, group in sorted(groups)]
 
 
 def _group(outcome: EpisodeOutcome, by: str) -> str:
@@ -172,7 +174,7 @@ def _group(outcome: EpisodeOutcome, by: str) -> str:
     return outcome.family if by == "family" else ALL
 
 
-def _row_groups(model: str, group: str, outcomes: Sequence[EpisodeOutcome]) -> GroupRow:
+def _group_row(model: str, group: str, outcomes: Sequence[EpisodeOutcome]) -> GroupRow:
     k = max(outcome.k for outcome in outcomes)
     full = [outcome for outcome in outcomes if outcome.k == k]
     actions = sum(outcome.proposals + outcome.tool_calls + outcome.invalid for outcome in full)

@@ -78,18 +78,6 @@ def one_metric(runs: Mapping[str, Predictions], metric: str) -> Evaluate:
     return evaluate
 
 
-def label_metrics(
-    runs: Mapping[str, Predictions],
-) -> Callable[[NDArray[np.int32]], dict[str, dict[str, Floats]]]:
-    """Every metric of the confusion matrix at once: counts -> name of run -> metric -> [b]."""
-    tally = _confusions(runs)
-
-    def evaluate(counts: NDArray[np.int32]) -> dict[str, dict[str, Floats]]:
-        return {name: label_metrics_of_confusions(confusion) for name, confusion in tally(counts).items()}
-
-    return evaluate
-
-
 def label_metrics_of_confusions(
     confusions: Floats, wanted: Collection[str] | None = None
 ) -> dict[str, Floats]:

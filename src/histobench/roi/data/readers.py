@@ -369,7 +369,7 @@ def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list
     folders = _folders(root)
     if not folders:
         raise HistobenchError(f"{root} has no class folders (expected one folder of images per class)")
-    for table in [entry for entry in _entries_folder_dataset(root) if entry.lower().endswith(".csv")]:
+    for table in [entry for entry in _names_in(root) if entry.lower().endswith(".csv")]:
         message = "a CSV in a folder is not read; to use what it says, give the CSV itself"
         warnings.append(Problem(str(root / table), message))
     words = {folder: SPLIT_WORDS.get(folder.lower()) for folder in folders}
@@ -402,11 +402,7 @@ def _classes_below(
 ) -> tuple[list[Found], dict[str, Path]]:
     found: list[Found] = []
     names = _folders(folder)
-    stray = [
-        entry
-        for entry in _entries_folder_dataset(folder)
-        if _is_image(entry) and not (folder / entry).is_dir()
-    ]
+    stray = [entry for entry in _names_in(folder) if _is_image(entry) and not (folder / entry).is_dir()]
     if stray:
         warnings.append(Problem(str(folder), f"outside the class folders, left out: {_some(stray)}"))
     for name in names:
@@ -424,7 +420,7 @@ def _classes_below(
     return found, {name: folder / name for name in names}
 
 
-def _entries_folder_dataset(folder: Path) -> list[str]:
+def _names_in(folder: Path) -> list[str]:
     try:
         return sorted(entry for entry in os.listdir(folder) if not _is_noise(entry))
     except FileNotFoundError:
@@ -434,7 +430,7 @@ def _entries_folder_dataset(folder: Path) -> list[str]:
 
 
 def _folders(folder: Path) -> list[str]:
-    return [entry for entry in _entries_folder_dataset(folder) if (folder / entry).is_dir()]
+    return [entry for entry in _names_in(folder) if (folder / entry).is_dir()]
 
 
 def _is_noise(name: str) -> bool:

@@ -22,7 +22,7 @@ from histobench.roi.metrics.formulas import (
     calibration_bin,
 )
 
-# As `ranking.rank_rows`, for float32 scores on the CPU: score and label sorted as one integer.
+# As `rank_rows`, for float32 scores on the CPU: score and label sorted as one integer.
 
 Scores = NDArray[np.float32]
 
@@ -210,7 +210,7 @@ def rank_rows(scores: Tensor, labels: Tensor, positive: Tensor, n_classes: int) 
     same = ranked[..., 1:] == ranked[..., :-1]
     place = torch.arange(m, device=scores.device)
     if bool((same & (ranked_labels[..., 1:] >= 0)).any()):
-        first, last = _tie_groups_ranking(same, place)
+        first, last = _ends_of_ties(same, place)
         below = (upto - is_positive.long()).gather(-1, first)
         middle = (below + upto.gather(-1, last)).double() / 2
         at_or_above, images_at_or_above = total - below, m - first
@@ -226,7 +226,7 @@ def rank_rows(scores: Tensor, labels: Tensor, positive: Tensor, n_classes: int) 
     return by_class[..., :n_classes], average_precision
 
 
-def _tie_groups_ranking(same: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+def _ends_of_ties(same: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
     """First and last place of the group of equal scores that each place belongs to."""
     edge = torch.zeros_like(same[..., :1])
     starts = torch.where(torch.cat([edge, same], -1), 0, place)
