@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,6 +40,12 @@ TOOLS = {
     "compare",
 }
 PROGRAM = "import sys; from histobench.cli.main import main; sys.exit(main())"
+
+
+def completed(work: Coroutine[Any, Any, Any]) -> Any:
+    """In a thread of its own: this one may hold the event loop of a browser that other tests use."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def arguments(study_folder: Path) -> list[str]:
@@ -115,7 +122,7 @@ def test_a_client_over_standard_input_and_output_is_served(study_folder: Path) -
         args=arguments(study_folder),
         env={**os.environ, "HISTOBENCH_CACHE": str(study_folder.parent / "cache")},
     )
-    check(asyncio.run(conversation(server)))
+    check(completed(conversation(server)))
 
 
 @pytest.mark.nightly
@@ -165,7 +172,7 @@ def test_the_server_answers_before_features_are_there_and_reports_their_progress
             assert (await client.list_tools()).tools
             return told, await client.call_tool("list_regions", {}, progress_callback=hear)
 
-    told, result = asyncio.run(talk())
+    told, result = completed(talk())
     assert told[0] == (10, 10, "computing features")
     assert result.is_error
     assert "no features today" in result.content[0].text
@@ -215,7 +222,7 @@ def test_no_tool_reads_a_path(tmp_path: Path) -> None:
                 found.append(await client.call_tool("predict", {"region": region, "encoder": str(secret)}))
             return found
 
-    right, *refused = asyncio.run(talk())
+    right, *refused = completed(talk())
     assert not right.is_error
     assert len(opened) == 1
     assert len(refused) == 4 * len(asked)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 
 import pytest
 import torch
 
-from histobench.core.devices import one_thread, spread
+from histobench.core.devices import one_thread, spread, stream
+from histobench.core.errors import HistobenchError
 
 
 @pytest.fixture(params=[1, 2])
@@ -57,3 +61,27 @@ def test_parts_are_spread_while_everything_else_stays_on_one_thread(threads: int
         assert len(set(spread(work, range(2), threads=many))) == threads
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == threads
+
+
+copies = pytest.mark.skipif(sys.platform != "linux", reason="processes are copies of this one")
+
+
+@copies
+def test_processes_share_what_this_one_holds_and_errors_come_back() -> None:
+    table = torch.arange(20.0)
+
+    def work(part: int) -> tuple[int, int, float]:
+        return os.getpid(), torch.get_num_threads(), float(1 / table[part + 1] if part else table.sum())
+
+    seen = list(stream(work, range(12), threads=3, processes=True))
+    assert [value for *_, value in seen] == [190, *(pytest.approx(1 / k) for k in range(2, 13))]
+    assert os.getpid() not in {pid for pid, *_ in seen}
+    assert {count for _, count, _ in seen} == {1}
+    with pytest.raises(ZeroDivisionError):
+        list(stream(lambda part: 1 // part, [1, 0], threads=3, processes=True))
+
+
+@copies
+def test_a_process_that_is_ended_from_outside_is_an_error_with_advice() -> None:
+    with pytest.raises(HistobenchError, match="memory ran out"):
+        list(stream(lambda part: os.kill(os.getpid(), signal.SIGKILL), [0], threads=3, processes=True))

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,17 @@ def model(server: Any, name: str = "scripted") -> Model:
 def evaluate(server: Any, logs: Path, data: Path, **arguments: Any) -> EvalLog:
     roles = arguments.pop("model_roles", None)
     options = {name: arguments.pop(name) for name in ("epochs",) if name in arguments}
-    logs_of_run = inspect_eval(
-        mint(tasks="gsm8k", data=str(data), **arguments),
-        model=model(server),
-        model_roles=roles,
-        log_dir=str(logs),
-        display="none",
-        **options,
-    )
+    # In a thread of its own: this one may hold the event loop of a browser that other tests use.
+    with ThreadPoolExecutor(1) as thread:
+        logs_of_run = thread.submit(
+            inspect_eval,
+            mint(tasks="gsm8k", data=str(data), **arguments),
+            model=model(server),
+            model_roles=roles,
+            log_dir=str(logs),
+            display="none",
+            **options,
+        ).result()
     # From the file, as its viewer reads it.
     return read_eval_log(logs_of_run[0].location)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -130,6 +132,20 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
         torch.set_num_threads(1)
         alone = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
         torch.set_num_threads(3)
+        together = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
+    finally:
+        torch.set_num_threads(before)
+    assert_same(alone, together, metrics=0, mean=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are copies of this one")
+def test_processes_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
+        torch.set_num_threads(3)
+        monkeypatch.setattr("histobench.roi.protocols.few_shot._MANY_SCORES", 0)
         together = run(n_way=[2, 3], n_shot=[1, 4], memory=2**16)
     finally:
         torch.set_num_threads(before)

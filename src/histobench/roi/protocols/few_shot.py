@@ -1,16 +1,18 @@
 """Few-shot (SimpleShot): sampled episodes, nearest support mean, one matrix product per class.
 
 Episodes are played in groups, from the draw to the metrics. A group is a few long operations, none of them
-per episode on a GPU; on the CPU each is one thread's, which hardly needs Python's lock, and threads take
-groups of whatever setting comes next. Which episodes are a group does not depend on the number of threads.
+per episode on a GPU; on the CPU each is one thread's or one process's, which takes groups of whatever setting
+comes next. Which episodes are a group does not depend on how many there are.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice, product
 
 import numpy as np
@@ -18,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from histobench.core.devices import spread, stream
+from histobench.core.devices import one_thread, spread, stream
 from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.neighbours import SMALLEST_NORM, Centring, row_chunks
 from histobench.roi.protocols.outcome import Outcome
@@ -97,6 +99,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 MEMORY = {"cpu": 2**26, "cuda": 2**29}  # bytes that one group of episodes works in
 _BYTES_PER_SCORE = {"cpu": 40, "cuda": 150}
+_MANY_SCORES = 2**24  # from which several processes gain more than starting them costs
 _SUPPORT = 2**22  # bytes of supports, in float64, that are scaled at a time on the CPU
 
 
@@ -183,33 +186,46 @@ def few_shot_settings(
     """Possible settings (way, shot), one at a time; none depends on which others there are."""
     sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
     queries = Queries.of(train, test, test_labels, device=device)
-    drawn: deque[tuple[Episodes, list[Ints]]] = deque()
+    played: deque[tuple[Episodes, list[Ints]]] = deque()
 
-    def groups() -> Iterator[tuple[Episodes, Ints]]:
-        for way, shot in settings:
-            episodes = sampler.draw(way=way, shot=shot, n_iter=n_iter)
+    def draw(setting: tuple[int, int]) -> Episodes:
+        return sampler.draw(way=setting[0], shot=setting[1], n_iter=n_iter)
+
+    def groups(drawn: Iterable[Episodes]) -> Iterator[Episodes]:
+        for episodes in drawn:
             some = queries.groups(episodes, memory)
-            drawn.append((episodes, some))
-            yield from ((episodes, group) for group in some)
+            played.append((episodes, some))
+            yield from (episodes[group] for group in some)
 
-    def play(job: tuple[Episodes, Ints]) -> _Part:
-        return queries.play(job[0][job[1]], n_classes, keep=keep_probabilities)
+    def play(episodes: Episodes) -> _Part:
+        return queries.play(episodes, n_classes, keep=keep_probabilities)
 
-    played = stream(play, groups(), device=device)
-    with closing(played):
-        for first in played:
-            episodes, some = drawn.popleft()
-            yield queries.joined(episodes, some, [first, *islice(played, len(some) - 1)])
+    scores = n_iter * len(test) * sum(way**2 for way, _ in settings) // max(1, len(sampler.classes))
+    with ExitStack() as stack:
+        drawing = stack.enter_context(ThreadPoolExecutor(1))  # the next ones, while some are played
+        stack.callback(drawing.shutdown, cancel_futures=True)
+        drawn = groups(drawing.map(draw, settings))
+        parts = stream(play, drawn, device=device, processes=scores >= _MANY_SCORES)
+        stack.enter_context(closing(parts))
+        for first in parts:
+            episodes, some = played.popleft()
+            # Threads of an operation here would wait for cores that the groups of the next settings use.
+            with one_thread():
+                setting = queries.joined(episodes, some, [first, *islice(parts, len(some) - 1)])
+            yield setting
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What a group of episodes said, with the test images sorted by class."""
+    """What a group of episodes said, with the test images sorted by class.
+
+    On the CPU these are arrays: tensors do not travel between processes by value.
+    """
 
     metrics: dict[str, NDArray[np.float64]]  # [E] each
-    total: Tensor  # [n_classes, n] sums of probabilities over the episodes
-    votes: Tensor  # [E, n]
-    kept: Tensor | None  # [E, way, n]
+    total: Tensor | NDArray[np.float64]  # [n_classes, n] sums of probabilities over the episodes
+    votes: Tensor | NDArray[np.int16]  # [E, n]
+    kept: Tensor | NDArray[np.float32] | None  # [E, way, n]
 
 
 @dataclass(frozen=True)
@@ -278,7 +294,6 @@ class Queries:
     def _columns(self, classes: Ints) -> Ints:
         """How many columns each class [E, way] of an episode has among its scores."""
         if self._device != "cpu":
-            # All images in every episode: nothing is moved, and what does not count is left out later.
             return np.full((len(classes), 1), len(self.features))
         known = np.zeros(max(max(self.runs, default=0), int(classes.max())) + 1, dtype=np.int64)
         for label, rows in self.runs.items():
@@ -294,16 +309,16 @@ class Queries:
         }
         back = torch.argsort(self.order)
         # In the order of the groups, so that the sums do not depend on the threads.
-        total = torch.stack([p.total for p in parts]).sum(0)[:, back]
+        total = torch.stack([torch.as_tensor(p.total) for p in parts]).sum(0)[:, back]
         turn = torch.from_numpy(whence).to(back.device)
-        votes = torch.cat([p.votes for p in parts])[turn][:, back].T.contiguous()
+        votes = torch.cat([torch.as_tensor(p.votes) for p in parts])[turn][:, back].T.contiguous()
         taken = (votes >= 0).sum(1)
         scored = taken > 0
         mean = torch.where(scored, total / taken.clamp_min(1), torch.nan).T.contiguous()
         predicted = torch.where(scored, total.T.contiguous().argmax(1), -1)
         info = {"way": way, "shot": shot, "n_iter": len(episodes)}
         outcome = Outcome(mean.cpu().numpy(), predicted.cpu().numpy(), info)
-        kept = [p.kept for p in parts if p.kept is not None]
+        kept = [torch.as_tensor(p.kept) for p in parts if p.kept is not None]
         probabilities = torch.cat(kept)[turn][:, :, back].permute(2, 0, 1).contiguous() if kept else None
         return FewShotSetting(
             way,
@@ -318,6 +333,8 @@ class Queries:
 
     def play(self, episodes: Episodes, n_classes: int, *, keep: bool = False) -> _Part:
         """Score some episodes together."""
+        if self._device != "cpu":
+            return self._play_all(episodes, n_classes, keep=keep)
         (count, way), n, device = episodes.classes.shape, len(self.features), self.features.device
         rays = self._rays(episodes.supports)
         numbers, images, begins = self._layout(episodes.classes)
@@ -348,7 +365,31 @@ class Queries:
         if keep:
             kept = scores.new_full((count, way, n + 1), torch.nan)
             kept = kept.scatter_(2, where[:, None].expand(-1, way, -1), scores)[:, :, :n]
+        return _Part(metrics, total.numpy(), votes.numpy(), None if kept is None else kept.numpy())
+
+    def _play_all(self, episodes: Episodes, n_classes: int, *, keep: bool) -> _Part:
+        """Score all images in every episode, and leave out what does not count: few, large operations."""
+        classes = torch.from_numpy(episodes.classes).to(self.features.device)
+        count, way = classes.shape
+        held = classes.new_full((count, max([*self.runs, int(episodes.classes.max())]) + 1), -1)
+        held.scatter_(1, classes, torch.arange(way, device=classes.device).expand(count, -1))
+        labels = held[:, self._labels]  # [E, n] the number of the class in the episode, else -1
+        counts = labels >= 0
+        scores = self._probabilities(self._rays(episodes.supports), slice(None))
+        scores *= counts[:, None]
+        chosen = (classes == torch.arange(n_classes, device=classes.device)[:, None, None]).double()
+        total = chosen.flatten(1) @ scores.double().flatten(0, 1)
+        metrics = evaluate_episodes(scores.transpose(1, 2), labels, memory=MEMORY["cuda"])
+        top = classes.gather(1, scores.max(1).indices)
+        votes = torch.where(counts, top, -1).to(torch.int16)
+        kept = torch.where(counts[:, None], scores, torch.nan) if keep else None
         return _Part(metrics, total, votes, kept)
+
+    @cached_property
+    def _labels(self) -> Tensor:
+        """The class of every row."""
+        lengths = torch.tensor([rows.stop - rows.start for rows in self.runs.values()])
+        return torch.tensor(list(self.runs)).repeat_interleave(lengths).to(self.features.device)
 
     def _layout(self, classes: Ints) -> tuple[Ints, Ints, Ints | None]:
         """What the columns of the scores of episodes with these classes [E, way] are.
@@ -360,7 +401,7 @@ class Queries:
         count, way = classes.shape
         n = len(self.features)
         sizes = self._columns(classes)
-        if sizes.shape[1] < way or (sizes.sum(1) == n).all():
+        if (sizes.sum(1) == n).all():
             lengths = [rows.stop - rows.start for rows in self.runs.values()]
             held = np.full((count, max([*self.runs, int(classes.max())]) + 1), -1)
             np.put_along_axis(held, classes, np.arange(way)[None], 1)
@@ -397,8 +438,10 @@ class Queries:
         # A query that equals the support mean has no direction: it stays at the origin.
         if self._device != "cpu" or bool(at_mean.any()):
             squared = torch.where(at_mean[:, None], size, squared)
-        # Rounded as everybody's float32 pipelines round: scores that these cannot tell apart are ties.
-        return torch.softmax(squared.clamp_min_(0).sqrt_().float().neg_(), dim=1)
+        # Distances are rounded as everybody's float32 pipelines round: what these cannot tell apart are ties.
+        # The exponentials of devices and processors differ in the last digits of float32, not of float64.
+        distances = squared.clamp_min_(0).sqrt_().float().double()
+        return torch.softmax(distances.neg_(), dim=1).float()
 
     def _rays(self, supports: Ints) -> Tensor:
         """Class means of the centred unit supports and, last, the mean of all supports [E, way + 1, d]."""

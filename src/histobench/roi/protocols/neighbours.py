@@ -104,12 +104,19 @@ class Centring:
     @classmethod
     def of(cls, features: Tensor) -> Centring:
         """The centring of a training set."""
-        memory = 2**22 if features.device.type == "cpu" else 2**27
-        total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
-        for part in row_chunks(len(features), 8 * features.shape[1], memory):
+        device = features.device
+
+        def added(part: slice) -> Tensor:
             rows = features[part].double()
             # A product with ones sums columns several times faster than sum(0).
-            total += rows.new_ones(len(rows)) @ rows
+            return rows.new_ones(len(rows)) @ rows
+
+        memory = 2**22 if device.type == "cpu" else 2**27
+        total = torch.zeros(features.shape[1], dtype=torch.float64, device=device)
+        for part in spread(
+            added, list(row_chunks(len(features), 8 * features.shape[1], memory)), device=str(device)
+        ):
+            total += part
         return cls(total / max(1, len(features)))
 
     @classmethod
@@ -127,6 +134,7 @@ class Centring:
 MEMORY = 2**28
 _CACHE = 2**22  # bytes of other work at a time
 _MANY = 50_000  # training rows from which bfloat16 pays: a query's second look costs the same with fewer
+_SMALL = 2**32  # multiplications that are over before threads have been given parts of them
 _QUERIES = 512  # multiplied at a time: more gain nothing
 _TRIED = 64  # queries on which bfloat16 is tried
 _CROWDED = 0.05  # share of them with more candidates than are kept, from which float32 is taken
@@ -240,9 +248,16 @@ class _Search:
     def _parts(self, queries: int) -> list[slice]:
         """Queries that one thread multiplies at a time: as many as fit, but a part for every thread."""
         n, d = self.train.shape
-        threads = torch.get_num_threads() if self.train.device.type == "cpu" else 1
-        most = self.memory // threads // (self.keys.element_size() * n + 40 * d)
-        rows = max(1, min(most, _QUERIES, -(-queries // threads)))
+        each = self.keys.element_size() * n + 40 * d
+        if self.train.device.type != "cpu":
+            # Every part waits for the device a few times.
+            rows = max(1, 2 * self.memory // each)
+        elif n * d * queries < _SMALL:
+            # One part after the other: the threads of each operation do more than threads with parts.
+            rows = max(1, min(self.memory // each, queries))
+        else:
+            threads = torch.get_num_threads()
+            rows = max(1, min(self.memory // threads // each, _QUERIES, -(-queries // threads)))
         return [slice(start, start + rows) for start in range(0, queries, rows)]
 
     def crowded(self, test: Tensor, k: int) -> float:

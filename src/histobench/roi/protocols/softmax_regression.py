@@ -294,6 +294,7 @@ class CoupledCurvature:
 #: Bytes of features per block. On the CPU: read once, used for the logits and for the gradient. On a GPU: few
 #: operations, and sums of float32 that are not too long.
 _BLOCK = {"cpu": 2**23, "cuda": 2**27}
+_PARTS = 64  # at most: more only take turns with Python's lock
 _FEW = 2**18  # parameters up to which the optimizer's own work is faster on the CPU than by calls to a GPU
 _SMALL = 2**20  # up to this many numbers the work is done in float64
 _REFRESH = 10  # iterations after which the metric is taken again
@@ -393,8 +394,9 @@ class SoftmaxLoss:
 
     def _parts(self) -> list[slice]:
         n, d = self.features.shape
+        each = d * self.features.element_size()
         block = _BLOCK.get(self.features.device.type, _BLOCK["cuda"])
-        return list(row_chunks(n, d * self.features.element_size(), block))
+        return list(row_chunks(n, each, max(block, n * each // _PARTS)))
 
     def __call__(self, theta: Tensor) -> tuple[float, Tensor]:
         """Objective and gradient at parameters [c, d + 1], which may be on another device than the features.
@@ -447,14 +449,19 @@ def fit_softmax(
     n, d = x.shape
     if n < d and n <= _NARROW:
         return _fit_in_row_space(x, labels, n_classes, penalty, max_iterations, tolerance, start)
+    # A fixed order: the result depends on the data alone.
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(x.device)
+    mean = _middle(x, order)
     # Between the passes there are many small operations, whose threads would mostly wait for each other.
     with one_thread() as threads:
-        return _fit(x, labels, n_classes, penalty, max_iterations, tolerance, start, threads)
+        return _fit(x, labels, mean, order, n_classes, penalty, max_iterations, tolerance, start, threads)
 
 
 def _fit(
     x: Tensor,
     labels: Tensor,
+    mean: Tensor,
+    order: Tensor,
     n_classes: int,
     penalty: Penalty,
     max_iterations: int,
@@ -462,16 +469,14 @@ def _fit(
     start: Solution | None,
     threads: int,
 ) -> Solution:
-    n, d = x.shape
-    # A fixed order: the result depends on the data alone.
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(x.device)
-    mean = _middle(x, order)
+    d = x.shape[1]
     if x.dtype != torch.float64 and _is_steep(x[order[:_LOOKED_AT]], mean):
         near = mean.to(x.dtype)  # differences from what is near lose nothing
         far = near.double()
         if start is not None:
             start = replace(start, bias=start.bias + start.weight @ far)
-        found = _fit(x - near, labels, n_classes, penalty, max_iterations, tolerance, start, threads)
+        rest = (n_classes, penalty, max_iterations, tolerance, start, threads)
+        found = _fit(x - near, labels, mean - far, order, *rest)
         return replace(found, bias=found.bias - found.weight @ far)
     loss = SoftmaxLoss(x, labels, mean=mean, n_classes=n_classes, penalty=penalty, threads=threads)
     theta = _prior(labels, d, n_classes) if start is None else _parameters(start, mean)
