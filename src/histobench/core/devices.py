@@ -46,7 +46,8 @@ def resolve_device(asked: str | None = None) -> str:
     if kind.type == "mps" and not torch.backends.mps.is_available():
         log.warning("%s was asked for, but is not available here: running on the CPU", asked)
         return "cpu"
-    return str(kind)
+    # Streams and memory are those of one GPU: "cuda" is the first.
+    return f"cuda:{kind.index or 0}" if kind.type == "cuda" else str(kind)
 
 
 def device_name(device: str) -> str:

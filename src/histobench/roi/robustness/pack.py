@@ -6,6 +6,7 @@ What cannot be measured on a set says why; the rest is measured all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import combinations
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
+from histobench.core.devices import one_thread
 from histobench.core.errors import HistobenchError
 from histobench.roi.robustness.clustering import clustering_score
 from histobench.roi.robustness.confounding import Schedule, apd, confounding_schedule, nipd
@@ -55,6 +58,7 @@ LEAST_COUNTED, LEAST_SUPPORT = 10, 0.05
 LEAST_POSSIBLE = 0.5
 #: Classifiers are trained without so many groups, or blocks of groups, in turn; fewer with many images.
 _REFITS, _REFITS_OF_MANY, _MANY = 60, 20, 5000
+_SMALL = 2**22  # numbers
 #: With more sites than this they are not trained anew: a group is then a small part of every training set.
 _MOST_REFITTED_SITES = 20
 _SLOW = "left out because it is slow; `histobench robustness --slow` computes it from the same features"
@@ -102,11 +106,16 @@ def measure_robustness(
     work = _PackWork(np.ascontiguousarray(features), tissue)
     work.indices(k)
     work.paired_index()
-    work.probe()
-    for name, protocol in protocols.items():
-        work.new_site(name, protocol)
-    work.clusters(slow)
-    work.schedule(slow)
+    with ExitStack() as stack:
+        if features.size < _SMALL:
+            # Threads of the many small operations of these fits would mostly wait for each other.
+            stack.enter_context(one_thread())
+            stack.enter_context(threadpool_limits(1, "blas"))
+        work.probe()
+        for name, protocol in protocols.items():
+            work.new_site(name, protocol)
+        work.clusters(slow)
+        work.schedule(slow)
     return Pack(work.measures, work.details)
 
 
