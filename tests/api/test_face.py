@@ -139,6 +139,7 @@ def test_figures_are_drawn(bench: hb.Benchmark) -> None:
         matplotlib.pyplot.close(axes.figure)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_line_writes_the_same_bytes(
     bench: hb.Benchmark, tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

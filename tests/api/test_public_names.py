@@ -138,6 +138,7 @@ def test_what_raises_an_error_names_no_flag() -> None:
     assert found == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_program_is_checked_by_mypy() -> None:
     done = subprocess.run(

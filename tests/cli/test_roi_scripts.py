@@ -217,6 +217,7 @@ def lite(workplace: Path) -> str:
     return "lite/Dataset_[CRC-100K]_Model_[efficientnet-lite0]_Size_[64]_{}.pt"
 
 
+@pytest.mark.nightly
 def test_an_encoder_without_text_skips_zero_shot_and_runs_the_rest(workplace: Path, lite: str) -> None:
     done = _run(
         "01-ROI_BenchMark_Main.py",

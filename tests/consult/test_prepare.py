@@ -146,6 +146,7 @@ def with_answers(study: Study, change: Callable[[Recorded], str]) -> Cassette:
     return Cassette(replace(row, answer=change(row)) for row in study.cassette.rows)
 
 
+@pytest.mark.nightly
 def test_the_audit_finds_raw_cosines_and_names_the_field(study: Study) -> None:
     checks = blinding_checks(study.cases, study.cassette, study.facts.classes)
     assert [(check.first, check.second) for check in checks] == [

@@ -105,6 +105,7 @@ def chat_address() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_runs_as_it_is_printed(
     page: Path, tmp_path: Path, surroundings: dict[str, str], chat_address: str
@@ -137,6 +138,7 @@ def own_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_the_first_screen_of_the_readme_runs_on_a_folder(
     own_folder: Path, surroundings: dict[str, str]
 ) -> None:
@@ -161,6 +163,7 @@ def test_the_first_screen_of_the_readme_runs_on_a_folder(
     assert (own_folder / "site" / "index.html").exists()
 
 
+@pytest.mark.nightly
 def test_the_consult_example_of_the_readme_runs(tmp_path: Path, surroundings: dict[str, str]) -> None:
     pytest.importorskip("skimage")
     section = "Consult: does a language model use an image encoder well?"

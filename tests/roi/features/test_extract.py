@@ -298,6 +298,7 @@ def test_a_large_set_is_put_together_on_disk_with_the_same_bytes(
     assert in_memory == on_disk
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_images_in_tar_files_give_the_features_of_the_same_files(
     make_dataset: Make, tiny: BasePatchEncoder, tmp_path: Path

@@ -268,6 +268,7 @@ def test_images_are_drawn_anew_in_every_run_and_every_image_can_be_drawn() -> No
     assert all(draw == sorted(draw) and len(draw) == 8 for draw in draws)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_change_of_one_image_in_a_hundred_is_found(
     make_dataset: Make,

@@ -64,6 +64,7 @@ def shard_files_below(cache: Path) -> list[Path]:
     return [path for folder in (cache / "features").glob("*") for path in shard_files(folder)]
 
 
+@pytest.mark.nightly
 @pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("Slow",), ("Slow", "Wide", "Large")], ids=["one", "three"])

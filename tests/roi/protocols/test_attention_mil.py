@@ -138,6 +138,7 @@ def test_a_bag_of_a_hundred_thousand_tiles_goes_through_in_blocks() -> None:
     np.testing.assert_allclose(attention[0, 1:-2].numpy(), weights.numpy(), rtol=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_training_is_as_good_as_a_plain_loop_over_an_independent_network() -> None:
     train, _ = bags_with_a_key_tile(80, 40, seed=2)

@@ -408,6 +408,7 @@ sys.exit(main(["data", "get", entry.name, "--to", sys.argv[2]]))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["bach", "pcam"])
 def test_killed_at_random_points_a_dataset_comes_out_the_same(

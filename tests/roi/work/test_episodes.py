@@ -102,6 +102,7 @@ def test_parts_in_any_hands_give_the_bytes_of_one_piece(
     assert_same(whole, plan.results)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_is_damaged_gone_or_of_other_features_is_played_again(
     plan: Plan,

@@ -212,6 +212,7 @@ def test_what_a_unit_left_is_believed_only_while_it_is_whole(
     assert dict(status_of(plan.results).cells[0].states) == {"done": 4}
 
 
+@pytest.mark.nightly
 @pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))

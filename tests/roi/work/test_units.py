@@ -151,6 +151,7 @@ def test_the_report_reads_the_tables_that_units_made_and_makes_those_that_do_not
     assert dict(status_of(plan.results).states)["waiting"] == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [None, TwoWorkers()])
@@ -244,6 +245,7 @@ def test_what_fails_is_told_does_not_stop_the_rest_and_is_done_when_asked_again(
         run_benchmark(plan, engine=TwoWorkers(), retry_failed=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
