@@ -44,14 +44,11 @@ class CodeSession:
         tools: dict[str, Callable[..., Any]],
         *,
         limits: Limits,
-        first_cell_number: int,
-        wording: str,
     ) -> None:
         self._take = take
         self._tools = tools
         self._limits = limits
-        self._cell = first_cell_number
-        self._wording = wording
+        self._cell = 1
         self._session: Session | None = self._begin()
 
     def run_cell(self, code: str, timeout: float = 30.0) -> CellResult:
@@ -91,12 +88,7 @@ class CodeSession:
         self.close()
 
     def _begin(self) -> Session:
-        order = {
-            "op": "start",
-            "tools": sorted(self._tools),
-            "first_cell_number": self._cell,
-            "wording": self._wording,
-        }
+        order = {"op": "start", "tools": sorted(self._tools), "first_cell_number": self._cell}
         for _ in range(_ATTEMPTS):
             session = self._take()
             try:

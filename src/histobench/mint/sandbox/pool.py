@@ -142,22 +142,9 @@ class SandboxPool:
     def episode(
         self,
         tools: Mapping[str, Callable[..., Any]] | None = None,
-        *,
-        first_cell_number: int = 1,
-        wording: str = "native",
     ) -> CodeSession:
-        """A fresh Python session that can call `tools`, which run here, by their names.
-
-        `wording="python3.8"` words errors as the Python of the published recordings did, and refuses code
-        that needs a newer one.
-        """
-        return CodeSession(
-            self.take,
-            dict(tools or {}),
-            limits=self.limits,
-            first_cell_number=first_cell_number,
-            wording=wording,
-        )
+        """A fresh Python session that can call `tools`, which run here, by their names."""
+        return CodeSession(self.take, dict(tools or {}), limits=self.limits)
 
     def take(self) -> Session:
         """A fresh session, warm if there is one; the caller closes it."""

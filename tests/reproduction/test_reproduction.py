@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.mint.configs.datasets import select_datasets
 from histobench.mint.envs.action import classify
-from histobench.mint.replay.gates import (
+from histobench.mint.results.recording import Recording, read_recordings
+from histobench.mint.sandbox import open_sandbox
+from histobench.mint.tasks import ReasoningTask
+from reproduction.gates import (
     Gate,
     Journal,
     Replayed,
@@ -27,9 +29,7 @@ from histobench.mint.replay.gates import (
     same,
     sample,
 )
-from histobench.mint.replay.recording import Recording, read_recordings
-from histobench.mint.sandbox import open_sandbox
-from histobench.mint.tasks import ReasoningTask
+from reproduction.reproduce import main
 
 
 def _record(task_id: int = 0, observation: str = "Out[1]: 5", *, success: bool = True) -> dict:
@@ -198,14 +198,14 @@ def test_broken_recordings_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("needs_sandbox")
-def test_the_verb_prints_the_gates_and_fails_with_them(
+def test_the_command_prints_the_gates_and_fails_with_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "processed" / "gsm8k"
     data.mkdir(parents=True)
     tasks = [{"id": number, "prompt": "2 + 3?", "reference": "5"} for number in (0, 1)]
     (data / "test_prompts.json").write_text("\n".join(map(json.dumps, tasks)), encoding="utf-8")
-    arguments = ["mint", "replay", "--tasks", "gsm8k", "--workers", "1"]
+    arguments = ["--tasks", "gsm8k", "--workers", "1"]
     folder = _write(tmp_path / "good", _record(0), _record(1))
     assert main([*arguments, str(folder)]) == 0
     assert capsys.readouterr().out.count("PASS") == 4

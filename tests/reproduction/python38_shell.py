@@ -1,4 +1,9 @@
-"""Syntax errors as the parser of Python 3.8 reported them: its words and its positions."""
+"""The shell of the public recordings: errors in the words of Python 3.8, commands on a terminal.
+
+An agent that reads "unexpected EOF while parsing" may act differently from one that reads "was never closed".
+`prelude` is the cell that installs this file in a session; what that Python could and could not do is in the
+package (`sandbox/guest/python38_language.py`), because submissions are tested under the same rules.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,20 @@ import io
 import linecache
 import re
 import string
+import subprocess
 import sys
 import tokenize
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-_PLACEHOLDER = re.compile(r"(?i)\b(f|rf|fr)(?=['\"])")
+try:
+    from guest import python38_language  # inside the sandbox
+except ImportError:
+    from histobench.mint.sandbox.guest import python38_language
+
+with_plain_strings = python38_language.with_plain_strings
+_PLACEHOLDER = python38_language._PLACEHOLDER
 _STATEMENT = re.compile(r"(?:[^:]*:)?\s*(print|exec) (.*)")
 
 _OF_PARSER = re.compile(r"invalid syntax$|Indentation|while scanning")
@@ -53,36 +66,9 @@ def _is_inside_braces(error: SyntaxError, lines: list[str]) -> bool:
     return text.startswith("(") and text.endswith(")") and text not in (line.rstrip() for line in lines)
 
 
-def refuse_newer_strings(source: str, filename: str) -> None:
-    """Raise a SyntaxError for f-strings that only Python 3.12 and later accept.
-
-    >>> refuse_newer_strings('f"{x[0]}"', "cell")
-    """
-    if sys.version_info < (3, 12) or not _PLACEHOLDER.search(source):
-        return
-    try:
-        ast.parse(_with_plain_strings(source), filename)
-    except SyntaxError as error:
-        lines = source.splitlines()
-        text = lines[min(error.lineno or 1, len(lines)) - 1]
-        raise SyntaxError(error.msg, (filename, error.lineno, error.offset, text)) from None
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FormattedValue) and "\\" in (
-            ast.get_source_segment(source, node.value) or ""
-        ):
-            text = source.splitlines()[node.value.lineno - 1]
-            where = (filename, node.value.lineno, node.value.col_offset + 1, text)
-            raise SyntaxError("f-string expression part cannot include a backslash", where)
-
-
-def _with_plain_strings(source: str) -> str:
-    """The source as the old parser saw it: to it an f-string was a string like any other."""
-    return _PLACEHOLDER.sub(lambda prefix: "u" if len(prefix[0]) == 1 else " r", source)
-
-
 def _wrong_field(source: str) -> str | None:
     """`(a b)` of `f'{a b}'`, if nothing but such an expression is wrong; newer parsers name the line."""
-    plain = _with_plain_strings(source)
+    plain = with_plain_strings(source)
     try:
         ast.parse(plain)
         tokens = list(tokenize.generate_tokens(io.StringIO(plain).readline))
@@ -132,11 +118,6 @@ def _of_an_old_statement(error: SyntaxError, text: str) -> str | None:
     shown = statement[2].partition(";")[0].strip()
     shown += ' end=" "' if shown.endswith(",") else ""
     return f"Missing parentheses in call to 'print'. Did you mean print({shown})?"
-
-
-def load_grammar() -> None:
-    """Load the old grammar ahead of time."""
-    _grammar()
 
 
 @cache
@@ -189,7 +170,7 @@ def _of_the_old_grammar(source: str, lines: list[str]) -> tuple[Said, tuple[int,
     grammar = _grammar()
     if grammar is None:
         return None
-    tree = grammar.parse(_with_plain_strings(source))
+    tree = grammar.parse(with_plain_strings(source))
     issues = sorted(grammar.iter_errors(tree), key=lambda issue: issue.start_pos)
     # The parser ran over the whole file before anything looked at targets of assignments and the like.
     of_parser = [issue for issue in issues if _OF_PARSER.search(issue.message)]
@@ -205,3 +186,148 @@ def _of_the_old_grammar(source: str, lines: list[str]) -> tuple[Said, tuple[int,
             return (message, leaf.end_pos[0], 1), where  # of a token of several lines it knew the last one
         return (message, line, column + 1), where
     return None
+
+
+# Other error messages.
+
+_QUALIFIED = r"(?:[\w<>]+\.)+"
+_MESSAGES: tuple[tuple[str, str], ...] = (
+    (
+        r"^UnboundLocalError: cannot access local variable ('.*?') where it is not associated with a value",
+        r"UnboundLocalError: local variable \1 referenced before assignment",
+    ),
+    (
+        r"^NameError: cannot access free variable ('.*?') where it is not associated with a value "
+        r"in enclosing scope",
+        r"NameError: free variable \1 referenced before assignment in enclosing scope",
+    ),
+    (
+        rf"^TypeError: {_QUALIFIED}(\w+|<lambda>)\(\) (takes|missing|got|argument|expected)",
+        r"TypeError: \1() \2",
+    ),
+    (r"^TypeError: (int|float|complex)\(\) (.*)a real number", r"TypeError: \1() \2a number"),
+    (r"^TypeError: (%\w format:) a real number", r"TypeError: \1 a number"),
+    (r"^(TypeError: string indices must be integers), not '.*'", r"\1"),
+    (
+        r"^TypeError: (isinstance|issubclass)\(\) arg 2 must be a (type|class), a tuple of (\w+), or a union",
+        r"TypeError: \1() arg 2 must be a \2 or tuple of \3",
+    ),
+    (r"^ZeroDivisionError: integer modulo by zero", "ZeroDivisionError: integer division or modulo by zero"),
+    (r"^ZeroDivisionError: float floor division by zero", "ZeroDivisionError: float divmod()"),
+    (r"^(ImportError: cannot import name .*) \([^()]*\.cpython-[^()]*\.so\)", r"\1 (unknown location)"),
+    (r"^(IndentationError: expected an indented block) after .*", r"\1"),
+    (r"^TypeError: type '[\w.]+' is not subscriptable", "TypeError: 'type' object is not subscriptable"),
+)
+# `chr` and its like had a message of their own; what follows the arrow is the failing line.
+_WRONG_INTEGER = re.compile(r"^TypeError: '(\w+)' object cannot be interpreted as an integer", re.MULTILINE)
+_COMPILED = tuple((re.compile(pattern, re.MULTILINE), words) for pattern, words in _MESSAGES)
+
+
+def reword_message(text: str, *, failing_frame: str = "") -> str:
+    """The last part of a traceback, reworded; `failing_frame` is the part before it.
+
+    >>> reword_message("TypeError: A.f() missing 1 required positional argument: 'x'")
+    "TypeError: f() missing 1 required positional argument: 'x'"
+    """
+    for pattern, words in _COMPILED:
+        text = pattern.sub(words, text)
+    if re.search(r"^-+> \d+ .*\bchr\(", failing_frame, re.MULTILINE):
+        text = _WRONG_INTEGER.sub(r"TypeError: an integer is required (got type \1)", text)
+    return text
+
+
+def as_on_a_terminal(text: str) -> str:
+    """What a shell command wrote, as IPython shows it: through a terminal, which ends lines in its own way.
+
+    Errors of bash go without the line number that newer versions add.
+
+    >>> as_on_a_terminal("/bin/bash: line 1: google: command not found\\n")
+    '/bin/bash: google: command not found\\r\\n'
+    """
+    text = re.sub(r"^/bin/bash: line \d+: ", "/bin/bash: ", text, flags=re.MULTILINE)
+    return re.sub(r"\r?\n", "\r\n", text)
+
+
+def print_numbers_plainly() -> None:
+    """NumPy scalars print as they did before NumPy 2: 0.5, not np.float64(0.5)."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.set_printoptions(legacy="1.25")
+
+
+# In the session: the shell that is there already changes its ways.
+
+
+def install(shell: Any, first_cell_number: int, *, old: bool = True) -> None:
+    """Make a fresh session behave like the recorded ones; its next cell has the given number.
+
+    Runs of newer Pythons (`old=False`) differ in the number alone.
+    """
+
+    def renumber(*_: object) -> None:
+        shell.events.unregister("post_run_cell", renumber)
+        history = shell.history_manager
+        for cells in (history.input_hist_parsed, history.input_hist_raw):
+            cells[:] = [""] * first_cell_number
+        shell.execution_count = first_cell_number
+
+    shell.events.register("post_run_cell", renumber)  # when the cell that runs this has been counted
+    if not old:
+        return
+    from IPython.core.compilerop import CachingCompiler
+
+    class OldCompiler(CachingCompiler):
+        def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
+            tree = super().ast_parse(source, filename, symbol)
+            python38_language.refuse_newer_strings(source, filename)
+            return tree
+
+    show_syntax_error, show_traceback = shell.showsyntaxerror, shell._showtraceback
+
+    def showsyntaxerror(filename: str | None = None, running_compiled_code: bool = False) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, SyntaxError):
+            return show_syntax_error(filename, running_compiled_code)
+        reword_syntax_error(error)
+        if type(error) in (SyntaxError, IndentationError, TabError):
+            return show_syntax_error(filename, running_compiled_code)
+        trace = error.__traceback__  # newer Pythons have a class of their own for input that is not complete
+        try:
+            raise SyntaxError(*error.args)
+        except SyntaxError as plain:
+            plain.__traceback__ = trace
+            return show_syntax_error(filename, running_compiled_code)
+
+    def showtraceback(etype: type, evalue: BaseException, stb: list[str]) -> None:
+        parts = list(stb)
+        if parts:
+            parts[-1] = reword_message(parts[-1], failing_frame="\n".join(parts[-2:-1]))
+        show_traceback(etype, evalue, parts)
+
+    def system(cmd: str) -> None:
+        done = subprocess.run(
+            ["/bin/bash", "-c", shell.var_expand(cmd, depth=1)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        sys.stdout.write(as_on_a_terminal(done.stdout.decode("utf-8", "replace")))
+        shell.user_ns["_exit_code"] = done.returncode
+
+    print_numbers_plainly()
+    python38_language.use_old_library()
+    shell.ast_transformers.append(python38_language.PlainClasses())
+    shell.compile = OldCompiler()
+    shell.showsyntaxerror, shell._showtraceback, shell.system = showsyntaxerror, showtraceback, system
+
+
+def prelude(first_cell_number: int, *, old: bool = True) -> str:
+    """The cell that installs this file in a session."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    names = {"__name__": "python38_shell", "__file__": "python38_shell.py"}
+    call = f"\ninstall(shell, {first_cell_number}, old={old})"
+    # The namespace of the episode stays as it was.
+    return (
+        f"exec(compile({source + call!r}, 'python38_shell', 'exec'), {{**{names!r}, 'shell': get_ipython()}})"
+    )

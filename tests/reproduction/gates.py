@@ -34,14 +34,16 @@ from histobench.mint.envs.turn_loop import (
     settle,
     steps_left,
 )
-from histobench.mint.replay.recording import Recording
 from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.recording import Recording
 from histobench.mint.results.result_tables import leaderboard
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Rule, Task
 from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tools.alfworld import household_tools
 from histobench.mint.tools.base import Tool
+from histobench.mint.tools.python_tool import NO_OUTPUT, PythonREPL
+from reproduction.python38_shell import prelude
 
 
 @dataclass(frozen=True)
@@ -239,15 +241,39 @@ def environment_opener(
         python = (pythons or {}).get(recording.run, PYTHON38)
         if isinstance(task, CodeGenTask):
             task.published_python = python
-        return open_environment(
-            task,
-            tools.get(recording.task, ()),
-            pool=pool,
-            first_cell_number=recording.first_cell_number,
-            wording=python,
-        )
+        env = open_environment(task, tools.get(recording.task, ()), pool=pool)
+        return as_recorded(env, recording.first_cell_number, python)
 
     return open_env
+
+
+def as_recorded(env: GeneralEnv, first_cell_number: int = 1, python: str = PYTHON38) -> GeneralEnv:
+    """The environment with a session like the recorded ones."""
+    env._repl = RecordedREPL(env._repl, first_cell_number, python)
+    return env
+
+
+class RecordedREPL(PythonREPL):
+    """A session whose every process first runs the cell that gives it the manners of the recordings."""
+
+    def __init__(self, plain: PythonREPL, first_cell_number: int = 1, python: str = PYTHON38) -> None:
+        self._plain, self._cell, self._python = plain, first_cell_number, python
+        self._fresh = True
+
+    def __call__(self, query: str) -> str:
+        if self._fresh and (self._python == PYTHON38 or self._cell > 1):
+            said = self._plain(prelude(self._cell, old=self._python == PYTHON38))
+            if said != NO_OUTPUT:
+                raise RuntimeError(f"the session could not be prepared: {said}")
+        said = self._plain(query)
+        self._cell += 1
+        self.last_result = self._plain.last_result
+        self._fresh = self.last_result is not None and self.last_result.kind == "killed"
+        return said
+
+    def reset(self) -> None:
+        self._plain.reset()
+        self._fresh = True
 
 
 # Replayed episodes on disk, so that a long replay goes on where it stopped.

@@ -1,89 +1,76 @@
-"""`histobench mint replay`: verify this installation on recorded episodes of the published benchmark."""
+"""Verify the checkout on recorded episodes of the published benchmark; `make reproduce` runs this.
+
+Feeds the recorded messages to the turn loop (books), to the checkers (verdicts) and to the sandbox with its
+tools (execution), recomputes the published leaderboard, and prints each rate of agreement next to its target.
+The exit code is 0 if every required rate is reached.
+
+    make reproduce RECORDINGS=folder REPRODUCE="--limit 20 --gates books,episodes"
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 from histobench.cli.terminal import open_terminal, whole_lines
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.mint.alfworld import simulator
+from histobench.mint.alfworld.games import find_games
+from histobench.mint.configs.datasets import DATASET_DIR, get_dataset, select_datasets
+from histobench.mint.results.recording import Recording, read_recordings
+from histobench.mint.sandbox import Limits, SandboxPool, open_sandbox
+from histobench.mint.tasks.alfworld import AlfWorldTask
+from histobench.mint.tasks.base import Task
+from histobench.mint.tools.wikipedia_search import Tape, WikipediaQueryRun
+from reproduction import gates as proof
+from reproduction.gates import Gate
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from histobench.mint.replay.gates import Gate
-    from histobench.mint.replay.recording import Recording
-    from histobench.mint.sandbox import SandboxPool
-    from histobench.mint.tasks.base import Task
-
-    Tasks = dict[tuple[str, object], Task]
-
-HOUSEHOLD = "alfworld"
+Tasks = dict[tuple[str, object], Task]
 GATES = ("books", "answers", "programs", "episodes", "experts", "metrics")
 #: A recorded cell that fills its memory until its time is up takes some six gigabytes.
 LEAST_MEMORY_MB, MOST_MEMORY_MB = 2048, 8192
-EXECUTING = ("programs", "episodes", "experts")
 
 
-def replay_flags(parser: argparse.ArgumentParser) -> None:
-    """The recordings and how many to play."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the gates; print them; say whether one failed."""
+    args = _arguments(argv)
+    console = open_terminal()
+    folder = Path(args.folder)
+    try:
+        return _reproduce(console, folder, args)
+    except HistobenchError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", help="folder of recordings (*.k5.jsonl.gz, scorer cases, outcomes, tape)")
     parser.add_argument("--data", help="folder of the datasets (default: processed, next to the recordings)")
     parser.add_argument("--tasks", help="datasets or families, separated by commas (default: all)")
     parser.add_argument("--models", help="recorded runs, separated by commas (default: all)")
-    parser.add_argument(
-        "--execute",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="run the recorded code (default: yes)",
-    )
     parser.add_argument("--gates", help=f"checks to run, separated by commas (default: {','.join(GATES)})")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=os.cpu_count() or 1,
-        help="episodes in parallel (default: one per core)",
-    )
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="episodes in parallel")
     parser.add_argument("--limit", type=int, help="episodes of each dataset of each run (default: all)")
     parser.add_argument("--journal", help="file of replayed episodes, to continue a replay that was stopped")
-    parser.add_argument(
-        "--memory-mb",
-        type=int,
-        help="memory limit of one episode (default: a share of the free memory)",
-    )
-    parser.add_argument(
-        "--sandbox",
-        default="auto",
-        help="auto (default), bubblewrap, landlock, gvisor, podman, docker or unsafe",
-    )
+    parser.add_argument("--memory-mb", type=int, help="memory of one episode (default: a share of the free)")
+    parser.add_argument("--sandbox", default="auto", help="backend of the sandbox (default: auto)")
+    return parser.parse_args(argv)
 
 
-def replay_command(args: argparse.Namespace) -> int:
-    """Verify this installation on recorded episodes of the published benchmark.
-
-    Feeds the recorded messages to the turn loop (books), to the checkers
-    (verdicts) and to the sandbox with its tools (execution), recomputes the
-    published leaderboard, and prints each rate of agreement next to its target. The
-    exit code is 0 if every required rate is reached.
-
-    Example:
-      histobench mint replay recordings/ --limit 20
-    """
-
-    from histobench.mint.configs.datasets import select_datasets
-    from histobench.mint.replay import gates as proof
-    from histobench.mint.replay import gates as scoring
-    from histobench.mint.replay.recording import read_recordings
-    from histobench.mint.sandbox import Limits, open_sandbox
-
-    console = open_terminal()
-    folder = Path(args.folder)
-    datasets = select_datasets(_names(args.tasks))
-    names = [dataset.name for dataset in datasets]
+def _reproduce(console: Console, folder: Path, args: argparse.Namespace) -> int:
+    names = [dataset.name for dataset in select_datasets(_names(args.tasks))]
     recordings = [recording for recording in read_recordings(folder) if recording.task in names]
     recordings = _of_models(recordings, _names(args.models))
     wanted = _wanted_gates(args)
@@ -91,13 +78,13 @@ def replay_command(args: argparse.Namespace) -> int:
     gates = _Gates(open_terminal(error=True))
     if "books" in wanted:
         gates.add(proof.books_gate(recordings))
-    if "answers" in wanted and (folder / scoring.REASONING).is_file():
-        answers = scoring.score_reasoning(folder, tasks)
+    if "answers" in wanted and (folder / proof.REASONING).is_file():
+        answers = proof.score_reasoning(folder, tasks)
         gates.add(proof.scoring_gate("verdicts on recorded answers", answers, proof.REASONING_VERDICTS))
     if wanted & {"programs", "episodes"}:
         limits = Limits(memory_mb=args.memory_mb or _spare_memory_mb(args.workers))
         with open_sandbox(args.sandbox, limits=limits) as pool:
-            if "programs" in wanted and (folder / scoring.CODE).is_file():
+            if "programs" in wanted and (folder / proof.CODE).is_file():
                 gates.add(_programs(console, folder, args, tasks, pool))
             if "episodes" in wanted:
                 gates.add(*_execution(console, folder, args, recordings, tasks, names, pool))
@@ -131,7 +118,7 @@ def _wanted_gates(args: argparse.Namespace) -> set[str]:
     for name in names:
         if name not in GATES:
             raise HistobenchError(f"unknown gate {name!r}; {did_you_mean(name, GATES)}")
-    return {name for name in names if args.execute or name not in EXECUTING}
+    return set(names)
 
 
 def _spare_memory_mb(workers: int) -> int:
@@ -147,12 +134,10 @@ def _spare_memory_mb(workers: int) -> int:
 def _programs(
     console: Console, folder: Path, args: argparse.Namespace, tasks: Tasks, pool: SandboxPool
 ) -> Gate:
-    from histobench.mint.replay import gates as proof
-    from histobench.mint.replay import gates as scoring
 
     with _progress(console) as progress:
         bar = progress.add_task("testing recorded programs", total=None)
-        cases = scoring.score_code(
+        cases = proof.score_code(
             folder,
             tasks,
             pool=pool,
@@ -172,9 +157,6 @@ def _execution(
     names: Sequence[str],
     pool: SandboxPool,
 ) -> list[Gate]:
-    from histobench.mint.replay import gates as proof
-    from histobench.mint.replay.gates import Journal, environment_opener, python_of_runs
-    from histobench.mint.tools.wikipedia_search import Tape, WikipediaQueryRun
 
     chosen = [r for r in proof.sample(recordings, args.limit) if (r.task, r.task_id) in tasks]
     left_out = {recording.task for recording in recordings} - {recording.task for recording in chosen}
@@ -187,20 +169,17 @@ def _execution(
         bar = progress.add_task("playing recorded episodes", total=len(chosen))
         replayed = proof.execute(
             chosen,
-            environment_opener(
-                tasks, dict.fromkeys(searching, search), pool=pool, pythons=python_of_runs(recordings)
+            proof.environment_opener(
+                tasks, dict.fromkeys(searching, search), pool=pool, pythons=proof.python_of_runs(recordings)
             ),
             workers=args.workers,
-            journal=Journal(args.journal),
+            journal=proof.Journal(args.journal),
             done=lambda _: progress.advance(bar),
         )
     return proof.execution_gates(replayed, names)
 
 
 def _experts(console: Console, args: argparse.Namespace, tasks: Tasks) -> list[Gate]:
-    from histobench.mint.alfworld.simulator import shared_simulator
-    from histobench.mint.replay.gates import experts_gate
-    from histobench.mint.tasks.alfworld import AlfWorldTask
 
     games = [task.game_file for task in tasks.values() if isinstance(task, AlfWorldTask)]
     games = games[: args.limit] if args.limit else games
@@ -208,16 +187,13 @@ def _experts(console: Console, args: argparse.Namespace, tasks: Tasks) -> list[G
         return []
     with _progress(console) as progress:
         bar = progress.add_task("playing the experts' games", total=len(games))
-        gate = experts_gate(
-            games, shared_simulator(), workers=args.workers, done=lambda: progress.advance(bar)
+        gate = proof.experts_gate(
+            games, simulator.shared_simulator(), workers=args.workers, done=lambda: progress.advance(bar)
         )
     return [gate]
 
 
 def _load_tasks(folder: Path, data: str | None, names: Sequence[str], *, need_games: bool) -> Tasks:
-    from histobench.mint.alfworld import simulator
-    from histobench.mint.alfworld.games import find_games
-    from histobench.mint.configs.datasets import DATASET_DIR, get_dataset
 
     places = [Path(data)] if data else [folder / ".." / "processed", Path(DATASET_DIR)]
     place = next((path for path in places if path.is_dir()), None)
@@ -228,7 +204,7 @@ def _load_tasks(folder: Path, data: str | None, names: Sequence[str], *, need_ga
     tasks: Tasks = {}
     for name in names:
         dataset = get_dataset(name)
-        if name == HOUSEHOLD:
+        if name == proof.HOUSEHOLD:
             if not need_games or simulator.missing_packages():
                 continue
             loaded = list(dataset.task_class.load_tasks(str(find_games(place, place / "..")))[0])
@@ -252,8 +228,7 @@ def _names(text: str | None) -> list[str] | None:
     return [name.strip() for name in text.split(",") if name.strip()] if text else None
 
 
-def _progress(console: Console) -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _progress(console: Console) -> Progress:
 
     return Progress(
         TextColumn("{task.description}", markup=False),
@@ -267,8 +242,6 @@ def _progress(console: Console) -> Any:
 
 
 def _print(gates: Sequence[Gate]) -> None:
-    from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     table.add_column("gate")
@@ -288,3 +261,7 @@ def _print(gates: Sequence[Gate]) -> None:
             gate.note,
         )
     whole_lines().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
