@@ -78,7 +78,7 @@ check: $(STAMP)
 
 # A small grid, less than 30 minutes on two cores; `make bench BENCH=--full` measures everything.
 bench: $(STAMP)
-	@$(BIN)/python benchmarks/run_all.py $(BENCH)
+	@$(BIN)/python benchmarks/speed/run_all.py $(BENCH)
 
 # The recorded episodes of the published agent benchmark, executed again; hours with every episode.
 RECORDINGS ?= ../shared/mint/replay

@@ -1,6 +1,6 @@
 """How often the intervals of agents' results hold the truth.
 
-    python benchmarks/agent_coverage.py [--runs 2000] [--workers 16] [--quick] [--seed 0]
+    python benchmarks/studies/agent_coverage.py [--runs 2000] [--workers 16] [--quick] [--seed 0]
 
 A task is solved with a chance of its own (a beta distribution; `icc` is how much of the variance lies between
 tasks); an agent plays each task once, four times, or one to six times. Tasks are of one dataset or of three

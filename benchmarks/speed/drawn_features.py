@@ -1,6 +1,6 @@
 """Features of efficientnet-lite0 on drawn tiles, for the workload `real`.
 
-    python benchmarks/drawn_features.py FILE [--device cuda]
+    python benchmarks/speed/drawn_features.py FILE [--device cuda]
 
 Any machine gives the same features but for rounding; copy the file into the cache folder of another.
 """

@@ -1,7 +1,7 @@
 """What the intervals and comparisons of the ROI track hold: simulated test sets with a known truth.
 
-    python benchmarks/statistics_study.py --quick                                 # a few minutes on one core
-    python benchmarks/statistics_study.py --workers 16 --draws 1000 --out study   # study.json and study.md
+    python benchmarks/studies/statistics_study.py --quick  # a few minutes on one core
+    python benchmarks/studies/statistics_study.py --workers 16 --draws 1000 --out study  # both files
 
 An image is classified correctly if its latent margin is positive. The margin is the encoder's skill plus an
 effect of the image's group (patient) plus noise; encoders share half of the effect and of the noise. Every

@@ -1,6 +1,6 @@
 """What Ray costs per unit: a real cluster of two nodes on this machine, and workers that do nothing.
 
-    python benchmarks/ray_units.py [--units 5000]
+    python benchmarks/speed/ray_units.py [--units 5000]
 
 The run has the units of a plan of 20 datasets x 59 encoders: each dataset is prepared, which finds shards,
 then come feature files and evaluations. Driver, actors, claims and outputs are the real ones; only what a
@@ -18,12 +18,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from two_nodes import RayCluster, opened
-
 from histobench.roi.work.engines.local import Display
 from histobench.roi.work.engines.ray import RayEngine, RayWorker
 from histobench.roi.work.run_folder import RunFolder, Unit, write_lines
 from histobench.roi.work.status import status_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+from two_nodes import RayCluster, opened
 
 DATASETS, ENCODERS = 20, 59
 

@@ -1,8 +1,8 @@
 """Every speed goal, measured against its named alternative in one run; `make bench` runs this.
 
-    python benchmarks/run_all.py                # a small grid: less than 30 minutes on two cores
-    python benchmarks/run_all.py --full         # every size and kind, busy cores too; hours; writes the docs
-    python benchmarks/run_all.py --only knn --workloads hard --sizes 2000 20000 --busy 0 2
+    python benchmarks/speed/run_all.py                # a small grid: less than 30 minutes on two cores
+    python benchmarks/speed/run_all.py --full  # every size and kind, busy cores too; hours; writes the docs
+    python benchmarks/speed/run_all.py --only knn --workloads hard --sizes 2000 20000 --busy 0 2
 
 The worst ratio of each part is printed first. Without `--only`, extraction, loading and growth follow, each
 in a process of its own.
@@ -42,7 +42,7 @@ HEADER = """## After the features: protocols, metrics, statistics
 
 Written by `make bench`. Both sides of every ratio ran in the same process, one after the other; "ratio" is by
 the wall clock, "by CPU time" counts the processor time of all threads and minds other work less. A workload
-is a kind of features (`benchmarks/workload.py`), training x test images x dimensions, and what computed
+is a kind of features (`benchmarks/speed/workload.py`), training x test images x dimensions, and what computed
 beside it.
 
 """

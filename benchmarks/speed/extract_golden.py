@@ -1,6 +1,6 @@
 """Do the fast paths of extraction change a prediction? Real images, stored features, KNN of 20 neighbours.
 
-    python benchmarks/extract_golden.py [--device cuda:0] [--shared ../shared]
+    python benchmarks/speed/extract_golden.py [--device cuda:0] [--shared ../shared]
 
 Per dataset and precision: the least cosine to the stored features, and on how many test images the nearest
 neighbours vote for the same class. Goals: cosine >= 0.9999 (fp32) and >= 0.999 (bf16); >= 99.5% of the votes.
@@ -23,7 +23,7 @@ from histobench.roi.features.extract import extract
 from histobench.roi.features.feature_file import load
 
 DATASETS = ("lunghist700", "lc25000")
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def votes(train: Tensor, labels: Tensor, test: Tensor, *, neighbours: int = 20) -> Tensor:

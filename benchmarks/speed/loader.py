@@ -1,7 +1,7 @@
 """The loader of feature extraction against torch's DataLoader doing the same work, on the machine it runs on.
 
-    python benchmarks/loader.py                              # loading alone, 1 and 2 workers
-    python benchmarks/loader.py --workers 16 --network vit_small_patch16_224 --batch 512 --images 16384
+    python benchmarks/speed/loader.py                              # loading alone, 1 and 2 workers
+    python benchmarks/speed/loader.py --workers 16 --network vit_small_patch16_224 --batch 512 --images 16384
 
 Both sides open, check and decode the same files with the same functions to uint8, keep their workers between
 rounds, and hand batches of one size to the same user: nothing, or a network that runs on the GPU meanwhile,

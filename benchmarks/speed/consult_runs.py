@@ -1,6 +1,6 @@
 """Memory of a long Consult run: recorded episodes played again, many at a time.
 
-    python benchmarks/consult_runs.py [--episodes 1000] [--concurrency 32] [--write]
+    python benchmarks/speed/consult_runs.py [--episodes 1000] [--concurrency 32] [--write]
 
 A study on the demo tiles (efficientnet-lite0, four arms), played once by `policy:reader`; these
 episodes are then the recording that `histobench consult run --agent replay:...` plays in the text dialect,
@@ -74,7 +74,7 @@ def measured(folder: Path, episodes: int, concurrency: int, load: float) -> str:
         if mark in own
     )
     return (
-        f"### Memory of a Consult run\n\n`python benchmarks/consult_runs.py --episodes {episodes} "
+        f"### Memory of a Consult run\n\n`python benchmarks/speed/consult_runs.py --episodes {episodes} "
         f"--concurrency {concurrency}`, {date.today()}, {os.cpu_count()} processors, load {load:.1f} from "
         f"other work when this began. {total:,} recorded episodes, {concurrency} at a time, text dialect, "
         f"in the sandbox: {seconds:.0f} s ({total / seconds:.1f} episodes/s).\n\n"

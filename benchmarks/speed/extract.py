@@ -1,8 +1,8 @@
 """Feature extraction against the plain loop it replaces, with images on disk, in one run.
 
-    python benchmarks/extract.py                 # GPU cases where there is a GPU, else the CPU cases
-    python benchmarks/extract.py --cpu
-    python benchmarks/extract.py --cases ViT-L/16@448 --json out.json
+    python benchmarks/speed/extract.py                 # GPU cases where there is a GPU, else the CPU cases
+    python benchmarks/speed/extract.py --cpu
+    python benchmarks/speed/extract.py --cases ViT-L/16@448 --json out.json
 
 Per case it measures, in this order and in one process:
   ceiling    the same network, compiled and in the same precision, on pixels that are already on the device

@@ -1,8 +1,8 @@
 """What a run of agents costs besides the model and the sandbox: processor time and memory of the harness.
 
-    python benchmarks/mint_runs.py [--episodes 1000] [--concurrency 32] [--write]
-    python benchmarks/mint_runs.py --http [--concurrency 64]
-    python benchmarks/mint_runs.py --recording FILE.k5.jsonl.gz --data FOLDER
+    python benchmarks/speed/mint_runs.py [--episodes 1000] [--concurrency 32] [--write]
+    python benchmarks/speed/mint_runs.py --http [--concurrency 64]
+    python benchmarks/speed/mint_runs.py --recording FILE.k5.jsonl.gz --data FOLDER
 
 Replayed episodes: the messages are known, so that everything else is what remains. Without --recording the
 episodes are made up: a question, one or two cells of code, a proposal. With it they are those of the file
@@ -281,10 +281,10 @@ def describe(row: Figures, load: float, heading: str = "## Runs of agents", flag
     origin = "asked for" if flags else "replayed"
     harness = f"{row.harness_ms:.1f}" + ("" if row.harness_ms <= GOAL_MS else " (missed)")
     return (
-        f"{heading}\n\n`python benchmarks/mint_runs.py{flags}`, {date.today()}, {os.cpu_count()} processors, "
-        f"load {load:.1f} from other work when this began. Messages are {origin}; the rest is the harness "
-        "(turn loop, prompts, checkers, files; one process) and the sandbox (all processes, opening and "
-        "closing included).\n\n"
+        f"{heading}\n\n`python benchmarks/speed/mint_runs.py{flags}`, {date.today()}, "
+        f"{os.cpu_count()} processors, load {load:.1f} from other work when this began. Messages are "
+        f"{origin}; the rest is the harness (turn loop, prompts, checkers, files; one process) "
+        "and the sandbox (all processes, opening and closing included).\n\n"
         "| episodes | number | turns each | at a time | episodes/s | harness, CPU ms/episode | goal "
         "| sandbox, CPU ms/episode | memory of the harness |\n|---|---|---|---|---|---|---|---|---|\n"
         f"| {row.name} | {row.episodes:,} | {row.turns / row.episodes:.1f} | {row.concurrency} "

@@ -1,6 +1,6 @@
 """KNN, k = 20, against the plain product with top-k, a vote loop over cdist, scikit-learn and faiss.
 
-python benchmarks/knn.py hard 20000     # where the time goes: a profile of ours and of the plain product
+python benchmarks/speed/knn.py hard 20000  # where the time goes: a profile of ours and of the plain product
 """
 
 from __future__ import annotations

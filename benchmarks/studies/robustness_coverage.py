@@ -1,7 +1,7 @@
 """Do intervals of robustness measures cover the truth, and do equal encoders differ by chance alone?
 
-python benchmarks/robustness_coverage.py --quick                       # a minute: few studies, wide margins
-python benchmarks/robustness_coverage.py --studies 400 --workers 16    # docs/explanation/robustness.md
+python benchmarks/studies/robustness_coverage.py --quick  # a minute: few studies, wide margins
+python benchmarks/studies/robustness_coverage.py --studies 400 --workers 16  # docs/explanation/robustness.md
 
 A study has patients of two classes at several sites. The features of an image are the sum of its class, its
 site (both fixed), its patient and itself (both drawn anew in every study). Two encoders look at the same

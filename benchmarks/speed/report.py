@@ -1,8 +1,8 @@
 """The report at scale: how long the site takes to build, how soon the leaderboard is there.
 
-python benchmarks/report.py                                # 50 encoders x 20 datasets x 7 tasks
-python benchmarks/report.py --encoders 10 --datasets 3     # smaller
-python benchmarks/report.py --write                        # also into docs/benchmarks.md
+python benchmarks/speed/report.py                                # 50 encoders x 20 datasets x 7 tasks
+python benchmarks/speed/report.py --encoders 10 --datasets 3     # smaller
+python benchmarks/speed/report.py --write                        # also into docs/benchmarks.md
 
 Build time is that of `histobench report` in a process of its own. "Opens" is from the start of the navigation
 until the first row of the leaderboard is on the page, from file://, in headless Chromium. The named
@@ -73,7 +73,7 @@ def main() -> int:
     print(text)
     if args.write:
         load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
-        heading = f"## The report\n\nWritten by `python benchmarks/report.py --write`, {date.today()}; "
+        heading = f"## The report\n\nWritten by `python benchmarks/speed/report.py --write`, {date.today()}; "
         goals = (
             "The goals are 60 s by the clock on two cores that have nothing else to do, and 1 s. Where they "
             f"have, processor time over two cores is what can be compared: {cpu / 2:.0f} s."

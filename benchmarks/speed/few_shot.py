@@ -1,6 +1,6 @@
 """Few-shot, all classes, shots 1 to 256, with every metric of every episode, against a loop per episode.
 
-python benchmarks/few_shot.py easy 100000     # where the time goes: a profile of all ways and shots, 1 thread
+python benchmarks/speed/few_shot.py easy 100000  # where the time goes: a profile, 1 thread
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOP_EPISODES = 1  # of each shot: a loop takes the same time for every episode
 
 def sklearn_metrics() -> Callable[..., dict[str, float]]:
     """The reference that the tests compare with: every metric by scikit-learn."""
-    path = Path(__file__).parents[1] / "tests" / "roi" / "metrics" / "sklearn_reference.py"
+    path = Path(__file__).parents[2] / "tests" / "roi" / "metrics" / "sklearn_reference.py"
     spec = importlib.util.spec_from_file_location("sklearn_reference", path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,6 +1,6 @@
 """Episodes per second, time to the first result and memory of the sandbox, beside a new process each time.
 
-    python benchmarks/sandbox.py [--episodes 400] [--backend auto] [--write]
+    python benchmarks/speed/sandbox.py [--episodes 400] [--backend auto] [--write]
 
 An episode is a fresh session that runs one short cell. The last two rows are the alternatives: a new Python
 process per episode, which isolates nothing, and exec in the host, which must never be done.

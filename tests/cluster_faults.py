@@ -5,8 +5,8 @@ killed with SIGKILL, jobs are requeued, and a second driver starts. When the fau
 again where something is missing, as a user would, and the results must be those of the local run, byte for
 byte except dates.
 
-  python benchmarks/cluster_faults.py --engine ray --faults 30
-  python benchmarks/cluster_faults.py --engine slurm --faults 30
+  python tests/cluster_faults.py --engine ray --faults 30
+  python tests/cluster_faults.py --engine slurm --faults 30
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from two_nodes import LIMIT, RayCluster, SlurmCluster, command, opened, wait_for
 
 from histobench.roi.comparison.tidy_rows import read_rows
+from two_nodes import LIMIT, RayCluster, SlurmCluster, command, opened, wait_for
 
 #: Encoders that take their time, so that there is something to kill.
 ENCODERS = """

@@ -1,8 +1,8 @@
 """Ten times the images, ten times the work: time and memory per image from 10,000 to 1,000,000 images.
 
-    python benchmarks/growth.py                                   # every part at 10^4 and 10^5
-    python benchmarks/growth.py --images 100000 1000000 --only hashing planning
-    python benchmarks/growth.py --write                           # also into docs/benchmarks.md
+    python benchmarks/speed/growth.py                                   # every part at 10^4 and 10^5
+    python benchmarks/speed/growth.py --images 100000 1000000 --only hashing planning
+    python benchmarks/speed/growth.py --write                           # also into docs/benchmarks.md
 
 Every part runs in a process of its own, on one core. Time is that of the processor (with that of loading
 workers), so that it means something on a busy machine; memory is the most that was held above what the
@@ -329,7 +329,7 @@ def main() -> int:
     if args.write:
         from page import write_section
 
-        intro = f"## Growth\n\n`python benchmarks/growth.py`, {date.today()}, one core.\n\n"
+        intro = f"## Growth\n\n`python benchmarks/speed/growth.py`, {date.today()}, one core.\n\n"
         write_section("growth", intro + text)
     return 0
 

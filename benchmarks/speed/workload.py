@@ -27,7 +27,7 @@ SIZES = (2_000, 20_000, 100_000)
 #: Drawn tiles with features; `real` has no more training images than this.
 REAL_TRAIN, REAL_TEST = 20_000, 7_180
 _CLASSES = 9
-_GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "roi"
+_GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "roi"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """All five tasks of one encoder: time and memory by threads and device, each in a process of its own.
 
-    python benchmarks/all_tasks.py --threads 1 2 4 8 16 --devices cpu cuda     # five minutes on 16 cores
-    python benchmarks/all_tasks.py --threads 2 --train 20000 --episodes 10
+    python benchmarks/speed/all_tasks.py --threads 1 2 4 8 16 --devices cpu cuda  # five minutes on 16 cores
+    python benchmarks/speed/all_tasks.py --threads 2 --train 20000 --episodes 10
 
 Few-shot is all ways and shots. Beside it, for the fewest and the most threads and for a GPU: the linear probe
 against torch's L-BFGS and KNN against a plain product, on features of every size up to `--train`. Episode

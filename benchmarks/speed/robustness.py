@@ -1,10 +1,10 @@
 """RI, MaRI and CRoMa on 20,400 x 1,024 features against the package croma, in one run, with their memory.
 
-python benchmarks/robustness.py                              # k = 61, types mixed, 6 sites
-python benchmarks/robustness.py --k 591 --alone              # as many neighbours as the pack; ours only
-python benchmarks/robustness.py --kind alike --sites 30      # features that are nearly the same, with copies
-python benchmarks/robustness.py --kind clustered --unequal   # half of the images from one site
-python benchmarks/robustness.py --images 2040                # a tenth, to try it out
+python benchmarks/speed/robustness.py                              # k = 61, types mixed, 6 sites
+python benchmarks/speed/robustness.py --k 591 --alone              # as many neighbours as the pack; ours only
+python benchmarks/speed/robustness.py --kind alike --sites 30  # features that are nearly the same
+python benchmarks/speed/robustness.py --kind clustered --unequal   # half of the images from one site
+python benchmarks/speed/robustness.py --images 2040                # a tenth, to try it out
 
 Each side runs in a process of its own, so that its peak memory is its own. Seconds are by the wall clock and
 by the processor; on a machine that does other things as well only the second say something.

@@ -7,9 +7,9 @@ behaves alike in all arms, so that the contrasts between arms are 0 in truth, an
 Every setting draws its own random numbers: with common ones, one unlucky draw would show in all settings of a
 number of groups at once, and look like a fault of the method.
 
-    python benchmarks/consult_coverage.py --quick
-    python benchmarks/consult_coverage.py --workers 16 --simulations 1000
-    python benchmarks/consult_coverage.py --groups 24 --sizes lognormal --intervals-only
+    python benchmarks/studies/consult_coverage.py --quick
+    python benchmarks/studies/consult_coverage.py --workers 16 --simulations 1000
+    python benchmarks/studies/consult_coverage.py --groups 24 --sizes lognormal --intervals-only
 """
 
 from __future__ import annotations

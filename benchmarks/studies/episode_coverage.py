@@ -1,6 +1,6 @@
 """How often a 95% interval of a mean over episodes, or over training runs, holds the true value.
 
-    python benchmarks/episode_coverage.py [--sets 1000]
+    python benchmarks/studies/episode_coverage.py [--sets 1000]
 
 Nearest class means of a few support images decide on test images of three classes; patients, where there are
 any, shift their images, and classes are unequally frequent. The true value is that over fresh episodes and

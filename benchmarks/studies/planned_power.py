@@ -1,6 +1,6 @@
 """The power that studies really have which were planned for 0.8 from a small pilot.
 
-    python benchmarks/planned_power.py [--pilots 400]
+    python benchmarks/studies/planned_power.py [--pilots 400]
 
 Two encoders on patients of unequal size that differ in difficulty, for both alike and for each on its own;
 the accuracy of one is to be shown better than the other's by 0.05. The noise of each pilot is measured as

@@ -1,6 +1,6 @@
 """What large plans cost: planning, lists of units, looking at outputs. Network and images are a stub.
 
-    python benchmarks/scale.py [--images 100000 1000000] [--encoders 50] [--outputs 20000] [--hashed 40000]
+    python benchmarks/speed/scale.py [--images 100000 1000000] [--encoders 50] [--outputs 20000]
 
 Keys, paths and outputs are made up; what is timed is the project's own code over them: cutting a dataset into
 shards and units and writing them down, reading a unit's images back, `histobench status` (the whole command)
