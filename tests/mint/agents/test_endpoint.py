@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from histobench.core.http import RetryPolicy
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import ProviderError, Sampling, Usage
-from histobench.mint.agents.limits import CostTracker, Price, RetryPolicy
+from histobench.mint.agents.limits import CostTracker, Price
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message

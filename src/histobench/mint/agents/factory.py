@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.core.errors import HistobenchError
+from histobench.core.http import RetryPolicy
 from histobench.mint.agents.agent import EpisodeLimits, Player
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.completion import Sampling
@@ -17,7 +18,6 @@ from histobench.mint.agents.limits import (
     CostTracker,
     Price,
     RateLimits,
-    RetryPolicy,
     find_price,
 )
 from histobench.mint.agents.providers import provider_format

@@ -1,4 +1,8 @@
-"""One file over HTTP, resumed after a break: what has arrived is kept only while it is of the same file."""
+"""One policy for HTTP: which failures pass, how long to wait, who is reachable, and files that resume.
+
+Downloads, the model hub, language-model providers and Wikipedia all use it. What is shown of an answer goes
+through `core.redaction`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,15 @@ import email.utils
 import json
 import logging
 import os
+import queue
+import random
+import ssl
 import threading
 import time
-from collections.abc import Callable
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -16,7 +26,6 @@ from urllib.parse import urlsplit
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.roi.registry.entry import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,15 +33,148 @@ if TYPE_CHECKING:
     import httpx
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 6
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-#: A server that asks for more patience than this (seconds) gets its answer in another run.
-_LONGEST_PAUSE = 300.0
+#: Worth asking again: time-outs, conflicts, rate limits, overload and everything that broke in the server.
+PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Limits of one request. Back-off doubles from `first_pause` to `longest_pause`, with jitter."""
+
+    attempts: int = 10
+    first_pause: float = 1.0
+    longest_pause: float = 60.0
+    #: A whole answer has to be here after so many seconds, however slowly it drips.
+    answer_timeout: float = 300.0
+    connect_timeout: float = 15.0
+    #: How long a server may ask to be left alone.
+    longest_retry_after: float = 600.0
+
+    def pause(self, failures: int, *, jitter: float | None = None) -> float:
+        """Seconds to wait after so many failures.
+
+        >>> [RetryPolicy().pause(n, jitter=1.0) for n in (1, 2, 3, 20)]
+        [1.0, 2.0, 4.0, 60.0]
+        """
+        # Requests that failed together do not come back together.
+        share = random.uniform(0.5, 1.0) if jitter is None else jitter
+        longest = min(self.first_pause * 2.0 ** min(failures - 1, 30), self.longest_pause)
+        return longest * share
+
+
+def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
+    """Seconds that a server asks to wait: a number, milliseconds or a date; None where it does not say.
+
+    >>> retry_after({"retry-after": "3"})
+    3.0
+    """
+    try:
+        if "retry-after-ms" in headers:
+            return max(0.0, float(headers["retry-after-ms"]) / 1000)
+        value = headers.get("retry-after")
+        if value is None:
+            return None
+        try:
+            return max(0.0, float(value))
+        except ValueError:
+            moment = email.utils.parsedate_to_datetime(value).timestamp()
+            return max(0.0, moment - (server_time(headers) if now is None else now))
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def server_time(headers: Mapping[str, str]) -> float:
+    """What time it is for the server, whose dates are to be read by its own clock; else this machine's time.
+
+    >>> server_time({"date": "Sun, 15 Nov 2026 12:00:00 GMT"})
+    1794744000.0
+    """
+    try:
+        return email.utils.parsedate_to_datetime(headers["date"]).timestamp()
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return time.time()
+
+
+# Waiting for a server no longer than a person would: is it there at all?
+
+#: Seconds within which a server has to say anything; `HF_HUB_ETAG_TIMEOUT` changes it.
+SECONDS = 2.0
+
+
+class UnreachableError(Exception):
+    """The server did not answer in time, or there is no way to it."""
+
+
+def call_while_reachable(function: Callable[[], Any], url: str) -> Any:
+    """The result of `function`, which talks to `url`; it is given up when nothing answers there.
+
+    Download libraries try again for half a minute before they say that there is no network. Here one short
+    question to the same server goes out at the same time.
+    """
+    seconds = _seconds()
+    news: queue.Queue[tuple[str, Any]] = queue.Queue()
+
+    def work() -> None:
+        try:
+            news.put(("result", function()))
+        except BaseException as error:
+            news.put(("error", error))
+
+    threading.Thread(target=work, name="histobench-download", daemon=True).start()
+    threading.Thread(target=lambda: news.put(("answers", answers(url, seconds))), daemon=True).start()
+    # A name server can be silent for longer than any timeout of a connection.
+    deadline: float | None = time.monotonic() + 1.25 * seconds
+    while True:
+        try:
+            what, value = news.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0))
+        except queue.Empty:
+            raise UnreachableError(url) from None
+        if what == "result":
+            return value
+        if what == "error":
+            raise value
+        if value:
+            deadline = None
+        elif news.empty():
+            raise UnreachableError(url)
+
+
+def answers(url: str, seconds: float) -> bool:
+    """Whether a server says anything at all, be it an error."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError) as error:
+        # A certificate that only Python's own client does not know: someone is there.
+        return isinstance(getattr(error, "reason", error), ssl.SSLError)
+
+
+def _seconds() -> float:
+    try:
+        return max(float(os.environ.get("HF_HUB_ETAG_TIMEOUT", SECONDS)), 0.1)
+    except ValueError:
+        return SECONDS
+
+
+# One file, resumed after a break: what has arrived is kept only while it is of the same file.
+
+#: A server that asks for more patience than five minutes gets its answer in another run.
+DOWNLOAD = RetryPolicy(attempts=6, answer_timeout=60.0, connect_timeout=20.0, longest_retry_after=300.0)
 _TOKENS = (("huggingface.co", ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")), ("zenodo.org", ("ZENODO_TOKEN",)))
 #: What servers do to a file on its way, and can be undone.
 _UNDONE = frozenset({"gzip", "deflate"})
 #: Called with a file's name, the bytes that are there, and how many there will be (None: not known).
 Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A file to fetch; its size is None where nobody published it."""
+
+    name: str
+    bytes: int | None
 
 
 class TransferStoppedError(Exception):
@@ -50,8 +192,9 @@ class _PassingError(Exception):
 def transfer(
     url: str,
     part: Path,
-    file: RemoteFile,
     *,
+    name: str,
+    size: int | None = None,
     progress: Progress | None = None,
     pause: float = 1.0,
     stop: threading.Event | None = None,
@@ -62,10 +205,11 @@ def transfer(
     """
     import httpx
 
+    file = _Wanted(name, size)
     _check_address(url, file)
     stop = stop or threading.Event()
     failures, furthest = 0, 0
-    with _client() as client:
+    with open_client(DOWNLOAD) as client:
         while True:
             wait = 0.0
             try:
@@ -83,20 +227,20 @@ def transfer(
             have = part.stat().st_size if part.exists() else 0
             failures = 1 if have > furthest else failures + 1
             furthest = max(furthest, have)
-            if failures >= _ATTEMPTS:
+            if failures >= DOWNLOAD.attempts:
                 raise HistobenchError(
                     f"{file.name}: {reason} ({_host(url)}); what has arrived is kept, run the command again"
                 )
-            seconds = max(wait, min(60.0, pause * 2 ** (failures - 1)))
+            seconds = max(wait, pause * DOWNLOAD.pause(failures, jitter=1.0))
             _log.warning(
                 "%s: %s (%s); retrying in %.0f s, attempt %d of %d",
-                *(file.name, reason, _host(url), seconds, failures + 1, _ATTEMPTS),
+                *(file.name, reason, _host(url), seconds, failures + 1, DOWNLOAD.attempts),
             )
             if stop.wait(seconds):
                 raise TransferStoppedError
 
 
-def _check_address(url: str, file: RemoteFile) -> None:
+def _check_address(url: str, file: _Wanted) -> None:
     import httpx
 
     try:
@@ -105,11 +249,13 @@ def _check_address(url: str, file: RemoteFile) -> None:
         raise HistobenchError(f"{file.name}: {url} is no address ({error})") from error
 
 
-def _client() -> httpx.Client:
+def open_client(policy: RetryPolicy = DOWNLOAD) -> httpx.Client:
+    """A client with the time-outs of a policy, and the proxies and certificates of the environment."""
     import httpx
 
     try:
-        return httpx.Client(follow_redirects=True, timeout=httpx.Timeout(60, connect=20))
+        timeout = httpx.Timeout(policy.answer_timeout, connect=policy.connect_timeout)
+        return httpx.Client(follow_redirects=True, timeout=timeout)
     except (ValueError, OSError, httpx.InvalidURL) as error:
         # The proxies and certificates of the environment are read here.
         raise HistobenchError(
@@ -121,7 +267,7 @@ def _stream(
     client: httpx.Client,
     url: str,
     part: Path,
-    file: RemoteFile,
+    file: _Wanted,
     progress: Progress | None,
     stop: threading.Event,
 ) -> bool:
@@ -168,7 +314,7 @@ def _append(
     chunks: Iterator[bytes],
     part: Path,
     have: int,
-    file: RemoteFile,
+    file: _Wanted,
     url: str,
     report: Callable[[int], object],
     stop: threading.Event,
@@ -178,7 +324,7 @@ def _append(
         handle.seek(have)
         handle.truncate()
         for chunk in chunks:
-            if not have and is_page(chunk) and not expects_page(file):
+            if not have and is_page(chunk) and not expects_page(file.name):
                 handle.close()
                 discard(part)
                 raise HistobenchError(_page_message(file, url))
@@ -199,11 +345,11 @@ def _append(
     return have
 
 
-def _check_status(answer: httpx.Response, file: RemoteFile, url: str) -> None:
+def _check_status(answer: httpx.Response, file: _Wanted, url: str) -> None:
     code = answer.status_code
-    if code in _PASSING:
-        wait = _retry_after(answer)
-        if wait > _LONGEST_PAUSE:
+    if code in PASSING:
+        wait = retry_after(answer.headers) or 0.0
+        if wait > DOWNLOAD.longest_retry_after:
             raise HistobenchError(
                 f"{file.name}: {_host(url)} answered {code} and asks to come back in {wait / 60:.0f} minutes;"
                 " what has arrived is kept, run the command again then"
@@ -219,18 +365,7 @@ def _check_status(answer: httpx.Response, file: RemoteFile, url: str) -> None:
         raise HistobenchError(f"{file.name}: {_host(url)} answered {code}; nothing was kept")
 
 
-def _retry_after(answer: httpx.Response) -> float:
-    """The seconds that a busy server asks for, as a number or as a date; 0 if it does not say."""
-    said = answer.headers.get("retry-after", "").strip()
-    if said.isdecimal():
-        return float(said)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return 0.0
-
-
-def _packed(answer: httpx.Response, file: RemoteFile, url: str) -> bool:
+def _packed(answer: httpx.Response, file: _Wanted, url: str) -> bool:
     """Whether the bytes are packed for the way only, although plain ones were asked for.
 
     Many servers say gzip of files that are .gz by themselves; those are left as they come.
@@ -247,13 +382,13 @@ def _packed(answer: httpx.Response, file: RemoteFile, url: str) -> bool:
     )
 
 
-def _refuse_pages(answer: httpx.Response, file: RemoteFile, url: str) -> None:
+def _refuse_pages(answer: httpx.Response, file: _Wanted, url: str) -> None:
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in ("text/html", "application/xhtml+xml") and not expects_page(file):
+    if kind in ("text/html", "application/xhtml+xml") and not expects_page(file.name):
         raise HistobenchError(_page_message(file, url))
 
 
-def _page_message(file: RemoteFile, url: str) -> str:
+def _page_message(file: _Wanted, url: str) -> str:
     return (
         f"{file.name}: {_host(url)} answered with a web page instead of the file"
         " (a login, a form or an error); open the dataset's homepage in a browser"
@@ -271,9 +406,9 @@ def is_page(beginning: bytes) -> bool:
     )
 
 
-def expects_page(file: RemoteFile) -> bool:
-    """Whether the file is meant to be a web page."""
-    return file.name.lower().endswith((".html", ".htm"))
+def expects_page(name: str) -> bool:
+    """Whether a file of that name is meant to be a web page."""
+    return name.lower().endswith((".html", ".htm"))
 
 
 def _continues(answer: httpx.Response, have: int, note: dict[str, Any]) -> bool:
