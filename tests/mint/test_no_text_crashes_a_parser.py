@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.alfworld.simulator import expert_calls, expert_observations
 from histobench.mint.configs.cell import parse_cell
 from histobench.mint.envs.action import classify
 from histobench.mint.prompts.published import LiteralSource
@@ -36,7 +35,7 @@ from histobench.mint.tasks.codegen import without_fence
 from histobench.mint.tools.python_tool import as_observation
 from histobench.mint.tools.wikipedia_search import Article, Tape, rendered
 from reproduction import python38_shell
-from reproduction.gates import Journal, alike, same
+from reproduction.gates import Journal, alike, expert_calls, expert_observations, same
 
 pytestmark = pytest.mark.slow
 

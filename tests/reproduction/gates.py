@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import io
 import json
@@ -19,8 +20,9 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.files import open_unpacked, read_plain, read_plain_text
 from histobench.core.plain_data import parse_json
+from histobench.core.text import parse_python
 from histobench.mint.alfworld.games import GameFile
-from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, expert_calls, expert_observations
+from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator
 from histobench.mint.envs.action import classify, provider_error
 from histobench.mint.envs.general_env import HELP, GeneralEnv, open_environment
 from histobench.mint.envs.turn_loop import (
@@ -447,6 +449,43 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 yield parse_json(line)
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise HistobenchError(f"cannot read the recorded answers {path}: {error}") from error
+
+
+# The recorded expert's way through a game, read from its text.
+
+_CELL = re.compile(r"<execute>(.*?)</execute>", re.DOTALL)
+_OBSERVATION = re.compile(r"\n\nObservation:\n(.*?)(?=\nAssistant:\n|\Z)", re.DOTALL)
+#: The expert's notes name some actions differently from the tools.
+_EXPERT_NAMES = {"take": "take_from", "open": "open_receptacle", "close": "close_receptacle"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One action: the tool's name and its arguments."""
+
+    tool: str
+    arguments: tuple[str, ...]
+
+
+def expert_calls(trajectory: str) -> list[Call]:
+    """The actions of an expert's trajectory, in order.
+
+    >>> expert_calls('Assistant:\\n<execute>\\ntake("mug 1", "desk 1")\\n</execute>')
+    [Call(tool='take_from', arguments=('mug 1', 'desk 1'))]
+    """
+    calls = []
+    for cell in _CELL.findall(trajectory):
+        for statement in parse_python(cell.strip()).body:
+            match statement:
+                case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)):
+                    words = tuple(str(ast.literal_eval(argument)) for argument in args)
+                    calls.append(Call(_EXPERT_NAMES.get(name, name), words))
+    return calls
+
+
+def expert_observations(trajectory: str) -> list[str]:
+    """What the expert saw, one line for each action."""
+    return [line for block in _OBSERVATION.findall(trajectory) for line in block.strip("\n").split("\n")]
 
 
 # Plays an expert's recorded actions through the tools.

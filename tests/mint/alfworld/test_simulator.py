@@ -9,13 +9,13 @@ import pytest
 from histobench.core.errors import HistobenchError
 from histobench.mint.alfworld.games import GameFile
 from histobench.mint.alfworld.server import HELD_GAMES
-from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError, expert_calls
+from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError
 from histobench.mint.envs.action import classify
 from histobench.mint.envs.general_env import AlfWorldEnv, GeneralEnv
 from histobench.mint.results.recording import Recording, read_recordings
 from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tools.alfworld import ACTIONS, household_tools
-from reproduction.gates import as_recorded, replay, replay_expert
+from reproduction.gates import as_recorded, expert_calls, replay, replay_expert
 
 pytestmark = pytest.mark.nightly
 
