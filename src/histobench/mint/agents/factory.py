@@ -111,7 +111,7 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
     from histobench.mint.agents.agent import EndpointPlayer
     from histobench.mint.agents.client import Endpoint
 
-    form = provider_format("chat" if spec.kind in ("openai", "vllm") else spec.kind)
+    form = provider_format(spec.kind)
     limits = EpisodeLimits() if as_expert else terms.episode
     api, *others = [form(spec.target, server.base_url or "", server.api_key()) for server in spec.servers]
     price = find_price(spec.target, terms.prices)
