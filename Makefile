@@ -15,7 +15,7 @@ PARALLEL := -n 3 --dist worksteal
 # compile all that it imports: 44 s of processor time instead of 18 to collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: report-assets setup demo demo-small test test-fast test-rest test-all test-lowest test-newest check docs bench lock alfworld clean
+.PHONY: report-assets setup demo demo-small test test-fast test-rest test-all test-lowest test-newest check docs bench reproduce lock alfworld clean
 
 setup: $(STAMP)
 
@@ -78,7 +78,12 @@ check: $(STAMP)
 
 # A small grid, less than 30 minutes on two cores; `make bench BENCH=--full` measures everything.
 bench: $(STAMP)
-	@$(BIN)/python benchmarks/run_all.py $(BENCH)
+	@$(BIN)/python benchmarks/speed/run_all.py $(BENCH)
+
+# The recorded episodes of the published agent benchmark, executed again; hours with every episode.
+RECORDINGS ?= ../shared/mint/replay
+reproduce: $(STAMP)
+	@PYTHONPATH=tests $(BIN)/python -m reproduction.reproduce $(RECORDINGS) $(REPRODUCE)
 
 # Writes the lock for every platform at once; run after changing the dependencies.
 lock: $(STAMP)

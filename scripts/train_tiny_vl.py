@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from tiny_vl_captions import make_caption
 from torch import Tensor
 from torch.nn import functional as F
 
 from histobench.core.files import atomic_path
 from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, tile_jpeg
 from histobench.roi.encoders.tiny_vl import WEIGHTS
-from histobench.roi.encoders.tiny_vl.captions import make_caption
 from histobench.roi.encoders.tiny_vl.network import NATIVE_SIZE, TinyVL, encode_texts
 from histobench.roi.encoders.transform import IMAGENET_MEAN, IMAGENET_STD
 

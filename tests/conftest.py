@@ -167,6 +167,16 @@ def shared_dir() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def needs_sandbox() -> None:
+    """Skip where model code cannot be confined."""
+    from histobench.mint.sandbox import active_backend
+
+    name, why = active_backend()
+    if name == "none":
+        pytest.skip(f"no sandbox works on this machine: {why}")
+
+
 @pytest.fixture(scope="session", params=["slice", pytest.param("whole", marks=pytest.mark.nightly)])
 def reference_dir(request: pytest.FixtureRequest) -> Path:
     """Reference data: the slice that comes with the tests, and the whole where it is on this machine."""

@@ -30,20 +30,19 @@ from histobench.core.files import (
 )
 from histobench.core.plain_data import parse_json
 from histobench.mint.messages.images import load_image
-from histobench.mint.replay.gates import Journal
-from histobench.mint.replay.recording import read_recordings
 from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.recording import read_recordings
 from histobench.mint.runs.cell_store import LineJournal
 from histobench.mint.tasks.base import read_records
 from histobench.mint.tools.wikipedia_search import Tape
 from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.encoders.file_hash import sha256_of
 from histobench.roi.results.reader import read_run
+from reproduction.gates import Journal
 
 SOURCE = Path(histobench.__file__).parent
 #: Reads of the package's own files, of the system's, and what the door itself is made of.
 OWN_READS = {
-    "cli/mint_replay.py: Path('/proc/meminfo').read_text",
     "consult/consultation.py: (TEMPLATES / f'{name}.txt').read_text",
     "core/claim.py: Path('/proc/sys/kernel/random/boot_id').read_text",
     "core/claim.py: Path(f'/proc/{pid}/stat').read_text",
@@ -158,7 +157,6 @@ READING = [
     "mint table {}.jsonl.gz",
     "mint compare {} --first a --second b",
     "mint rescore {}",
-    "mint replay {}",
 ]
 #: Those that name a folder.
 LISTING = [

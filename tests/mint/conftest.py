@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from histobench.mint.sandbox import active_backend
-
 QUESTION = "What is {number} + 1? Answer with a number."
 #: Which of five ways a question is answered, by its last digit: few run code, which is slow.
 WAYS = (0, 2, 3, 4, 2, 0, 3, 4, 0, 1)
@@ -161,14 +159,6 @@ class Replies:
 @pytest.fixture
 def replies() -> type[Replies]:
     return Replies
-
-
-@pytest.fixture(scope="session")
-def needs_sandbox() -> None:
-    """Skip where model code cannot be confined."""
-    name, why = active_backend()
-    if name == "none":
-        pytest.skip(f"no sandbox works on this machine: {why}")
 
 
 @pytest.fixture

@@ -19,15 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.alfworld.simulator import expert_calls, expert_observations
 from histobench.mint.configs.cell import parse_cell
 from histobench.mint.envs.action import classify
 from histobench.mint.prompts.published import LiteralSource
-from histobench.mint.replay.gates import Journal, alike, same
-from histobench.mint.replay.recording import read_recordings
 from histobench.mint.results.outcome import read_outcome_table
+from histobench.mint.results.recording import read_recordings
 from histobench.mint.results.stored_episode import read_episodes
-from histobench.mint.sandbox.guest import frames, python38_syntax, python38_words
+from histobench.mint.sandbox.guest import frames
 from histobench.mint.sandbox.guest.frames import BrokenFrameError
 from histobench.mint.sandbox.guest.python38_language import as_python38
 from histobench.mint.tasks import free_form, multiple_choice, theorem_answer
@@ -36,6 +34,8 @@ from histobench.mint.tasks.base import read_records
 from histobench.mint.tasks.codegen import without_fence
 from histobench.mint.tools.python_tool import as_observation
 from histobench.mint.tools.wikipedia_search import Article, Tape, rendered
+from reproduction import python38_shell
+from reproduction.gates import Journal, alike, expert_calls, expert_observations, same
 
 pytestmark = pytest.mark.slow
 
@@ -93,12 +93,12 @@ def _file(parser: Callable[[Path], Any], name: str) -> Callable[[str], None]:
 
 
 def _old_words(text: str) -> None:
-    python38_words.reword_message(text, failing_frame=text)
-    python38_words.as_on_a_terminal(text)
+    python38_shell.reword_message(text, failing_frame=text)
+    python38_shell.as_on_a_terminal(text)
     try:
         tree = ast.parse(text, "<string>")
     except SyntaxError as error:
-        python38_syntax.reword_syntax_error(error)
+        python38_shell.reword_syntax_error(error)
     else:
         compile(as_python38(tree), "cell", "exec")
 

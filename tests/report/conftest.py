@@ -50,7 +50,7 @@ def _load(path: Path) -> ModuleType:
 @pytest.fixture(scope="session")
 def simulated() -> ModuleType:
     """Writes results folders with simulated predictions."""
-    module = _load(ROOT / "benchmarks" / "simulated_results.py")
+    module = _load(ROOT / "benchmarks" / "speed" / "simulated_results.py")
     for name in ("write_run", "write_features", "write_folder"):
         setattr(module, name, _unflushed(getattr(module, name)))
     return module

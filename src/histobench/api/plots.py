@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.parameters import InvalidParameterError, flag, one_of, text
+from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import FEW_SHOT
 
-if TYPE_CHECKING:
-    from histobench.api.benchmark import Benchmark
+
+class _Results(Protocol):
+    """What the figures need of a `Benchmark`."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def runs(self) -> Sequence[StoredRun]: ...
+    @property
+    def compare(self) -> Callable[..., Any]: ...
+    @property
+    def one(self) -> Callable[..., StoredRun]: ...
+    def table(self) -> Any: ...
 
 
 class Plots:
     """The figures of a benchmark, `bench.plot`; every method takes `ax` and returns the axes."""
 
-    def __init__(self, bench: Benchmark) -> None:
+    def __init__(self, bench: _Results) -> None:
         self._bench = bench
 
     def leaderboard(

@@ -13,10 +13,10 @@ from histobench.core.errors import HistobenchError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from histobench.core.http import Progress
     from histobench.roi.data.check import Finding, Findings
     from histobench.roi.data.roi_dataset import Reading, RoiDataset
     from histobench.roi.registry.entry import PublicDataset
-    from histobench.roi.registry.transfer import Progress
 
 
 # Public datasets by name: the jobs `data list`, `show`, `get`, `pin` and `remove`.

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MINT_COMMANDS = {
     "run": Command("mint:run", "run a language model on tasks, with or without expert feedback"),
-    "replay": Command("mint_replay:replay", "verify this installation on recorded episodes"),
     "rescore": Command("mint_rescore:rescore", "apply a scoring rule to finished runs"),
     "table": Command("mint_results:table", "print the leaderboard of finished runs"),
     "grade": Command("mint_results:grade", "let other models grade answers against a rubric"),
@@ -49,7 +48,6 @@ def mint_command(args: argparse.Namespace) -> int | None:
 
     Examples:
       histobench mint run                            a small local model on a few built-in tasks
-      histobench mint replay recordings/             verify this installation
       histobench mint rescore outputs/ --rule strict another scoring rule for finished runs
       histobench mint table outputs/                 the leaderboard
       histobench mint configs configs/               the published experiment matrix as JSON files

@@ -170,7 +170,7 @@ class _Tasks:
 
 def _episodes(path: Path) -> Iterator[_Stored]:
     from histobench.mint.envs.turn_loop import Budget
-    from histobench.mint.replay.recording import SUFFIX, read_recordings
+    from histobench.mint.results.recording import SUFFIX, read_recordings
     from histobench.mint.results.stored_episode import find_result_files, read_files
 
     if path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}"))):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from histobench.core.http import RetryPolicy
 from histobench.core.redaction import remember_secret
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling
-from histobench.mint.agents.limits import RetryPolicy
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.messages.parts import Message
 

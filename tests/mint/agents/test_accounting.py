@@ -16,6 +16,7 @@ import yaml
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
+from histobench.core.http import RetryPolicy, retry_after
 from histobench.mint.agents.batch import HostedCarrier
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Sampling, Usage
@@ -25,10 +26,8 @@ from histobench.mint.agents.limits import (
     Price,
     RateLimiter,
     RateLimits,
-    RetryPolicy,
     find_price,
     read_prices,
-    retry_after,
 )
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.messages.parts import Message

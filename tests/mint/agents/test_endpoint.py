@@ -13,11 +13,15 @@ from typing import Any
 
 import pytest
 
+from histobench.core.errors import HistobenchError
+from histobench.core.http import RetryPolicy
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import ProviderError, Sampling, Usage
-from histobench.mint.agents.limits import CostTracker, Price, RetryPolicy
+from histobench.mint.agents.factory import Terms, open_player
+from histobench.mint.agents.limits import CostTracker, Price
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
+from histobench.mint.agents.spec import PROVIDERS
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.messages.parts import Message
 
@@ -35,6 +39,23 @@ def test_the_request_is_the_published_one(server: Any, connect: Callable[..., En
         "max_tokens": 512,
         "stop": ["\nTask:"],
     }
+
+
+def test_a_provider_is_one_entry_that_may_come_from_outside(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROVIDERS, "mine", (server.url, ("MY_PROVIDERS_KEY",)))
+    with pytest.raises(HistobenchError, match="mine:some-model needs a key: set MY_PROVIDERS_KEY"):
+        open_player("mine:some-model", Terms())
+    monkeypatch.setenv("MY_PROVIDERS_KEY", "a-key-of-mine")
+    player = open_player("mine:some-model", Terms())
+    try:
+        assert player.endpoint.ask(HISTORY).text == "hello"
+    finally:
+        player.close()
+    assert server.paths == ["/v1/chat/completions"]
+    assert server.headers[0]["authorization"] == "Bearer a-key-of-mine"
+    assert server.requests[0]["model"] == "some-model"
 
 
 @pytest.mark.sample(6)

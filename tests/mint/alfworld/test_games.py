@@ -10,7 +10,7 @@ import pytest
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.alfworld.games import ARCHIVE, GameFile, find_games, goal_type, read_games
-from histobench.mint.alfworld.simulator import Call, expert_calls, expert_observations
+from reproduction.gates import Call, expert_calls, expert_observations
 
 GAME = "look_at_obj_in_light-Mug-None-DeskLamp-1/trial_1"
 

@@ -9,13 +9,13 @@ import pytest
 from histobench.core.errors import HistobenchError
 from histobench.mint.alfworld.games import GameFile
 from histobench.mint.alfworld.server import HELD_GAMES
-from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError, expert_calls
+from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator, SimulatorError
 from histobench.mint.envs.action import classify
-from histobench.mint.envs.general_env import AlfWorldEnv
-from histobench.mint.replay.gates import PYTHON38, replay, replay_expert
-from histobench.mint.replay.recording import Recording, read_recordings
+from histobench.mint.envs.general_env import AlfWorldEnv, GeneralEnv
+from histobench.mint.results.recording import Recording, read_recordings
 from histobench.mint.tasks.alfworld import AlfWorldTask
 from histobench.mint.tools.alfworld import ACTIONS, household_tools
+from reproduction.gates import as_recorded, expert_calls, replay, replay_expert
 
 pytestmark = pytest.mark.nightly
 
@@ -152,11 +152,11 @@ def test_recorded_episodes_are_seen_again(
     ]
     files = {game.id: game for game in games}
 
-    def open_env(recording: Recording) -> AlfWorldEnv:
+    def open_env(recording: Recording) -> GeneralEnv:
         task = AlfWorldTask(files[recording.task_id])
         task.rule = "published"
         task._game = simulator.start(task.game_file.path)
-        return AlfWorldEnv(task, first_cell_number=recording.first_cell_number, wording=PYTHON38)
+        return as_recorded(AlfWorldEnv(task), recording.first_cell_number)
 
     for recording in chosen:
         played = replay(recording, open_env)

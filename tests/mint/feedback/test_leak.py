@@ -101,7 +101,7 @@ def test_who_discusses_several_options_has_given_none_away() -> None:
 
 def test_feedback_of_the_recorded_expert_that_gives_the_answer_away_is_found(shared_dir: Path) -> None:
     from histobench.mint.configs.datasets import get_dataset
-    from histobench.mint.replay.recording import read_recordings
+    from histobench.mint.results.recording import read_recordings
 
     datasets = ("gsm8k", "math", "mmlu", "theoremqa", "hotpotqa")
     data = shared_dir / "mint" / "processed"

@@ -129,7 +129,7 @@ def test_the_gain_of_many_tasks_is_that_of_the_paired_t_test() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("tasks", [10, 30])
 def test_intervals_of_few_tasks_hold_the_truth(tasks: int) -> None:
-    """Rates, gains and pass^3 of agents whose chances are known; `benchmarks/agent_coverage.py` has more."""
+    """Rates, gains and pass^3 of agents whose chances are known; `studies/agent_coverage.py` has more."""
     generator = np.random.default_rng(tasks)
     held = np.zeros(3)
     for _ in range(200):

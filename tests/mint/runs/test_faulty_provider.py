@@ -22,7 +22,7 @@ FAULTS = ("429", "500", "hang", "truncated", "empty text", "html", "drop")
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("histobench.mint.agents.limits.RetryPolicy.pause", lambda self, failures: 0.01)
+    monkeypatch.setattr("histobench.core.http.RetryPolicy.pause", lambda self, failures: 0.01)
 
 
 def faulty(server: Any, replies: Any, script: Any) -> Counter[str]:

@@ -42,7 +42,7 @@ def test_recorded_programs_get_the_recorded_verdict(
         best_reference_dir / "mint" / "replay" / "code_solutions.jsonl.gz", "rt", encoding="utf-8"
     ) as lines:
         cases = [json.loads(line) for line in lines]
-    # Time-outs cost ten seconds each: a seeded sample keeps the suite short; `mint replay` judges them all.
+    # Time-outs cost ten seconds each: a seeded sample keeps the suite short; `make reproduce` takes all.
     cases = random.Random(0).sample(cases, min(250, len(cases)))
 
     def agrees(case: dict[str, Any]) -> bool:

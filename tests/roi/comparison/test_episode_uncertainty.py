@@ -22,7 +22,7 @@ from histobench.roi.results.writer import write_episodes, write_task
 from histobench.statistics.jackknife import satterthwaite
 from histobench.statistics.resampling import sampling_design
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "studies"))
 from episode_coverage import CASES, coverage
 
 

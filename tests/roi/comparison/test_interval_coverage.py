@@ -31,7 +31,7 @@ from histobench.roi.results.reader import load_runs
 from histobench.statistics.jackknife import LeaveOneOut, differences
 from histobench.statistics.many_models import simultaneous_pairs
 
-STUDY = Path(__file__).resolve().parents[3] / "benchmarks" / "statistics_study.py"
+STUDY = Path(__file__).resolve().parents[3] / "benchmarks" / "studies" / "statistics_study.py"
 METRICS = ("balanced_accuracy", "accuracy", "f1_score", "mcc", "auroc", "log_loss", "ece")
 
 
@@ -233,7 +233,7 @@ def test_every_surface_shows_the_same_interval(
 
 @pytest.fixture(scope="module")
 def study() -> ModuleType:
-    """`benchmarks/statistics_study.py`."""
+    """`benchmarks/studies/statistics_study.py`."""
     spec = importlib.util.spec_from_file_location("statistics_study", STUDY)
     assert spec is not None
     assert spec.loader is not None

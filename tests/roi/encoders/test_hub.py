@@ -133,7 +133,7 @@ def test_a_hub_that_is_silent_is_given_up_soon_and_without_noise(
 
 
 def test_a_slow_download_from_a_server_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from histobench.roi.encoders import download as reachable
+    from histobench.core import http as reachable
 
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # answers 501 to anything

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
+from tiny_vl_captions import NAMES, TEMPLATES, make_caption
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.demo import CLASSES, PROMPT_WORDS, render_tile
 from histobench.roi.encoders.tiny_vl import WEIGHTS, build_tiny_vl
-from histobench.roi.encoders.tiny_vl.captions import NAMES, TEMPLATES, make_caption
 from histobench.roi.encoders.tiny_vl.encoder import TinyVLEncoder, load_tiny_vl
 from histobench.roi.encoders.tiny_vl.network import (
     EMBED_DIM,

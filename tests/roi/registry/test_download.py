@@ -12,14 +12,16 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from histobench.core import http as transfer
 from histobench.core.errors import HistobenchError
-from histobench.roi.registry import download, transfer
+from histobench.roi.registry import download
 from histobench.roi.registry.download import fetch, fetch_all
 from histobench.roi.registry.entry import RemoteFile
 
@@ -60,7 +62,7 @@ def test_a_download_that_breaks_goes_on_where_it_stopped(server: Habits, tmp_pat
 def test_a_second_run_goes_on_where_the_first_was_killed(
     server: Habits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_ATTEMPTS", 1)
+    monkeypatch.setattr(transfer, "DOWNLOAD", replace(transfer.DOWNLOAD, attempts=1))
     server.break_after["/a.zip"] = [1_500_000]
     with pytest.raises(HistobenchError, match="run the command again"):
         _fetch(_file(server), tmp_path)

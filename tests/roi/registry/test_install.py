@@ -22,12 +22,12 @@ import numpy as np
 import pytest
 
 from histobench.cli.main import main
+from histobench.core import http as transfer
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.source import load_dataset
 from histobench.roi.registry import entry as catalogue
-from histobench.roi.registry import transfer
 from histobench.roi.registry.entry import PublicDataset, all_datasets
 from histobench.roi.registry.install import get
 from histobench.roi.registry.rows import hdf5_images

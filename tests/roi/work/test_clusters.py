@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import cluster_faults  # the command does the same with more faults
 from histobench.cli.main import main
 from histobench.mint.sandbox import active_backend
 from histobench.roi.work.status import status_of
@@ -26,7 +27,6 @@ QUESTIONS = [str(number) for number in range(12)]
 #: Who consults encoders there, in which arms.
 CONSULT = ["consult", "run", "--agent", "policy:always-trust", "--arms", "none,strong", "--cache", "none"]
 COUNTS = ("propose_solution", "use_tool", "invalid_action")
-HARNESS = Path(__file__).resolve().parents[3] / "benchmarks" / "cluster_faults.py"
 
 
 def _module(path: Path, name: str) -> ModuleType:
@@ -37,13 +37,6 @@ def _module(path: Path, name: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def clusters() -> ModuleType:
-    """`benchmarks/cluster_faults.py`, which does the same with more faults."""
-    sys.path.insert(0, str(HARNESS.parent))  # `two_nodes.py` is beside it
-    return _module(HARNESS, "cluster_faults")
 
 
 @pytest.fixture(scope="module")
@@ -68,31 +61,31 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [("ray", ["worker", "two drivers", "node", "driver"]), ("slurm", ["worker", "requeue"])],
 )
 def test_two_nodes_that_are_killed_at_random_give_the_bytes_of_one_process(
-    clusters: ModuleType, tmp_path: Path, request: pytest.FixtureRequest, engine: str, faults: list[str]
+    tmp_path: Path, request: pytest.FixtureRequest, engine: str, faults: list[str]
 ) -> None:
     if engine == "ray":
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'histobench[ray]'")
-    elif clusters.SlurmCluster.missing():
-        pytest.skip(clusters.SlurmCluster.missing())
-    plan = clusters.write_plan(tmp_path, images=280, pause=0.03)
-    local = clusters.run_local(plan, tmp_path)
-    made = clusters.opened(engine, tmp_path)
+    elif cluster_faults.SlurmCluster.missing():
+        pytest.skip(cluster_faults.SlurmCluster.missing())
+    plan = cluster_faults.write_plan(tmp_path, images=280, pause=0.03)
+    local = cluster_faults.run_local(plan, tmp_path)
+    made = cluster_faults.opened(engine, tmp_path)
     try:
         try:
             made.start()
         except (TimeoutError, RuntimeError) as error:
             pytest.skip(f"{engine} does not start on this machine: {error}")
-        clusters.suffer(made, plan, random.Random(7), faults)
+        cluster_faults.suffer(made, plan, random.Random(7), faults)
         for _ in range(3):  # what was lost is done when asked again; a busy cluster may lose a job once more
-            if clusters.differences(local, tmp_path / "results"):
-                clusters.run_through(made, plan)
+            if cluster_faults.differences(local, tmp_path / "results"):
+                cluster_faults.run_through(made, plan)
         if (sandbox := active_backend()[0]) != "none":  # a cluster is dear to start: agents use the same one
             played = play_agents(made, engine, tmp_path)
             study: Path = request.getfixturevalue("study")
             consulted = play_consult(made, engine, study, tmp_path / "consulted")
     finally:
         made.stop()
-    assert clusters.differences(local, tmp_path / "results") == []
+    assert cluster_faults.differences(local, tmp_path / "results") == []
     status = status_of(tmp_path / "results")
     assert sum(cell.states["done"] for cell in status.cells if cell.encoder == "(hash)") == 5
     if engine == "slurm":  # there the images were copied first

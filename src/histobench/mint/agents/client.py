@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.address import address_identity
+from histobench.core.http import PASSING, RetryPolicy, retry_after
 from histobench.core.redaction import redact, redact_speech
 from histobench.mint.agents.cache import AnswerCache, request_key
 from histobench.mint.agents.completion import (
@@ -24,16 +25,14 @@ from histobench.mint.agents.completion import (
     whole_characters,
 )
 from histobench.mint.agents.limits import (
+    EMPTY_ATTEMPTS,
     HOPELESS,
-    PASSING,
     Balance,
     CostTracker,
     Host,
     Hosts,
     Price,
     RateLimits,
-    RetryPolicy,
-    retry_after,
 )
 from histobench.mint.agents.provenance import body_bytes, with_receipt
 from histobench.mint.agents.providers.base import Capabilities, ProviderAPI, Request, is_filtered, is_too_long
@@ -202,7 +201,7 @@ class Endpoint:
                 host.limiter.settle(question.estimate, completion.usage.total_tokens)
                 self.costs.book(completion.usage, self.cost(completion))
                 spent = not self.costs.has_room()  # what an empty answer cost may leave no room for another
-                if not completion.is_empty or empty >= self._retry.tries_after_empty or spent:
+                if not completion.is_empty or empty >= min(EMPTY_ATTEMPTS, self._retry.attempts - 1) or spent:
                     retries = failures + empty + lessons
                     receipt = completion.receipt and replace(completion.receipt, retries=retries)
                     return replace(completion, discarded=discarded, receipt=receipt)

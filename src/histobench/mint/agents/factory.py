@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from histobench.core.errors import HistobenchError
+from histobench.core.http import RetryPolicy
 from histobench.mint.agents.agent import EpisodeLimits, Player
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.completion import Sampling
@@ -17,7 +18,6 @@ from histobench.mint.agents.limits import (
     CostTracker,
     Price,
     RateLimits,
-    RetryPolicy,
     find_price,
 )
 from histobench.mint.agents.providers import provider_format
@@ -111,7 +111,7 @@ def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: boo
     from histobench.mint.agents.agent import EndpointPlayer
     from histobench.mint.agents.client import Endpoint
 
-    form = provider_format("chat" if spec.kind in ("openai", "vllm") else spec.kind)
+    form = provider_format(spec.kind)
     limits = EpisodeLimits() if as_expert else terms.episode
     api, *others = [form(spec.target, server.base_url or "", server.api_key()) for server in spec.servers]
     price = find_price(spec.target, terms.prices)

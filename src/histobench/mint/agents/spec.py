@@ -25,7 +25,6 @@ OWN_KEY = "HISTOBENCH_API_KEY"
 #: Set to 1 by whoever knows that nobody listens between here and a server that speaks plain HTTP.
 PLAIN_HTTP = "HISTOBENCH_KEY_OVER_HTTP"
 OTHERS = ("local", "replay", "human")
-KINDS = (*PROVIDERS, *OTHERS)
 #: A user and a password behind the @: an address without a scheme, and no part of a model's name.
 _PASSWORD = re.compile(r"@[^@\s]*:[^@\s]*@|@[\w.-]+:\d+(?:/|$)")
 EXAMPLES = (
@@ -104,9 +103,10 @@ def parse_agent(text: str) -> AgentSpec:
     'anthropic:some-model'
     """
     kind, colon, rest = text.strip().partition(":")
-    if kind not in KINDS:
+    known = (*PROVIDERS, *OTHERS)
+    if kind not in known:
         raise HistobenchError(
-            f"unknown agent {redact(text)!r}; {did_you_mean(kind, KINDS)} (such as {EXAMPLES})"
+            f"unknown agent {redact(text)!r}; {did_you_mean(kind, known)} (such as {EXAMPLES})"
         )
     if kind not in PROVIDERS:
         if kind == "replay" and not rest:

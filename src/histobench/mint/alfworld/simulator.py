@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import atexit
 import contextlib
 import json
@@ -13,14 +12,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.redaction import environment_without_keys
-from histobench.core.text import parse_python
 from histobench.mint.alfworld import simulator
 
 MAX_ACTIONS = 50
@@ -171,40 +168,3 @@ def checkup() -> tuple[str, str, str]:
     if missing:
         return "WARN", "the engine is not installed; all other tasks work without it", INSTALL
     return "PASS", "the engine is installed", ""
-
-
-# The recorded expert's way through a game, read from its text.
-
-_CELL = re.compile(r"<execute>(.*?)</execute>", re.DOTALL)
-_OBSERVATION = re.compile(r"\n\nObservation:\n(.*?)(?=\nAssistant:\n|\Z)", re.DOTALL)
-#: The expert's notes name some actions differently from the tools.
-NAMES = {"take": "take_from", "open": "open_receptacle", "close": "close_receptacle"}
-
-
-@dataclass(frozen=True)
-class Call:
-    """One action: the tool's name and its arguments."""
-
-    tool: str
-    arguments: tuple[str, ...]
-
-
-def expert_calls(trajectory: str) -> list[Call]:
-    """The actions of an expert's trajectory, in order.
-
-    >>> expert_calls('Assistant:\\n<execute>\\ntake("mug 1", "desk 1")\\n</execute>')
-    [Call(tool='take_from', arguments=('mug 1', 'desk 1'))]
-    """
-    calls = []
-    for cell in _CELL.findall(trajectory):
-        for statement in parse_python(cell.strip()).body:
-            match statement:
-                case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)):
-                    words = tuple(str(ast.literal_eval(argument)) for argument in args)
-                    calls.append(Call(NAMES.get(name, name), words))
-    return calls
-
-
-def expert_observations(trajectory: str) -> list[str]:
-    """What the expert saw, one line for each action."""
-    return [line for block in _OBSERVATION.findall(trajectory) for line in block.strip("\n").split("\n")]

@@ -58,8 +58,7 @@ CELL_TIMEOUT_S = 30.0
 class GeneralEnv:
     """One episode of a task: a fresh Python session with the tools in it.
 
-    `outcome` is the only thing that touches the world; counting is the turn loop's. `wording` is how Python's
-    error messages read: as they are, or as those of the version that the public recordings were made with.
+    `outcome` is the only thing that touches the world; counting is the turn loop's.
 
     A subclass may ask for more than a solution (`proposal`), judge it in its own way (`check`), begin with
     its own words (`own_prompt`), and hold tools that open while the episode goes on (`Tool.is_open`).
@@ -74,9 +73,7 @@ class GeneralEnv:
         tools: Sequence[Tool] = (),
         *,
         pool: SandboxPool | None = None,
-        first_cell_number: int = 1,
         cell_timeout: float = CELL_TIMEOUT_S,
-        wording: str = "native",
     ) -> None:
         check_unique_names(tools)
         self.task = task
@@ -85,11 +82,7 @@ class GeneralEnv:
             tool.reset()
         self._shown: list[Image] = []
         self._repl = PythonREPL(
-            {tool.name: self._guarded(tool) for tool in self.tools},
-            cell_timeout,
-            pool=pool,
-            first_cell_number=first_cell_number,
-            wording=wording,
+            {tool.name: self._guarded(tool) for tool in self.tools}, cell_timeout, pool=pool
         )
 
     def functions(self) -> tuple[ToolSpec, ...]:
@@ -209,9 +202,7 @@ def open_environment(
     tools: Sequence[Tool] = (),
     *,
     pool: SandboxPool | None = None,
-    first_cell_number: int = 1,
     cell_timeout: float = CELL_TIMEOUT_S,
-    wording: str = "native",
 ) -> GeneralEnv:
     """A fresh environment; household tasks bring their own actions along, others may bring all of it."""
     from histobench.mint.tasks.alfworld import AlfWorldTask
@@ -220,20 +211,8 @@ def open_environment(
     if isinstance(task, CodeGenTask) and pool is not None:
         task.pool = pool
     if isinstance(task, AlfWorldTask):
-        return AlfWorldEnv(
-            task,
-            tools,
-            pool=pool,
-            first_cell_number=first_cell_number,
-            cell_timeout=cell_timeout,
-            wording=wording,
-        )
-    settings: dict[str, Any] = {
-        "pool": pool,
-        "first_cell_number": first_cell_number,
-        "cell_timeout": cell_timeout,
-        "wording": wording,
-    }
+        return AlfWorldEnv(task, tools, pool=pool, cell_timeout=cell_timeout)
+    settings: dict[str, Any] = {"pool": pool, "cell_timeout": cell_timeout}
     own: GeneralEnv | None = task.open_environment(tools, **settings)
     return own if own is not None else GeneralEnv(task, tools, **settings)
 
@@ -250,19 +229,10 @@ class AlfWorldEnv(GeneralEnv):
         tools: Sequence[Tool] = (),
         *,
         pool: SandboxPool | None = None,
-        first_cell_number: int = 1,
         cell_timeout: float = CELL_TIMEOUT_S,
-        wording: str = "native",
     ) -> None:
         self._household = task
-        super().__init__(
-            task,
-            [*household_tools(task.game), *tools],
-            pool=pool,
-            first_cell_number=first_cell_number,
-            cell_timeout=cell_timeout,
-            wording=wording,
-        )
+        super().__init__(task, [*household_tools(task.game), *tools], pool=pool, cell_timeout=cell_timeout)
 
     def solved_by_acting(self) -> bool:
         """Whether the simulator says that the goal is reached."""

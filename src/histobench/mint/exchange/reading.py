@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.mint.replay.recording import SUFFIX, read_recordings
 from histobench.mint.results.outcome import FAILURES, EpisodeOutcome, counted, read_outcome_table
+from histobench.mint.results.recording import SUFFIX, read_recordings
 from histobench.mint.results.stored_episode import find_result_files, read_files, read_unfinished
 
 INSPECT_LOG = ".eval"

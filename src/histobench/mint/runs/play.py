@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
+from histobench.core.http import RetryPolicy
 from histobench.mint import sandbox
 from histobench.mint.agents.agent import EpisodeLimits
 from histobench.mint.agents.cache import AnswerCache
 from histobench.mint.agents.factory import Batches, Terms, open_player, player_name
-from histobench.mint.agents.limits import CostTracker, Price, RateLimits, RetryPolicy, find_price, read_prices
+from histobench.mint.agents.limits import CostTracker, Price, RateLimits, find_price, read_prices
 from histobench.mint.agents.spec import parse_agent
 from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.feedback.kind import FeedbackKind, Form

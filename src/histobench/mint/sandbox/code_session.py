@@ -6,18 +6,53 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from histobench.mint.sandbox.container_fleet import ContainerFleet
 from histobench.mint.sandbox.guest.frames import MAX_FRAME, BrokenFrameError, Channel, LongMessageError
 from histobench.mint.sandbox.limits import Deadline, Limits, next_message
-from histobench.mint.sandbox.zygote_process import SandboxError
-
-if TYPE_CHECKING:
-    from histobench.mint.sandbox.pool import Session
+from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess, sender_pid
 
 _RESTARTED = "The session was restarted: variables, functions and imports are gone."
 _ERROR_CHARS = 2000
 _ATTEMPTS = 3
+_CONFINE_SECONDS = 60.0
+
+
+class Session:
+    """One forked, confined process and the host's end of its socket."""
+
+    def __init__(self, zygote: ZygoteProcess | ContainerFleet) -> None:
+        self._zygote = zygote
+        self.number, self.channel = zygote.spawn()
+        self._ready = False
+        self.pid = 0  # as this process sees it; known once the session is open
+
+    def open(self) -> Channel:
+        """The channel, once the process has confined itself."""
+        if not self._ready:
+            try:
+                deadline = time.monotonic() + _CONFINE_SECONDS
+                self.channel.wait(deadline)
+                self.pid = sender_pid(self.channel.socket)
+                greeting = self.channel.receive(deadline)
+            except (EOFError, OSError, BrokenFrameError) as error:
+                why = self._zygote.complaint(self.number) or error
+                raise SandboxError(f"a sandboxed process did not start: {why}") from error
+            if greeting.get("op") != "ready":
+                raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
+            self._zygote.enclose(self.number, self.pid)
+            self._ready = True
+        return self.channel
+
+    def why_it_ended(self) -> str:
+        """memory, disk, cpu or sessions when it was ended for using too much of it, else nothing."""
+        return self._zygote.end_of(self.number)
+
+    def close(self) -> None:
+        """End the process and everything it started."""
+        self._zygote.kill(self.number)
+        self.channel.close()
 
 
 @dataclass(frozen=True)
@@ -44,14 +79,11 @@ class CodeSession:
         tools: dict[str, Callable[..., Any]],
         *,
         limits: Limits,
-        first_cell_number: int,
-        wording: str,
     ) -> None:
         self._take = take
         self._tools = tools
         self._limits = limits
-        self._cell = first_cell_number
-        self._wording = wording
+        self._cell = 1
         self._session: Session | None = self._begin()
 
     def run_cell(self, code: str, timeout: float = 30.0) -> CellResult:
@@ -91,12 +123,7 @@ class CodeSession:
         self.close()
 
     def _begin(self) -> Session:
-        order = {
-            "op": "start",
-            "tools": sorted(self._tools),
-            "first_cell_number": self._cell,
-            "wording": self._wording,
-        }
+        order = {"op": "start", "tools": sorted(self._tools), "first_cell_number": self._cell}
         for _ in range(_ATTEMPTS):
             session = self._take()
             try:

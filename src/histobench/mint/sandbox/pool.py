@@ -6,19 +6,17 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import cache_from_source, find_spec
 from typing import Any
 
 from histobench.core.redaction import environment_without_keys
-from histobench.mint.sandbox.code_session import CodeSession
+from histobench.mint.sandbox.code_session import CodeSession, Session
 from histobench.mint.sandbox.container_fleet import CONTAINERS, ContainerFleet
-from histobench.mint.sandbox.guest.frames import BrokenFrameError, Channel
 from histobench.mint.sandbox.limits import SCIENCE, Limits
 from histobench.mint.sandbox.withheld import withheld_paths
-from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess, sender_pid
+from histobench.mint.sandbox.zygote_process import SandboxError, ZygoteProcess
 
 # Compiled modules on disk: without them every start of a zygote compiles the scientific packages anew.
 
@@ -52,43 +50,6 @@ def _lacks_bytecode(name: str) -> bool:
 
 
 ISOLATING = ("bubblewrap", "landlock")
-_CONFINE_SECONDS = 60.0
-
-
-class Session:
-    """One forked, confined process and the host's end of its socket."""
-
-    def __init__(self, zygote: ZygoteProcess | ContainerFleet) -> None:
-        self._zygote = zygote
-        self.number, self.channel = zygote.spawn()
-        self._ready = False
-        self.pid = 0  # as this process sees it; known once the session is open
-
-    def open(self) -> Channel:
-        """The channel, once the process has confined itself."""
-        if not self._ready:
-            try:
-                deadline = time.monotonic() + _CONFINE_SECONDS
-                self.channel.wait(deadline)
-                self.pid = sender_pid(self.channel.socket)
-                greeting = self.channel.receive(deadline)
-            except (EOFError, OSError, BrokenFrameError) as error:
-                why = self._zygote.complaint(self.number) or error
-                raise SandboxError(f"a sandboxed process did not start: {why}") from error
-            if greeting.get("op") != "ready":
-                raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
-            self._zygote.enclose(self.number, self.pid)
-            self._ready = True
-        return self.channel
-
-    def why_it_ended(self) -> str:
-        """memory, disk, cpu or sessions when it was ended for using too much of it, else nothing."""
-        return self._zygote.end_of(self.number)
-
-    def close(self) -> None:
-        """End the process and everything it started."""
-        self._zygote.kill(self.number)
-        self.channel.close()
 
 
 class SandboxPool:
@@ -142,22 +103,9 @@ class SandboxPool:
     def episode(
         self,
         tools: Mapping[str, Callable[..., Any]] | None = None,
-        *,
-        first_cell_number: int = 1,
-        wording: str = "native",
     ) -> CodeSession:
-        """A fresh Python session that can call `tools`, which run here, by their names.
-
-        `wording="python3.8"` words errors as the Python of the published recordings did, and refuses code
-        that needs a newer one.
-        """
-        return CodeSession(
-            self.take,
-            dict(tools or {}),
-            limits=self.limits,
-            first_cell_number=first_cell_number,
-            wording=wording,
-        )
+        """A fresh Python session that can call `tools`, which run here, by their names."""
+        return CodeSession(self.take, dict(tools or {}), limits=self.limits)
 
     def take(self) -> Session:
         """A fresh session, warm if there is one; the caller closes it."""

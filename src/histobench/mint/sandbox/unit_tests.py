@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from histobench.mint.sandbox.code_session import Session
 from histobench.mint.sandbox.guest.frames import BrokenFrameError, LongMessageError
 from histobench.mint.sandbox.guest.plain_values import NotDataError, checked_answer, written
 from histobench.mint.sandbox.limits import Deadline, next_message
-from histobench.mint.sandbox.pool import SandboxPool, Session
+from histobench.mint.sandbox.pool import SandboxPool
 
 _ASKED = ("number", "do", "name", "object", "args", "kwargs")
 

@@ -26,24 +26,17 @@ class PythonREPL(Tool):
         timeout: float = 30.0,
         *,
         pool: SandboxPool | None = None,
-        first_cell_number: int = 1,
-        wording: str = "native",
     ) -> None:
         self._tools = dict(user_ns or {})
         self._timeout = timeout
         self._pool = pool
-        self._first_cell_number = first_cell_number
-        self._wording = wording
         self._session: CodeSession | None = None
         self.last_result: CellResult | None = None
 
     def __call__(self, query: str) -> str:
         """The observation for one cell."""
         if self._session is None:
-            pool = self._pool or shared_pool()
-            self._session = pool.episode(
-                self._tools, first_cell_number=self._first_cell_number, wording=self._wording
-            )
+            self._session = (self._pool or shared_pool()).episode(self._tools)
         self.last_result = self._session.run_cell(query, self._timeout)
         return as_observation(self.last_result.text)
 

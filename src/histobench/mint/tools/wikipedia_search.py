@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from histobench.core.errors import HistobenchError
 from histobench.core.files import open_unpacked, read_plain
 from histobench.core.folders import local_dir
+from histobench.core.http import PASSING, RetryPolicy, retry_after
 from histobench.core.plain_data import parse_json
 from histobench.core.version import __version__
 from histobench.mint.tools.base import Tool, ToolServiceError
@@ -99,8 +100,7 @@ def _articles(folder: Path) -> Iterator[tuple[str, str, str]]:
 API = "https://en.wikipedia.org/w/api.php"
 USER_AGENT = f"histobench/{__version__} (https://github.com/histobench/histobench)"
 PAUSE_S = 0.25
-TIMEOUT_S = 20.0
-TRIES = 4
+POLICY = RetryPolicy(attempts=4, answer_timeout=20.0, longest_retry_after=60.0)
 #: How many hits are looked at to find pages that are neither missing nor disambiguations.
 CANDIDATES = 2
 
@@ -174,17 +174,21 @@ class LiveWikipedia:
 
         parameters = {"action": "query", "format": "json", "formatversion": "2", "maxlag": "5", **parameters}
         trouble = ""
-        for attempt in range(TRIES):
+        for attempt in range(POLICY.attempts):
             self._sleep(max(0.0, self._last + self._pause - time.monotonic()))
-            wait = 2.0**attempt
+            wait = POLICY.pause(attempt + 1, jitter=1.0)
             try:
                 reply = httpx.get(
-                    self._api, params=parameters, headers={"User-Agent": USER_AGENT}, timeout=TIMEOUT_S
+                    self._api,
+                    params=parameters,
+                    headers={"User-Agent": USER_AGENT},
+                    timeout=POLICY.answer_timeout,
                 )
                 self._last = time.monotonic()
-                if reply.status_code in (429, 500, 502, 503, 504):
+                if reply.status_code in PASSING:
                     trouble = f"status {reply.status_code}"
-                    wait = _seconds(reply.headers.get("Retry-After"), wait)
+                    asked = retry_after(reply.headers)
+                    wait = wait if asked is None else min(POLICY.longest_retry_after, asked)
                 else:
                     reply.raise_for_status()
                     content = reply.json()
@@ -194,16 +198,9 @@ class LiveWikipedia:
             except (httpx.HTTPError, json.JSONDecodeError) as error:
                 self._last = time.monotonic()
                 trouble = f"{type(error).__name__}: {error}"
-            if attempt + 1 < TRIES:
+            if attempt + 1 < POLICY.attempts:
                 self._sleep(wait)
-        raise WikipediaError(f"Wikipedia could not be asked after {TRIES} tries: {trouble}")
-
-
-def _seconds(header: str | None, otherwise: float) -> float:
-    try:
-        return min(60.0, float(header or otherwise))
-    except ValueError:  # the header may be a date
-        return otherwise
+        raise WikipediaError(f"Wikipedia could not be asked after {POLICY.attempts} tries: {trouble}")
 
 
 # A tape of recorded queries: the same question always gets the same answer, offline.

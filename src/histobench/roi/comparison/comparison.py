@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.dataset_ranking import DatasetRanking, rank_over_datasets
+from histobench.roi.comparison.dataset_ranking import DatasetRanking, ranked_block
 from histobench.roi.comparison.episode_table import EpisodeTable, episode_tables
 from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_function import check_metric, one_metric, over_all_classes
@@ -32,13 +32,19 @@ from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
 from histobench.statistics.intervals import Interval, percentile_interval
 from histobench.statistics.jackknife import LeaveOneOut
+from histobench.statistics.many_models import (
+    Friedman,
+    nemenyi_critical_difference,
+    nemenyi_p_values,
+    win_tie_loss,
+)
 from histobench.statistics.resampling import (
     SamplingDesign,
     paired_difference,
     replicates_of_all,
     smallest_p_value,
 )
-from histobench.statistics.tests import holm, sign_flip_p_value
+from histobench.statistics.tests import holm, sign_flip_p_value, signed_ranks
 
 Floats = NDArray[np.float64]
 VALUE_INTERVALS = (METHOD, "percentile")
@@ -178,7 +184,7 @@ def compare_runs(
         alpha=settings.alpha,
         lower_is_better=lower,
         tables=tables,
-        ranking=rank_over_datasets(tables, alpha=settings.alpha, lower_is_better=lower, rope=settings.rope),
+        ranking=_rank_over_datasets(tables, alpha=settings.alpha, lower_is_better=lower, rope=settings.rope),
         seeds=tuple(sorted({run.identity.seed for run in runs})),
     )
 
@@ -421,4 +427,68 @@ def _notes(
             "the correction is for the pairs of this table; other metrics, tasks and datasets are further "
             "looks at the data, for which nothing is corrected"
         )
+    return tuple(notes)
+
+
+# Encoders over several datasets.
+
+
+def _rank_over_datasets(
+    tables: Sequence[DatasetTable], *, alpha: float, lower_is_better: bool, rope: float = 0.01
+) -> DatasetRanking | None:
+    """The ranking, or None when fewer than two datasets share two encoders."""
+    everyone = sorted({entry.name for table in tables for entry in table.entries})
+    known = [{entry.name: entry.value for entry in table.entries} for table in tables]
+    every = np.array([[values.get(name) for name in everyone] for values in known], dtype=np.float64)
+    if len(tables) < 2 or len(everyone) < 2:
+        return None
+    block = ranked_block(every, alpha=alpha, lower_is_better=lower_is_better)
+    if block is None:
+        return None
+    names = [everyone[k] for k in block.columns]
+    ranked = [tables[k] for k in block.rows]
+    left_out = [name for name in everyone if name not in names]
+    listed = [everyone.index(name) for name in (*names, *left_out)]
+    return DatasetRanking(
+        names=tuple(names),
+        datasets=tuple(table.dataset for table in ranked),
+        mean_ranks=tuple(block.mean_ranks.tolist()),
+        mean_values=tuple(block.scores.mean(axis=0).tolist()),
+        friedman=block.friedman,
+        critical_difference=block.critical_difference,
+        nemenyi_p=tuple(map(tuple, nemenyi_p_values(block.mean_ranks, len(ranked)).tolist())),
+        groups=tuple(tuple(names[k] for k in group) for group in block.groups),
+        win_tie_loss=win_tie_loss([_shown_better(table, names, lower_is_better) for table in ranked]),
+        left_out=tuple(left_out),
+        notes=_ranking_notes(block.friedman, len(ranked), len(names), alpha),
+        left_out_datasets=tuple(table.dataset for k, table in enumerate(tables) if k not in block.rows),
+        run_on=tuple((everyone[k], int(np.isfinite(every[:, k]).sum())) for k in listed),
+        rope=rope,
+        chances=tuple(map(tuple, signed_ranks(every[:, listed], rope=rope, lower_is_better=lower_is_better))),
+    )
+
+
+def _shown_better(table: DatasetTable, names: list[str], lower_is_better: bool) -> list[list[float]]:
+    """1 where the row is shown to be better than the column, -1 worse, 0 neither; NaN: not compared."""
+
+    def outcome(first: str, second: str) -> float:
+        pair = None if first == second else table.pair(first, second)
+        if pair is None:
+            return np.nan
+        return float(np.sign(pair.difference)) * (-1 if lower_is_better else 1) if pair.holds else 0.0
+
+    return [[outcome(first, second) for second in names] for first in names]
+
+
+def _ranking_notes(test: Friedman, n_datasets: int, n_models: int, alpha: float) -> tuple[str, ...]:
+    notes = []
+    if test.p_value > alpha:
+        notes.append("Friedman's test finds no difference between mean ranks: do not read the order as one")
+    if n_datasets < 5:
+        notes.append(
+            f"{n_datasets} datasets are few for a ranking: mean ranks hardly ever differ significantly"
+        )
+    widest = float(n_models - 1)
+    if nemenyi_critical_difference(n_models, n_datasets, alpha=alpha) >= widest:
+        notes.append("the critical difference exceeds the largest possible distance of two mean ranks")
     return tuple(notes)

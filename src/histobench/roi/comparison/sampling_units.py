@@ -128,7 +128,7 @@ FEWEST_GROUPS_OF_CLASS = 3
 #: An average precision over fewer positive images than this has no interval.
 FEWEST_POSITIVES = 5
 #: The interval of a loss over groups needs as many mistakes: a loss is made of them, and where there is none,
-#: nothing shows what one costs (`benchmarks/statistics_study.py`).
+#: nothing shows what one costs (`benchmarks/studies/statistics_study.py`).
 FEWEST_MISTAKES = 2
 #: From this many groups on (and half as many of every class) intervals hold what they promise.
 ENOUGH_GROUPS = 12

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
-import shutil
-import ssl
-import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import atomic_path
+from histobench.core.http import UnreachableError, call_while_reachable, discard, transfer
 from histobench.roi.encoders.file_hash import cache_dir, sha256_of
 from histobench.roi.encoders.spec import EncoderSpec
 
@@ -59,69 +51,6 @@ def other_revision(spec: EncoderSpec, checkpoint: Path) -> str:
         return ""
     others = find_others(spec, spec.source.file)
     return next((revision for revision, path in others.items() if path == checkpoint), "")
-
-
-# Waiting for a server no longer than a person would: is it there at all?
-
-#: Seconds within which a server has to say anything; `HF_HUB_ETAG_TIMEOUT` changes it.
-SECONDS = 2.0
-
-
-class UnreachableError(Exception):
-    """The server did not answer in time, or there is no way to it."""
-
-
-def call_while_reachable(function: Callable[[], Any], url: str) -> Any:
-    """The result of `function`, which talks to `url`; it is given up when nothing answers there.
-
-    Download libraries try again for half a minute before they say that there is no network. Here one short
-    question to the same server goes out at the same time.
-    """
-    seconds = _seconds()
-    news: queue.Queue[tuple[str, Any]] = queue.Queue()
-
-    def work() -> None:
-        try:
-            news.put(("result", function()))
-        except BaseException as error:
-            news.put(("error", error))
-
-    threading.Thread(target=work, name="histobench-download", daemon=True).start()
-    threading.Thread(target=lambda: news.put(("answers", answers(url, seconds))), daemon=True).start()
-    # A name server can be silent for longer than any timeout of a connection.
-    deadline: float | None = time.monotonic() + 1.25 * seconds
-    while True:
-        try:
-            what, value = news.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0))
-        except queue.Empty:
-            raise UnreachableError(url) from None
-        if what == "result":
-            return value
-        if what == "error":
-            raise value
-        if value:
-            deadline = None
-        elif news.empty():
-            raise UnreachableError(url)
-
-
-def answers(url: str, seconds: float) -> bool:
-    """Whether a server says anything at all, be it an error."""
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, ValueError) as error:
-        # A certificate that only Python's own client does not know: someone is there.
-        return isinstance(getattr(error, "reason", error), ssl.SSLError)
-
-
-def _seconds() -> float:
-    try:
-        return max(float(os.environ.get("HF_HUB_ETAG_TIMEOUT", SECONDS)), 0.1)
-    except ValueError:
-        return SECONDS
 
 
 log = logging.getLogger(__name__)
@@ -261,7 +190,7 @@ def fetch_from_url(spec: EncoderSpec, url: str) -> Path:
             call_while_reachable(partial(_copy_from, url, path), url)
         except UnreachableError as error:
             raise HistobenchError(f"{spec.name}: {url} cannot be reached; {by_hand}") from error
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        except (HistobenchError, OSError) as error:
             raise HistobenchError(f"{spec.name}: cannot download {url} ({error}); {by_hand}") from error
     if url == spec.source.url:
         check_sha256(spec, path)
@@ -269,12 +198,13 @@ def fetch_from_url(spec: EncoderSpec, url: str) -> Path:
 
 
 def _copy_from(url: str, path: Path) -> None:
-    with (
-        urllib.request.urlopen(url, timeout=60) as remote,
-        atomic_path(path) as temporary,
-        temporary.open("wb") as handle,
-    ):
-        shutil.copyfileobj(remote, handle, 1 << 20)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # workers of several devices fetch at once
+    try:
+        transfer(url, part, name=path.name)
+        os.replace(part, path)
+    finally:
+        discard(part)
 
 
 def cached_url(spec: EncoderSpec, url: str) -> Path:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -74,20 +75,13 @@ def extract(
     encoders: BasePatchEncoder | EncoderRecipe | Sequence[BasePatchEncoder | EncoderRecipe],
     save_dir: str | Path,
     *,
-    device: str | None = None,
-    batch_size: int | str = 256,
-    num_workers: int = 8,
-    precision: str = "auto",
-    compile: str = "auto",
-    on_bad_image: str = "stop",
-    recheck: int | str = "auto",
-    no_cache: bool = False,
-    stage: str | None = None,
     progress: Progress | None = None,
     hashed: HashedImages | None = None,
+    **settings: Any,
 ) -> list[Extraction]:
     """Write the features of every split by every encoder to `save_dir`; nothing known is computed again.
 
+    `settings` are the fields of `Settings`.
     `recheck` cached images, drawn at random, are computed again and compared; if one differs, the cached set
     is discarded. `auto` takes 8, and of a user's own encoder as many as find a change of 1 % of the images
     with a chance of 95 % (300 of a large set).
@@ -99,23 +93,21 @@ def extract(
     (see `core.folders.cache_dir`) as they are made, so that a killed run goes on where it
     was when the same call is made again, and gives the same files bit for bit.
     """
-    settings = Settings(
-        device, batch_size, num_workers, precision, compile, on_bad_image, recheck, no_cache, stage
-    )
+    chosen = Settings(**settings)
     given = [encoders] if isinstance(encoders, BasePatchEncoder | EncoderRecipe) else list(encoders)
     if not given:
         raise HistobenchError("no encoder is given")
     check_plain_name(dataset.name.replace("/", "_").replace("\\", "_"), what="dataset")
     if not any(dataset.splits.values()):
         raise HistobenchError(f"{dataset.name} has no images")
-    if len(settings.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
+    if len(chosen.devices) > 1 and not all(isinstance(item, EncoderRecipe) for item in given):
         raise HistobenchError("several devices need encoders by name: give an EncoderRecipe")
     _check_writable(Path(save_dir))
     recipes = [item for item in given if isinstance(item, EncoderRecipe)]
     require_encoders({item.name: item.unresolved() for item in recipes})
     check_labels(item.name for item in recipes)
     _check_weights(recipes)
-    return _Run(dataset, given, Path(save_dir), settings, progress or Silent(), hashed).result()
+    return _Run(dataset, given, Path(save_dir), chosen, progress or Silent(), hashed).result()
 
 
 def plan_extraction(

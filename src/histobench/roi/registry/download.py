@@ -17,8 +17,7 @@ from urllib.parse import quote
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import check_plain, open_plain
-from histobench.roi.registry.entry import RemoteFile, size_in_words
-from histobench.roi.registry.transfer import (
+from histobench.core.http import (
     Progress,
     TransferStoppedError,
     discard,
@@ -27,6 +26,7 @@ from histobench.roi.registry.transfer import (
     note_of,
     transfer,
 )
+from histobench.roi.registry.entry import RemoteFile, size_in_words
 
 #: A mirror: a folder or a base address below which `<dataset>/<file>` lies.
 MIRROR_VARIABLE = "HISTOBENCH_DATA_MIRROR"
@@ -112,7 +112,7 @@ def fetch(
     if isinstance(source, Path):
         _copy(source, part, file, progress)
     else:
-        transfer(source, part, file, progress=progress, pause=pause, stop=stop)
+        transfer(source, part, name=file.name, size=file.bytes, progress=progress, pause=pause, stop=stop)
     found = check_file(part, file, keep=False, accept=accept)
     os.replace(part, target)
     note_of(part).unlink(missing_ok=True)
@@ -159,7 +159,7 @@ def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
     with open_plain(path) as handle:
         beginning = handle.read(256)
     wanted = _BEGINNINGS.get(Path(file.name).suffix.lower(), b"")
-    if beginning and beginning.startswith(wanted) and (expects_page(file) or not is_page(beginning)):
+    if beginning and beginning.startswith(wanted) and (expects_page(file.name) or not is_page(beginning)):
         damage = _damage(path, Path(file.name).suffix.lower())
         if not damage:
             return
@@ -257,7 +257,14 @@ def take_from_mirror(
                 os.replace(part, folder / source.name)
     elif not any(sign in file.name for sign in "*?["):
         part = folder / f"{file.name}.part"
-        transfer(str(_source(file, dataset)), part, file, progress=progress, pause=pause)
+        transfer(
+            str(_source(file, dataset)),
+            part,
+            name=file.name,
+            size=file.bytes,
+            progress=progress,
+            pause=pause,
+        )
         os.replace(part, folder / file.name)
 
 

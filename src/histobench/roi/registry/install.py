@@ -24,12 +24,12 @@ from histobench.core.claim import exclusive
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text, write_json, write_text
 from histobench.core.folders import cache_dir
+from histobench.core.http import Progress
 from histobench.core.plain_data import parse_json
 from histobench.roi.registry.download import Fetched, check_file, fetch_all, take_from_mirror
 from histobench.roi.registry.entry import PublicDataset, find
 from histobench.roi.registry.peer_splits import drawn
 from histobench.roi.registry.rows import Row, read_rows
-from histobench.roi.registry.transfer import Progress
 
 #: Where datasets go without `--to`.
 FOLDER_VARIABLE = "HISTOBENCH_DATA"

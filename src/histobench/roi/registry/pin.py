@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from histobench.core.errors import HistobenchError
+from histobench.core.http import open_client
 from histobench.core.plain_data import parse_json
 from histobench.roi.registry.entry import PublicDataset, RemoteFile
 
@@ -31,7 +32,7 @@ def pinned(entry: PublicDataset, *, apis: Mapping[str, str] = APIS) -> tuple[Rem
     import httpx
 
     kind, record = _record_of(entry)
-    with httpx.Client(follow_redirects=True, timeout=30) as client:
+    with open_client() as client:
         try:
             listed = _LISTS[kind](client, apis, record, entry)
         except httpx.HTTPError as error:

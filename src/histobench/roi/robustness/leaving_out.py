@@ -139,7 +139,7 @@ def site_probe_without(probe: SiteProbe, sites: Ints, units: Units) -> Floats:
     changed is added: an average over n images of a fold varies by their chance, and by that of the n (K - 1)
     images it was trained on, as 1 to 1 / (K - 1) (Nadeau and Bengio 2003), so deviations grow by the root of
     K / (K - 1). Without that, intervals covered 90 to 91 % where they should 95
-    (`benchmarks/robustness_coverage.py`).
+    (`benchmarks/studies/robustness_coverage.py`).
     """
     weights = _counts(units)
     areas = []

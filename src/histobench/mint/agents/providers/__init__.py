@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def provider_format(name: str) -> type[ProviderAPI]:
-    """The class of a format: chat, responses, anthropic or gemini."""
+    """The class whose format has a provider's name; every other provider speaks chat completions."""
     from histobench.mint.agents.providers.anthropic import AnthropicAPI
     from histobench.mint.agents.providers.gemini import GeminiAPI
     from histobench.mint.agents.providers.openai import ChatCompletionsAPI
     from histobench.mint.agents.providers.responses import ResponsesAPI
 
-    formats: tuple[type[ProviderAPI], ...] = (ChatCompletionsAPI, ResponsesAPI, AnthropicAPI, GeminiAPI)
-    return next(form for form in formats if form.format == name)
+    own: tuple[type[ProviderAPI], ...] = (ResponsesAPI, AnthropicAPI, GeminiAPI)
+    return next((form for form in own if form.format == name), ChatCompletionsAPI)

@@ -19,7 +19,7 @@ _RECURSION_LIMIT = 3000  # what the published benchmark's cells ran under
 class Shell(Protocol):
     """Something that runs cells in one lasting namespace."""
 
-    def start(self, names: dict[str, Any], first_cell_number: int, wording: str) -> None:
+    def start(self, names: dict[str, Any], first_cell_number: int) -> None:
         """Begin an episode with `names` in the namespace."""
 
     def run(self, code: str, timeout: float, patience: float) -> str:
@@ -60,7 +60,7 @@ def serve(channel: EpisodeChannel, config: dict[str, Any]) -> None:
         kind_of_order = order.get("op")
         if kind_of_order == "start":
             names = {name: mailbox.tool(name) for name in order["tools"]}
-            _shell.start(names, order["first_cell_number"], order["wording"])
+            _shell.start(names, order["first_cell_number"])
             continue
         if kind_of_order == "cell":
             with Capture(output_chars) as captured, within_memory_limit(memory):

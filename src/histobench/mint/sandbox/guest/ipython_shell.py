@@ -14,12 +14,10 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from IPython.core.compilerop import CachingCompiler
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from . import python38_language, python38_syntax, python38_words
 from .alarm import HIDDEN, alarm_paused, soft_limit
 from .capture import Capture
 from .memory_reserve import reserve_open
@@ -44,20 +42,8 @@ class SilentPublisher(DisplayPublisher):
         """Drop it."""
 
 
-class OldCompiler(CachingCompiler):
-    """IPython's compiler without the f-strings that came after Python 3.8."""
-
-    def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
-        """As IPython does it; what the old parser did not know is a syntax error."""
-        tree = super().ast_parse(source, filename, symbol)
-        python38_syntax.refuse_newer_strings(source, filename)
-        return tree
-
-
 class CellShell(InteractiveShell):
     """IPython's shell with a faster traceback and a shell escape that needs no terminal."""
-
-    old_wording = False
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """As IPython does it, off the cell's clock, and with each function's source looked up once only."""
@@ -69,26 +55,8 @@ class CellShell(InteractiveShell):
         if isinstance(error, MemoryError):  # what filled the memory mostly hangs on the frames that failed
             _empty_frames(error.__traceback__)
 
-    def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:
-        """As IPython does it, in the words of an old parser if asked for."""
-        error = sys.exc_info()[1]
-        if not self.old_wording or not isinstance(error, SyntaxError):
-            return super().showsyntaxerror(filename, running_compiled_code)
-        python38_syntax.reword_syntax_error(error)
-        if type(error) in (SyntaxError, IndentationError, TabError):
-            return super().showsyntaxerror(filename, running_compiled_code)
-        trace = error.__traceback__  # newer Pythons have a class of their own for input that is not complete
-        try:
-            raise SyntaxError(*error.args)
-        except SyntaxError as plain:
-            plain.__traceback__ = trace
-            return super().showsyntaxerror(filename, running_compiled_code)
-
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
-        parts = [_GAP.sub("   (...)\n", part) for part in stb]
-        if self.old_wording and parts:
-            parts[-1] = python38_words.reword_message(parts[-1], failing_frame="\n".join(parts[-2:-1]))
-        super()._showtraceback(etype, evalue, parts)
+        super()._showtraceback(etype, evalue, [_GAP.sub("   (...)\n", part) for part in stb])
 
     def _format_exception_for_storage(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return {}  # kept for a history file that is never written
@@ -102,8 +70,7 @@ class CellShell(InteractiveShell):
             stderr=subprocess.STDOUT,
             check=False,
         )
-        text = done.stdout.decode("utf-8", "replace")
-        sys.stdout.write(python38_words.as_on_a_terminal(text) if self.old_wording else text)
+        sys.stdout.write(done.stdout.decode("utf-8", "replace"))
         self.user_ns["_exit_code"] = done.returncode
 
 
@@ -122,14 +89,8 @@ class IPythonShell:
         self._shell.display_pub = SilentPublisher(parent=self._shell)
         self._warm_up()
 
-    def start(self, names: dict[str, Any], first_cell_number: int, wording: str) -> None:
-        """Begin an episode with `names` in the namespace; `wording` is "native" or "python3.8"."""
-        self._shell.old_wording = wording == "python3.8"
-        if self._shell.old_wording:
-            python38_words.print_numbers_plainly()
-            python38_language.use_old_library()
-            self._shell.ast_transformers.append(python38_language.PlainClasses())
-            self._shell.compile = OldCompiler()
+    def start(self, names: dict[str, Any], first_cell_number: int) -> None:
+        """Begin an episode with `names` in the namespace."""
         # Nothing has run in this process yet: what the zygote's trial cells left behind, it cleared itself.
         self._shell.user_ns.update(names)
         history = self._shell.history_manager
@@ -154,7 +115,6 @@ class IPythonShell:
         for code in _WARM_UP:
             with Capture(10_000):
                 self.run(code, 60, 0)
-        python38_syntax.load_grammar()
         self._shell.reset(new_session=False)
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             vars(sys).pop(name, None)

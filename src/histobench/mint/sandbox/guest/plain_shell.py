@@ -19,8 +19,8 @@ class PlainShell:
         self._names: dict[str, Any] = {}
         self._cell = 1
 
-    def start(self, names: dict[str, Any], first_cell_number: int, wording: str) -> None:
-        """Begin an episode with `names` in the namespace; there is one wording here."""
+    def start(self, names: dict[str, Any], first_cell_number: int) -> None:
+        """Begin an episode with `names` in the namespace."""
         self._names = {"__name__": "__main__", **names}
         self._cell = first_cell_number
 

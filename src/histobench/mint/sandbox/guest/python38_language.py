@@ -11,11 +11,14 @@ import collections.abc
 import fractions
 import math
 import random
+import re
+import sys
 from collections.abc import Set
 from typing import Any, TypeVar
 
 _CLASSES = frozenset({"dict", "frozenset", "list", "set", "tuple", "type"})
 _NEWER_IN_MATH = ("cbrt", "exp2", "lcm", "nextafter", "ulp")
+_PLACEHOLDER = re.compile(r"(?i)\b(f|rf|fr)(?=['\"])")
 _Tree = TypeVar("_Tree", bound=ast.AST)
 
 
@@ -46,6 +49,33 @@ def as_python38(tree: _Tree) -> _Tree:
     """The tree with classes that take no index."""
     PlainClasses().visit(tree)
     return tree
+
+
+def refuse_newer_strings(source: str, filename: str) -> None:
+    """Raise a SyntaxError for f-strings that only Python 3.12 and later accept.
+
+    >>> refuse_newer_strings('f"{x[0]}"', "cell")
+    """
+    if sys.version_info < (3, 12) or not _PLACEHOLDER.search(source):
+        return
+    try:
+        ast.parse(with_plain_strings(source), filename)
+    except SyntaxError as error:
+        lines = source.splitlines()
+        text = lines[min(error.lineno or 1, len(lines)) - 1]
+        raise SyntaxError(error.msg, (filename, error.lineno, error.offset, text)) from None
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FormattedValue) and "\\" in (
+            ast.get_source_segment(source, node.value) or ""
+        ):
+            text = source.splitlines()[node.value.lineno - 1]
+            where = (filename, node.value.lineno, node.value.col_offset + 1, text)
+            raise SyntaxError("f-string expression part cannot include a backslash", where)
+
+
+def with_plain_strings(source: str) -> str:
+    """The source as the old parser saw it: to it an f-string was a string like any other."""
+    return _PLACEHOLDER.sub(lambda prefix: "u" if len(prefix[0]) == 1 else " r", source)
 
 
 def use_old_library() -> None:

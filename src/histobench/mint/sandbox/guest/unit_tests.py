@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import CodeType, ModuleType
 from typing import Any
 
-from . import python38_language, python38_syntax
+from . import python38_language
 from .capture import Capture
 from .mailbox import Mailbox
 from .memory_reserve import within_memory_limit
@@ -295,7 +295,7 @@ def _compiled(source: str, name: str, wording: str) -> CodeType:
     if wording == "python3.8":
         python38_language.use_old_library()
         tree = python38_language.as_python38(ast.parse(source, name))
-        python38_syntax.refuse_newer_strings(source, name)
+        python38_language.refuse_newer_strings(source, name)
     # dont_inherit: this file's own future statements are not the submission's.
     return compile(tree, name, "exec", dont_inherit=True)
 

@@ -1,1 +1,0 @@
-"""Recorded episodes played again: the proof that loop, sandbox and checkers are the published ones."""

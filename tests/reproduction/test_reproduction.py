@@ -1,0 +1,259 @@
+"""Recorded episodes are played again, compared, and remembered."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from histobench.core.errors import HistobenchError
+from histobench.mint.configs.datasets import select_datasets
+from histobench.mint.envs.action import classify
+from histobench.mint.results.recording import Recording, read_recordings
+from histobench.mint.sandbox import open_sandbox
+from histobench.mint.tasks import ReasoningTask
+from reproduction.gates import (
+    Gate,
+    Journal,
+    Replayed,
+    alike,
+    environment_opener,
+    execution_gates,
+    python_of_runs,
+    replay,
+    same,
+    sample,
+)
+from reproduction.reproduce import main
+
+
+def _record(task_id: int = 0, observation: str = "Out[1]: 5", *, success: bool = True) -> dict:
+    execute = {
+        "assistant": "<execute>2 + 3</execute>",
+        "kind": "execute",
+        "observation": observation,
+        "steps_left": 4,
+        "proposals_left": 2,
+    }
+    answer = {"assistant": "<solution>5</solution>", "kind": "proposal", "verdict": "correct"}
+    return {
+        "model": "m",
+        "task": "gsm8k",
+        "task_id": task_id,
+        "settings": {"max_steps": 5, "max_propose": 2, "feedback": None, "first_cell_number": 1},
+        "turns": [execute, answer],
+        "success": success,
+        "terminate_reason": "task_success" if success else "max_propose_steps",
+        "counts": {"propose_solution": 1, "use_tool": 1, "invalid_action": 0},
+    }
+
+
+def _write(folder: Path, *records: dict) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with gzip.open(folder / "m.k5.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+    return folder
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> list[Recording]:
+    """Two episodes: one as it is, one whose record shows something else."""
+    folder = _write(tmp_path / "replay", _record(0), _record(1, "Out[1]: 6", success=False))
+    return list(read_recordings(folder))
+
+
+TASKS = {("gsm8k", number): ReasoningTask(id=number, prompt="2 + 3?", reference="5") for number in (0, 1)}
+
+
+@pytest.mark.usefixtures("needs_sandbox")
+def test_an_episode_is_played_again_and_compared(recordings: list[Recording]) -> None:
+    good, bad = (replay(recording, environment_opener(TASKS, {})) for recording in recordings)
+    assert (good.agrees, good.observations, good.exact, good.same) == (True, 1, 1, 1)
+    assert (bad.agrees, bad.same) == (False, 0)
+    assert bad.differences == ((1, "Out[1]: 6", "Out[1]: 5"),)
+    assert TASKS["gsm8k", 0].rule == "strict"  # the shared task is left as it was
+
+
+@pytest.mark.parametrize(
+    ("observation", "python"),
+    [
+        ("Out[1]: 5", "python3.8"),
+        ("File /usr/local/lib/python3.8/dist-packages/sympy/core/basic.py:991", "python3.8"),
+        ("File /usr/lib/python3.10/random.py:370, in choice", "native"),
+        ("python3.10 was asked for", "python3.8"),
+    ],
+)
+def test_the_python_of_a_run_is_read_from_its_tracebacks(
+    tmp_path: Path, observation: str, python: str
+) -> None:
+    folder = _write(tmp_path, _record(0, observation), _record(1))
+    assert python_of_runs(read_recordings(folder)) == {"m": python}
+
+
+def test_the_journal_gives_back_what_was_played(recordings: list[Recording], tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    played = Replayed(recordings[0], True, 3, 1, 2, 2, ((1, "a", "b"),))
+    Journal(path).add(played)
+    Journal(path).add(Replayed(recordings[1], False, 1, 1, 1, 1, ()))
+    with path.open("a", encoding="utf-8") as file:
+        file.write('\n{"episode": "m gsm8k')  # the run was killed here
+    journal = Journal(path)
+    assert journal.find(recordings[0]) == played
+    journal.add(Replayed(recordings[0], False, 1, 1, 1, 1, ()))
+    again = Journal(path).find(recordings[0])
+    assert again is not None
+    assert not again.success
+
+
+def test_rates_are_held_against_what_is_required(recordings: list[Recording]) -> None:
+    played = [
+        Replayed(recordings[0], True, 100, 90, 99, 99, ()),
+        Replayed(recordings[1], True, 100, 90, 98, 99, ()),
+    ]
+    gates = {gate.subject.strip(): gate for gate in execution_gates(played, ["gsm8k", "math"])}
+    assert gates["execution: success"].verdict == "FAIL"
+    assert gates["execution: observations without alfworld"].verdict == "PASS"
+    assert gates["gsm8k: observations"].verdict == "FAIL"
+    assert "math: success" not in gates
+    assert Gate("nothing", 0, 0, 1.0).verdict == ""
+
+
+def test_a_sample_is_spread_over_the_episodes(recordings: list[Recording]) -> None:
+    many = recordings * 10
+    assert sample(many, 4) == [many[0], many[5], many[10], many[15]]
+    assert sample(many, None) == many
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("<f at 0x7f00>", "<f at 0x55>"),
+        ("Cell In[3], line 1", "Cell In[12], line 1"),
+        ("Out[2]: 5", "Out[3]: 5"),
+        ("File /usr/lib/python3.8/json/decoder.py:355, in f(x)", "File /opt/py/json/decoder.py:12, in f(x)"),
+        ("File /a/b.py:3, in f(x)\n--> 3 a\n      4 b\n\nE: 1", "File /b.py:9, in f(x)\n--> 9 a\n\nE: 1"),
+        (
+            "File <hidden_filepath>:32, in f(x)\n---> 32 a",
+            "File <hidden_filepath>:/bench/, in f(x)\n---> 31 a",
+        ),
+        ("1" * 900 + " /a/long/path/x.py" + "...\n[Output Truncated]", "1" * 900 + "...\n[Output Truncated]"),
+    ],
+)
+def test_what_depends_on_the_machine_does_not_count(one: str, other: str) -> None:
+    assert same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("5", "6"),
+        ("Out[2]: 5", "Out[2]: 6"),
+        ("line 1", "line 2"),
+        ("0x1f", "0x2f"),
+        ("File /a/b.py:3, in f(x)\n--> 3 a\n\nE: 1", "File /a/b.py:3, in g(x)\n--> 3 a\n\nE: 1"),
+        ("1" * 400 + "...\n[Output Truncated]", "1" * 300 + "...\n[Output Truncated]"),
+    ],
+)
+def test_what_the_code_did_counts(one: str, other: str) -> None:
+    assert not same(one, other)
+    assert not alike(one, other)
+
+
+def test_where_the_time_ran_out_is_a_matter_of_speed() -> None:
+    one, other = (
+        f"printed\n{'-' * 75}\nTimeoutError      Traceback (most recent call last)\nCell In[1], line {line}"
+        for line in (3, 4)
+    )
+    assert alike(one, other)
+    assert not same(one, other)
+    assert not alike(one, other.replace("printed", "printed more"))
+
+
+TEXT = st.text() | st.lists(
+    st.sampled_from(["at 0x1f", "In[1]", " ", "\n", "File /a.py:3", "x", "...\n[Output Truncated]", "-" * 75])
+).map("".join)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(TEXT, TEXT)
+def test_comparing_goes_both_ways(one: str, other: str) -> None:
+    assert same(one, one)
+    assert same(one, other) == same(other, one)
+    assert alike(one, other) == alike(other, one)
+    assert alike(one, other) or not same(one, other)
+
+
+def test_broken_recordings_are_named(tmp_path: Path) -> None:
+    with pytest.raises(HistobenchError, match=r"m\.k5\.jsonl\.gz:2: not a recorded episode"):
+        list(read_recordings(_write(tmp_path, _record(), {"model": "m"})))
+    with pytest.raises(HistobenchError, match="no recorded episodes"):
+        list(read_recordings(tmp_path / "nothing"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("needs_sandbox")
+def test_the_command_prints_the_gates_and_fails_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "processed" / "gsm8k"
+    data.mkdir(parents=True)
+    tasks = [{"id": number, "prompt": "2 + 3?", "reference": "5"} for number in (0, 1)]
+    (data / "test_prompts.json").write_text("\n".join(map(json.dumps, tasks)), encoding="utf-8")
+    arguments = ["--tasks", "gsm8k", "--workers", "1"]
+    folder = _write(tmp_path / "good", _record(0), _record(1))
+    assert main([*arguments, str(folder)]) == 0
+    assert capsys.readouterr().out.count("PASS") == 4
+    folder = _write(tmp_path / "bad", _record(0), _record(1, "Out[1]: 6"))
+    assert main([*arguments, str(folder)]) == 1
+    assert "FAIL" in capsys.readouterr().out
+    assert main([*arguments, str(folder), "--models", "n"]) == 2
+
+
+@pytest.mark.slow
+def test_every_recorded_answer_is_judged_as_it_was(shared_dir: Path) -> None:
+    tasks = {
+        (dataset.name, task.task_id): task
+        for dataset in select_datasets(["reasoning"])
+        for task in dataset.load(shared_dir / "mint" / "processed")
+    }
+    judged, wrong = 0, []
+    for recording in read_recordings(shared_dir / "mint" / "replay"):
+        task = copy.copy(tasks.get((recording.task, recording.task_id)))
+        for turn in recording.turns if task is not None else ():
+            if turn.kind == "proposal":
+                task.rule = recording.rule
+                judged += 1
+                if task.success(classify(turn.assistant).content) != (turn.verdict == "correct"):
+                    wrong.append((recording.name, turn.assistant))
+    assert judged > 2000
+    assert wrong == []
+
+
+@pytest.mark.usefixtures("needs_sandbox")
+@pytest.mark.slow
+def test_a_sample_of_the_public_recordings_agrees(shared_dir: Path) -> None:
+    datasets = select_datasets(["reasoning", "code_generation"])
+    tasks = {
+        (dataset.name, task.task_id): task
+        for dataset in datasets
+        for task in dataset.load(shared_dir / "mint" / "processed")
+    }
+    # Flags mark what cannot come out the same: time-outs, random numbers, the live encyclopedia of 2023.
+    plain = [
+        recording
+        for recording in read_recordings(shared_dir / "mint" / "replay")
+        if not recording.flags and (recording.task, recording.task_id) in tasks
+    ]
+    chosen = sample(plain, 1)
+    assert len({(recording.run, recording.task) for recording in chosen}) == len(chosen) > 35
+    with open_sandbox() as pool:
+        played = [replay(recording, environment_opener(tasks, {}, pool=pool)) for recording in chosen]
+    assert [episode.recording.name for episode in played if not episode.agrees] == []
+    assert sum(episode.observations for episode in played) > 60
+    assert [episode.differences for episode in played if episode.alike != episode.observations] == []
