@@ -76,7 +76,7 @@ _NUMPY_KINDS |= {"c8": None, "c16": None}
 _NUMPY_KINDS |= {f"i{size}": (-(1 << 8 * size - 1), (1 << 8 * size - 1) - 1) for size in (1, 2, 4, 8)}
 _NUMPY_KINDS |= {f"u{size}": (0, (1 << 8 * size) - 1) for size in (1, 2, 4, 8)}
 #: Numbers shorter than Python's.
-SHORT_FLOATS = {"f2": "<e", "f4": "<f", "c8": "<f"}
+_SHORT_FLOATS = {"f2": "<e", "f4": "<f", "c8": "<f"}
 _PARTS = (int, float, str, type(None))
 #: How to take the value out of a subclass that equals what its base equals, whatever else it redefines.
 _BASES: dict[type, Callable[[Any], Any]] = {
@@ -314,16 +314,11 @@ def _check_array(content: Any) -> None:
 
 def _fits(number: float, kind: str) -> bool:
     """Whether a number of this kind can have this value."""
+    form = _SHORT_FLOATS.get(kind)
     try:
-        return kind not in SHORT_FLOATS or number != number or rounded(number, kind) == number
+        return form is None or number != number or struct.unpack(form, struct.pack(form, number))[0] == number
     except OverflowError:
         return False
-
-
-def rounded(number: float, kind: str) -> float:
-    """The nearest number of a kind that is in SHORT_FLOATS; OverflowError where there is none."""
-    form = SHORT_FLOATS[kind]
-    return float(struct.unpack(form, struct.pack(form, number))[0])
 
 
 def _require(condition: bool, what: str) -> None:
