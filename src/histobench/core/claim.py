@@ -46,7 +46,7 @@ class Claim:
     def _renew(self) -> None:
         while not self._released.wait(RENEWED):
             with contextlib.suppress(OSError):
-                os.utime(self._path)
+                os.utime(self._path, follow_symlinks=False)
 
 
 def try_claim(path: Path, **facts: Any) -> Claim | None:
@@ -69,10 +69,11 @@ def holder_of(path: Path) -> dict[str, Any] | None:
     if holder is None:
         return None
     same = all(holder.get(key) == value for key, value in _machine().items())
-    if same and not _lives(int(holder.get("pid", 0)), str(holder.get("started", ""))):
+    pid = holder.get("pid")
+    if same and not (type(pid) is int and pid > 0 and _lives(pid, str(holder.get("started", "")))):
         return None
     try:
-        age = _now(path.parent) - path.stat().st_mtime
+        age = _now(path.parent) - path.lstat().st_mtime
     except OSError:
         return None
     # A time in the future: the clock was set back, and a holder that lives would have renewed it since.
@@ -124,7 +125,7 @@ def _lives(pid: int, started: str) -> bool:
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True

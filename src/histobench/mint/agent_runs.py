@@ -142,7 +142,9 @@ class AgentRuns:
         -------
         pandas.DataFrame
             One row for all tasks, each family and each dataset: tasks (the group), n, first, second (success
-            rates), difference, low, high (95 % interval, paired by task), p, p (Holm).
+            rates), difference, low, high (95 % interval, paired by task), p, p (Holm). The test is Student's
+            t over tasks within datasets, with two tasks added of which each agent wins one (Bonett and Price
+            2012): with few tasks p is larger than that of `scipy.stats.ttest_rel`.
         """
         import pandas as pd
 

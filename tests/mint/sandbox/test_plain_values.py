@@ -5,12 +5,15 @@ from __future__ import annotations
 import collections
 import datetime
 import decimal
+import enum
 import fractions
 import json
+import types
 from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -29,7 +32,7 @@ ATOMS = (
     | st.fractions()
     | st.decimals(allow_nan=False)
     | st.dates()
-    | st.datetimes()
+    | st.datetimes().map(lambda moment: moment.replace(fold=0))
     | st.timedeltas()
 )
 HASHABLE = st.recursive(
@@ -128,6 +131,54 @@ def test_a_subclass_that_decides_what_it_equals_is_no_value() -> None:
     assert type(kept[0]) is Sly
 
 
+#: What right programs return: each equals the constant beside it, or does not, as Python says.
+UNUSUAL: list[tuple[Any, Any]] = [
+    (type("L", (list,), {"__iter__": lambda self: iter("x")})([1, 2]), [1, 2]),
+    (type("T", (tuple,), {})((1, 2)), (1, 2)),
+    (type("D", (dict,), {"keys": lambda self: []})(a=1), {"a": 1}),
+    (type("S", (set,), {})({1}), {1}),
+    (type("I", (int,), {"__int__": lambda self: 7})(6), 6),
+    (type("F", (float,), {"__float__": lambda self: 7.0})(6.0), 6),
+    (type("B", (bytes,), {})(b"ab"), b"ab"),
+    (enum.Enum("Color", {"red": "r"}, type=str).red, "r"),  # type: ignore[attr-defined]
+    (enum.IntEnum("Size", {"small": 3}).small, 3),  # type: ignore[attr-defined]
+    (collections.UserList([1]), [1]),
+    (collections.UserDict(a=1), {"a": 1}),
+    (collections.UserString("ab"), "ab"),
+    (collections.ChainMap({"a": 1}), {"a": 1}),
+    (types.MappingProxyType({"a": 1}), {"a": 1}),
+    (collections.defaultdict(int, a=1), {"a": 1}),
+    (np.array(["ab"])[0], "ab"),
+    (np.bytes_(b"ab"), b"ab"),
+    (np.longdouble(6), 6),
+    ({np.str_("a"): (np.int64(1), [np.float64(2)])}, {"a": (1, [2.0])}),
+    (sympy.factorial(3), 6),
+    (sympy.Rational(1, 2), 0.5),
+    (sympy.Float(6), 6),
+    (sympy.Float(6), 6.0),
+    (sympy.pi, 3.141592653589793),
+    ("\ud83d\ude00", "\U0001f600"),
+    (datetime.datetime(2000, 1, 1, fold=1), 1),
+]
+
+
+@pytest.mark.parametrize(("value", "constant"), UNUSUAL, ids=lambda value: f"{type(value).__name__}")
+def test_unusual_types_equal_what_python_says(value: Any, constant: Any) -> None:
+    data = json.loads(json.dumps(written(value, lambda _: 0)))
+    check(data)
+    strict = isinstance(value, sympy.Float)  # equals 6.0 and not 6, which no plain number does
+    assert equals(data, constant) == (bool(value == constant) and not strict)
+
+
+def test_numbers_of_numpy_are_subtracted_with_their_own_precision() -> None:
+    for value, middle, most in ((np.float32(0.1), 0.1, 1e-9), (np.uint8(0), 1, 2), (np.array([2.5]), 2, 1)):
+        (assertion,) = read_assertions(f"assert abs(f(1) - {middle}) < {most}") or []
+        with np.errstate(over="ignore"):
+            assert assertion.holds(written(value, id)) == bool(abs(value - middle) < most)
+    assert not assertion.holds(written(np.array([2.0, 2.0]), id))
+    assert not assertion.holds(written(np.zeros(0), id))
+
+
 # -- Data that a program made up -----------------------------------------------------------------------------
 
 TAGS = (
@@ -174,6 +225,12 @@ PLAIN = (
 )
 
 
+NEAR = [
+    *(read_assertions("assert abs(f(1) - 2) < 1e-6") or []),
+    *(read_assertions("assert abs(f(1) - .5) <= 1") or []),
+]
+
+
 class Remote:
     """Fails whatever it is asked, as an object that answers no special name must be able to."""
 
@@ -204,6 +261,11 @@ def parts(value: Any) -> Any:
 @example({"t": "set", "v": [{"t": "Decimal", "v": ["sNaN"]}]})
 @example({"t": "Decimal", "v": ["1E+999999999999999999"]})
 @example({"t": "Decimal", "v": ["-Infinity"]})
+@example({"t": "Decimal", "v": ["1.5E-999999999999999999"]})
+@example({"t": "set", "v": [{"t": "Decimal", "v": ["99E+999999999999999999"]}]})
+@example({"t": "numpy", "v": ["f8", [2147483647, 2147483647, 2147483647, 0], []]})
+@example({"t": "numpy", "v": ["f2", [1], [1e300]]})
+@example({"t": "numpy", "v": ["f4", [1], [0.1]]})
 def test_made_up_data_is_refused_or_makes_plain_values(data: Any) -> None:
     try:
         check(data)
@@ -211,6 +273,8 @@ def test_made_up_data_is_refused_or_makes_plain_values(data: Any) -> None:
         return
     for constant in (0, 1.5, 2j, "a", b"a", None, [1], (1,), {1}, {1: 2}):
         assert equals(data, constant) in (True, False)
+    for assertion in NEAR:
+        assert assertion.holds(data) in (True, False)
     try:
         value = made(data, Remote)
     except (ValueError, OverflowError):  # a date or a time that does not exist
@@ -287,6 +351,8 @@ DISGUISES: list[Any] = [
 @given(CONSTANTS, CONSTANTS, st.sampled_from(DISGUISES), st.booleans())
 @example({1: [2.0]}, None, DISGUISES[0], True)
 @example(0.1, None, DISGUISES[7], True)
+@example([16777217.0], None, lambda value: np.float32(value), True)
+@example(float(1 << 53), (1 << 53) + 1, np.int64, False)
 def test_data_equals_a_constant_when_python_says_so(
     expected: Any, other: Any, disguise: Any, same: bool
 ) -> None:
@@ -302,7 +368,7 @@ def test_data_equals_a_constant_when_python_says_so(
     try:
         with np.errstate(all="ignore"):
             truth = bool(made(data, Remote) == expected)
-    except ValueError:  # an array of several truths
+    except (ValueError, OverflowError):  # an array of several truths, a number beyond its type
         truth = False
     assert equals(data, expected) == truth
 

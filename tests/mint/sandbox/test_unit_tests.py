@@ -6,6 +6,7 @@ import pytest
 
 from histobench.mint.sandbox import SandboxPool, run_unit_tests
 
+RAISING = "raise ValueError('\\ud800')"
 GOOD = "def add(a, b):\n    return a + b"
 WRONG = "def add(a, b):\n    return a - b"
 TESTS = "assert add(1, 2) == 3\nassert add(2, 2) == 4"
@@ -37,6 +38,14 @@ def test_a_wrong_program_fails_with_the_reason(
     verdict = run_unit_tests(bare_pool, program, tests)
     assert not verdict.passed
     assert verdict.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "program", ["raise ValueError('\\ud800')", "def add(*a): raise ValueError('\\ud800')"]
+)
+@pytest.mark.parametrize("tests", [TESTS, EXECUTED_TESTS], ids=["compared", "executed"])
+def test_a_reason_can_be_written_to_a_file(bare_pool: SandboxPool, program: str, tests: str) -> None:
+    assert run_unit_tests(bare_pool, program, tests).reason.encode() == b"ValueError: \\ud800"
 
 
 def test_the_program_runs_with_empty_globals(bare_pool: SandboxPool) -> None:
@@ -167,6 +176,8 @@ def test_a_cheat_does_not_pass(bare_pool: SandboxPool, how: str, tests: str) -> 
         (f"{LIST_OF_CHEATS}\ndef f(x): return Anything()", "assert f(1) == [2]"),
         (f"{LIST_OF_CHEATS}\ndef f(x): return Anything()", "assert sorted(f(1)) == [2]"),
         ("def f(x): return 0\ndef abs(x): return 0", "assert abs(f(1) - 2.0) < 1e-6"),
+        ("def sum(*x): return 0\ndef abs(x): return 0", "assert abs(sum(1, 2) - 9) < 1e-6"),
+        ("def sum(*x): return 0\ndef isinstance(*x): return True", "assert isinstance(sum(1, 2), str)"),
         ("def f(x): return 0\nset = sorted = str = lambda *a: 0", "assert set([f(1)]) == set([2])"),
         ("def f(x): return 0\nimport math\nmath.isclose = lambda *a: True", "assert math.isclose(f(1), 2)"),
         ("def f(x): x.clear(); return x", "assert f([3, 1]) == sorted([3, 1])"),
@@ -216,6 +227,11 @@ def test_an_honest_answer_keeps_its_value_and_its_type(bare_pool: SandboxPool, w
     [
         ("def sum(a, b): return a - b", "assert sum(5, 3) == 2"),
         ("def f(x): x.append(4)", "x = [1]\nf(x)\nassert x == [1, 4]"),
+        ("def f(*, x): x.append(4)", "x = [1]\nf(x=x)\nassert x == [1, 4]"),
+        ("def f(x): x.append(4)", "import collections\nx = collections.deque([1])\nf(x)\nassert 4 in x"),
+        ("def f(x): x += 4", "import numpy\nx = numpy.zeros(2)\nf(x)\nassert x.sum() == 8"),
+        ("def sum(a, b): return a - b", "assert sum(sum(5, 3), 1) == 1\nassert len([sum(3, 1)]) == 1"),
+        ("def f(): return type('T', (tuple,), {})((1, 2))", "assert f() == (1, 2)"),
         ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
         ("def f(n): return lambda x: x + n", "assert f(2)(3) == 5"),
         (

@@ -60,6 +60,7 @@ def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
         ({"encoders": []}, "'encoders' must be a list"),
         ({"datasets": [{"name": "t"}]}, r"datasets\[0\]: 'source' is missing"),
         ({"datasets": [{"source": "nowhere"}]}, "nowhere does not exist"),
+        ({"datasets": [{"source": "pathorob-cammelyon"}]}, "did you mean pathorob-camelyon"),
         ({"datasets": ["tiles", "tiles"]}, "two datasets are called 'tiles'"),
         ({"datasets": [{"source": "tiles", "prompts": "no.txt"}]}, r"prompts .*no\.txt does not exist"),
         ({"seed": "many"}, "seed: expected a whole number"),

@@ -438,6 +438,35 @@ def test_an_output_counts_while_every_file_that_it_names_is_there(
     assert [unit.id for unit in again.units()] == [unit.id for unit in units]
 
 
+@pytest.mark.parametrize(
+    "note",
+    [
+        b'{"files": []}',
+        b'{"state": "passed"}',
+        b'{"state": ["done"]}',
+        b'{"state": "done", "files": 5}',
+        b'{"state": "done", "files": [0]}',
+        b'{"state": "done", "files": [[1]]}',
+        b'{"state": "done", "files": {"a": 1}}',
+        b'{"state": "done", "files": ["\\u0000"]}',
+        b'{"state": "done", "files": ["/nowhere"]}',
+        b"[" * 100_000,
+        b"\x80\x04\x95pickled",
+    ],
+)
+def test_an_output_that_no_worker_wrote_counts_for_nothing(tmp_path: Path, note: bytes) -> None:
+    unit = Unit("evaluate", "d", "e", {"task": "KNN"})
+    folder = RunFolder.create(tmp_path, {"engine": "local"}, [unit])
+    (folder.path / "outputs").mkdir(exist_ok=True)
+    (folder.path / "outputs" / f"{unit.id}.json").write_bytes(note)
+    folder.refresh()
+    assert folder.state(unit.id) is None
+    assert folder.forget_failures() == 0
+    assert dict(status_of(tmp_path).states) == {"waiting": 1}
+    folder.finish(unit)
+    assert folder.state(unit.id) == "done"
+
+
 def test_the_run_that_was_begun_last_is_the_latest_though_the_clock_was_set_back(tmp_path: Path) -> None:
     first = RunFolder.create(tmp_path, {}, [])
     ahead = first.path.with_name("29990101-000000-000000-abcdef")

@@ -15,7 +15,6 @@ import fractions
 import itertools
 import json
 import operator
-import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 
 from histobench.mint.sandbox.code_session import Session
 from histobench.mint.sandbox.guest.frames import BrokenFrameError, LongMessageError
-from histobench.mint.sandbox.guest.plain_values import NotDataError, checked_answer, written
+from histobench.mint.sandbox.guest.plain_values import NotDataError, checked_answer, made, written
 from histobench.mint.sandbox.limits import Deadline, next_message
 from histobench.mint.sandbox.pool import SandboxPool
 
@@ -65,14 +64,17 @@ def run_unit_tests(
             program.send({"op": "program", "program": code, "wording": wording})
             loaded = program.receive()
             if loaded.get("op") != "loaded" or "error" in loaded:
-                return Verdict(False, str(loaded.get("why"))[:500])
+                return _failed(loaded.get("why"))
             if assertions is not None:
                 return _compared(_Questions(program), assertions)
             return _tested(_Questions(program), side(pool.take_for_tests()), tests, wording)
-        except LongMessageError as error:
-            return Verdict(False, str(error))
-        except _EndedError as error:
-            return Verdict(False, str(error))
+        except (LongMessageError, _EndedError) as error:
+            return _failed(error)
+
+
+def _failed(reason: object, *, unearned: bool = False) -> Verdict:
+    """The reason is as long as a line, and half a surrogate pair, which no file takes, is written out."""
+    return Verdict(False, str(reason)[:500].encode("utf-8", "backslashreplace").decode(), unearned)
 
 
 class _Side:
@@ -142,7 +144,7 @@ def _tested(program: _Questions, tester: _Side, tests: str, wording: str) -> Ver
         tester.send(answer | {"op": "answer", "number": message.get("number")})
     if message.get("op") == "verdict" and message.get("passed") is True:
         return Verdict(True)
-    return Verdict(False, str(message.get("why"))[:500], unearned=message.get("objects") is True)
+    return _failed(message.get("why"), unearned=message.get("objects") is True)
 
 
 @dataclass(frozen=True)
@@ -164,20 +166,20 @@ def _compared(program: _Questions, assertions: list[Assertion]) -> Verdict:
             if name not in functions:
                 functions[name] = program.ask({"do": "name", "name": name})
             if refusal := _why_not_callable(name, functions[name]):
-                return Verdict(False, refusal)
+                return _failed(refusal)
             question = {"do": "call", "object": functions[name]["value"]["v"]}
             answer = program.ask(question | {"args": assertion.args, "kwargs": assertion.kwargs})
             if "error" in answer:
-                return Verdict(False, f"{answer['error']}: {answer.get('message', '')}"[:500])
+                return _failed(f"{answer['error']}: {answer.get('message', '')}")
             data = answer.get("value")
         if not assertion.holds(data):
-            return Verdict(False, f"AssertionError: {assertion.message}"[:500], unearned=_has_object(data))
+            return _failed(f"AssertionError: {assertion.message}", unearned=_has_object(data))
     return Verdict(True)
 
 
 def _why_not_callable(name: str, found: dict[str, Any]) -> str:
     if "error" in found:
-        return f"{found['error']}: {found.get('message', '')}"[:500]
+        return f"{found['error']}: {found.get('message', '')}"
     if found.get("found") is not True:
         return f"NameError: name {name!r} is not defined"
     value = found.get("value")
@@ -340,11 +342,10 @@ def _argument(node: ast.expr) -> Any:
     return written(_constant(node), no_object)
 
 
-# -- Data compared by Python's rules, without making values of it -------------------------------------------
+# -- Data compared by Python's rules; only numbers, and checked arrays of them, become values ----------------
 
 _MAPPINGS = ("dict", "Counter", "OrderedDict")
 _SETS = ("set", "frozenset", "keys", "items")
-_ROUNDED = {"f2": "<e", "f4": "<f", "c8": "<f"}
 _LARGEST_EXPONENT = 400  # constants are floats, or integers that somebody wrote down
 _unequal = itertools.count()
 
@@ -357,7 +358,7 @@ def equals(data: Any, expected: Any) -> bool:
     """
     tag, content = _parts(data)
     if tag == "numpy":
-        return _array_equals(content, expected)
+        return _array_equals(data, expected)
     if isinstance(expected, list):
         return tag == "list" and _items_equal(content, expected)
     if isinstance(expected, tuple):
@@ -375,25 +376,18 @@ def _items_equal(items: list[Any], expected: list[Any] | tuple[Any, ...]) -> boo
     return len(items) == len(expected) and all(map(equals, items, expected))
 
 
-def _array_equals(content: list[Any], expected: Any) -> bool:
-    """NumPy compares item by item, and only one result has a truth value."""
-    kind, _, items = content
-    while isinstance(expected, list | tuple) and len(expected) == 1:
-        expected = expected[0]
-    if len(items) != 1 or not isinstance(expected, int | float | complex):
+def _array_equals(data: dict[str, Any], expected: Any) -> bool:
+    """NumPy compares item by item, by rules of its own, and only one result has a truth value."""
+    import numpy
+
+    if len(data["v"][2]) != 1 or not isinstance(expected, int | float | complex | list | tuple):
         return False
-    if kind in _ROUNDED:  # a Python number takes part with the array's precision
-        expected = _rounded(expected, _ROUNDED[kind])
-    return _key(items[0]) == _key(written(expected, id))
-
-
-def _rounded(number: complex, form: str) -> complex:
-    if isinstance(number, complex):
-        return complex(_rounded(number.real, form).real, _rounded(number.imag, form).real)
     try:
-        return float(struct.unpack(form, struct.pack(form, number))[0])
-    except OverflowError:
-        return float("inf") if number > 0 else float("-inf")
+        with numpy.errstate(all="ignore"):
+            result = numpy.asarray(made(data, int) == expected)
+    except (TypeError, ValueError, ArithmeticError):
+        return False
+    return result.size == 1 and bool(result.item())
 
 
 def _key(data: Any) -> str:
@@ -450,10 +444,14 @@ def _number(data: Any) -> Any:
 
 
 def _is_near(data: Any, middle: float, most: float, below: Callable[[Any, Any], bool]) -> bool:
-    number = _number(data)
+    import numpy
+
     try:
-        return bool(below(abs(number - middle), most))
-    except (TypeError, ArithmeticError):
+        # A number of NumPy is subtracted with its own precision and range.
+        number = made(data, int) if _parts(data)[0] == "numpy" else _number(data)
+        with numpy.errstate(all="ignore"):
+            return bool(below(abs(number - middle), most))
+    except (TypeError, ValueError, ArithmeticError):
         return False
 
 

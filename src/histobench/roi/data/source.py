@@ -16,7 +16,7 @@ from histobench.roi.data.readers import scan_csv, scan_folder, scan_tar, shards_
 from histobench.roi.data.roi_dataset import Reading, RoiDataset
 from histobench.roi.data.split import parse_fractions
 from histobench.roi.options import DatasetEntry, Origin
-from histobench.roi.registry.entry import is_name
+from histobench.roi.registry.entry import is_name, not_found
 from histobench.roi.registry.install import require
 
 Fractions = tuple[float, float, float]
@@ -84,11 +84,7 @@ class DatasetSource(Origin):
             classes_file = classes_file or str(public.classes_file)
             there = True
         if not there and not source.suffix:
-            shown = self.source if len(self.source) <= 300 else f"{self.source[:300]}..."
-            raise HistobenchError(
-                f"{shown} does not exist (expected a CSV file, a folder of class folders,"
-                " TAR shards, or a name of: histobench data list)"
-            )
+            raise HistobenchError(not_found(self.source))
         split = None if self.split is None else parse_fractions(self.split)
         classes = read_class_map(classes_file) if classes_file is not None else None
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))

@@ -21,7 +21,7 @@ from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
 from histobench.roi.presets import get_preset
-from histobench.roi.registry.entry import is_name
+from histobench.roi.registry.entry import is_name, not_found
 from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import canonical_task
 
@@ -172,7 +172,8 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
         source = public.table
         values = {"name": public.name, **values}
     if not source.exists():
-        raise HistobenchError(f"{where}: source {source} does not exist")
+        shown = values["source"] if not source.suffix and "/" not in str(values["source"]) else source
+        raise HistobenchError(f"{where}: source {not_found(str(shown))}")
     given: dict[str, Any] = {
         "name": check_plain_name(
             # A folder may be given as `.` or `..`, which are no names.

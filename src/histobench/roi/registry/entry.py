@@ -214,6 +214,18 @@ def find(name: str) -> tuple[PublicDataset, str | None]:
     return datasets[base], split or None
 
 
+def not_found(text: str) -> str:
+    """What to say of a source that is neither a file nor a public dataset."""
+    shown = text if len(text) <= 300 else f"{text[:300]}..."
+    hint = did_you_mean(text[:300], all_datasets())
+    if hint.startswith("did you mean"):
+        return f"{shown} does not exist; {hint}"
+    return (
+        f"{shown} does not exist (expected a CSV file, a folder of class folders, TAR shards, or a name of: "
+        "histobench data list)"
+    )
+
+
 def is_name(text: str) -> bool:
     """Whether `text` names a public dataset, with or without a published split."""
     return text.partition("@")[0] in all_datasets()

@@ -253,7 +253,10 @@ class RunFolder:
     def _look(self, unit: str, is_there: Callable[[str], bool] = os.path.exists) -> dict[str, Any] | None:
         """Read an output, and believe it if all that it names is there."""
         note = read_note(f"{self._outputs}/{unit}.json")
-        if note is None or not all(map(is_there, note.get("files", ()))):
+        if note is None or note.get("state") not in (DONE, FAILED, BLOCKED):
+            return None
+        files = note.get("files", [])
+        if not isinstance(files, list) or not all(isinstance(file, str) and is_there(file) for file in files):
             return None
         self._finished[unit] = note
         return note

@@ -13,9 +13,13 @@ import collections
 import datetime
 import decimal
 import fractions
+import math
+import numbers
 import re
+import struct
 import sys
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 _SAFE_INT = 1 << 53
@@ -71,8 +75,34 @@ _NUMPY_KINDS: dict[str, tuple[int, int] | None] = {"b1": None, "f2": None, "f4":
 _NUMPY_KINDS |= {"c8": None, "c16": None}
 _NUMPY_KINDS |= {f"i{size}": (-(1 << 8 * size - 1), (1 << 8 * size - 1) - 1) for size in (1, 2, 4, 8)}
 _NUMPY_KINDS |= {f"u{size}": (0, (1 << 8 * size) - 1) for size in (1, 2, 4, 8)}
+#: Numbers shorter than Python's.
+_SHORT_FLOATS = {"f2": "<e", "f4": "<f", "c8": "<f"}
 _PARTS = (int, float, str, type(None))
-_BASES = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset)
+#: How to take the value out of a subclass that equals what its base equals, whatever else it redefines.
+_BASES: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    list: lambda value: list.__getitem__(value, slice(None)),
+    tuple: lambda value: tuple.__getitem__(value, slice(None)),
+    dict: dict.copy,
+    set: lambda value: set().union(value),
+    frozenset: lambda value: frozenset().union(value),
+}
+#: Wrappers of the standard library that equal what they wrap.
+_WRAPPERS: dict[type, Callable[[Any], Any]] = {
+    collections.UserList: list,
+    collections.UserString: str,
+    collections.UserDict: dict,
+    collections.ChainMap: dict,
+    MappingProxyType: dict,
+}
+#: Numbers of other packages (SymPy's integers, mpmath's, long ones of NumPy), as they are registered.
+_NUMBERS: dict[type, Callable[[Any], Any]] = {
+    numbers.Integral: int,
+    numbers.Real: float,
+}
 
 
 def written(value: Any, keep: Callable[[Any], int]) -> Any:
@@ -82,6 +112,8 @@ def written(value: Any, keep: Callable[[Any], int]) -> Any:
     [1, {'t': 'tuple', 'v': [2.5, 'a']}]
     """
     kind = type(value)
+    if kind is str and _SURROGATE_PAIR.search(value):
+        return {"t": "object", "v": keep(value)}  # JSON would make one character of the two
     if value is None or kind in _ATOMS or kind is float or (kind is int and -_SAFE_INT < value < _SAFE_INT):
         return value
     if kind is int:
@@ -98,15 +130,37 @@ def written(value: Any, keep: Callable[[Any], int]) -> Any:
         return {"t": tag, "v": [[written(key, keep), written(item, keep)] for key, item in pairs]}
     if tag is not None:
         arguments = _arguments(value)
-        if getattr(value, "tzinfo", None) is None and all(type(part) in _PARTS for part in arguments):
+        is_plain = getattr(value, "tzinfo", None) is None and not getattr(value, "fold", 0)
+        if is_plain and all(type(part) in _PARTS for part in arguments):
             return {"t": tag, "v": [written(part, keep) for part in arguments]}
         return {"t": "object", "v": keep(value)}
-    if kind.__module__.partition(".")[0] == "numpy" and (array := _array(value, keep)) is not None:
+    is_numpy = str(getattr(kind, "__module__", "")).partition(".")[0] == "numpy"
+    if is_numpy and (array := _array(value, keep)) is not None:
         return array
-    for base in _BASES:  # a subclass that equals what its base equals is, for a test, that value
-        if isinstance(value, base) and kind.__eq__ is base.__eq__:  # type: ignore[comparison-overlap]
-            return written(base.__call__(value) if base is not bool else bool(value), keep)
-    return {"t": "object", "v": keep(value)}
+    plain = _plain(value, is_numpy)
+    return {"t": "object", "v": keep(value)} if plain is value else written(plain, keep)
+
+
+def _plain(value: Any, is_numpy: bool) -> Any:
+    """The value of a built-in type that equals what `value` equals; `value` itself where there is none."""
+    kind = type(value)
+    for base, value_of in _BASES.items():
+        if isinstance(value, base):
+            # NumPy's text compares as text does, by a function of its own.
+            same = kind.__eq__ is base.__eq__ or (is_numpy and kind.__name__ in ("str_", "bytes_"))
+            return value_of(value) if same else value
+    if kind in _WRAPPERS:
+        return _WRAPPERS[kind](value)
+    for registered, number_of in _NUMBERS.items():
+        if isinstance(value, registered):
+            try:
+                number = number_of(value)
+                # SymPy's Float(6) equals 6.0 and not 6, as no number of Python does.
+                whole = int(number) if isinstance(number, float) and number.is_integer() else number
+                return number if number == value and whole == value else value
+            except (TypeError, ValueError, ArithmeticError):
+                return value
+    return value
 
 
 def made(data: Any, find: Callable[[int], Any]) -> Any:
@@ -145,6 +199,7 @@ _MOST_LEVELS = 200
 _MOST_DIMENSIONS = 32
 _MOST_DIGITS = 1 << 20
 _FRACTION_DIGITS = 1 << 14
+_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _HEX_NUMBER = re.compile(r"-?0x[0-9a-f]+", re.ASCII)
 _HEX_BYTES = re.compile(r"(?:[0-9a-f]{2})*", re.ASCII)
 _DECIMAL = re.compile(r"-?(?:Infinity|s?NaN[0-9]{0,20}|[0-9]+(?:\.[0-9]*)?(?:E[+-]?[0-9]{1,18})?)", re.ASCII)
@@ -213,6 +268,10 @@ _ANSWERED: dict[str, type] = {"found": bool, "module": str, "changed": list, "er
 def _check_arguments(tag: str, content: list[Any]) -> None:
     if tag == "Decimal":
         _require(len(content) == 1 and _is_text(content[0], _DECIMAL, _FRACTION_DIGITS), "a decimal number")
+        try:
+            decimal.Decimal(content[0])
+        except decimal.InvalidOperation:
+            raise NotDataError("not a decimal number that exists") from None
     elif tag == "complex":
         _require(len(content) == 2 and all(type(part) is float for part in content), "a complex number")
     elif tag == "Fraction":
@@ -237,6 +296,7 @@ def _check_array(content: Any) -> None:
         for length in shape:
             _require(type(length) is int and 0 <= length < 1 << 31, "an array's shape")
             size *= length
+        _require(math.prod(filter(None, shape)) < 1 << 31, "an array's shape")
     _require(len(items) == size, "an array's size")
     bounds = _NUMPY_KINDS[kind]
     for item in items:
@@ -246,8 +306,19 @@ def _check_array(content: Any) -> None:
             _require(type(item) is dict and item.keys() == {"t", "v"} and item["t"] == "complex", "an item")
             _require(type(item["v"]) is list, "an item")
             _check_arguments("complex", item["v"])
+            _require(all(_fits(part, kind) for part in item["v"]), "an array's item")
         else:
             _require(type(item) is (bool if kind == "b1" else float), "an array's item")
+            _require(_fits(item, kind), "an array's item")
+
+
+def _fits(number: float, kind: str) -> bool:
+    """Whether a number of this kind can have this value."""
+    form = _SHORT_FLOATS.get(kind)
+    try:
+        return form is None or number != number or struct.unpack(form, struct.pack(form, number))[0] == number
+    except OverflowError:
+        return False
 
 
 def _require(condition: bool, what: str) -> None:

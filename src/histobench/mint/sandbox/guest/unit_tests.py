@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+from collections import deque
 from collections.abc import Callable
 from types import CodeType, ModuleType
 from typing import Any
@@ -69,14 +70,16 @@ class _Names(dict[str, Any]):
     """The tests' globals; what they do not define themselves is the program's.
 
     Built-in names are Python's: a program may not bring its own `abs` or `sorted` along. Only tests that use
-    no other name than built-in ones mean a function of the program by one (`assert sum(10, 15) == 6`).
+    no other name than built-in ones mean a function of the program by one (`assert sum(10, 15) == 6`), and
+    not by one that judges the results of another (`assert abs(sum(10, 15) - 6) < 1`).
     """
 
     def __init__(self, tests: ast.Module, program: _Program) -> None:
         super().__init__()
         self._program = program
         used = {node.id for node in ast.walk(tests) if isinstance(node, ast.Name)}
-        self._python = set() if all(hasattr(builtins, name) for name in used) else set(dir(builtins))
+        only_builtins = all(hasattr(builtins, name) for name in used)
+        self._python = _judges(tests) if only_builtins else set(dir(builtins))
         self._python |= {"__builtins__", "__name__"}
 
     def __missing__(self, name: str) -> Any:
@@ -87,6 +90,21 @@ class _Names(dict[str, Any]):
             raise KeyError(name)
         self[name] = value
         return value
+
+
+def _judges(tests: ast.Module) -> set[str]:
+    """The functions that are called with the result of another one."""
+
+    def called_in(node: ast.AST) -> set[str]:
+        calls = (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
+        return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+
+    return {
+        call.func.id
+        for call in ast.walk(tests)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        if called_in(call) - {call.func.id}
+    }
 
 
 def _attributes_in(tests: ast.Module) -> frozenset[str]:
@@ -187,7 +205,7 @@ class _Program:
         }
         answer = self._question(question)
         if "changed" in answer:
-            for mine, theirs in zip(args, self._value(answer["changed"]), strict=False):
+            for mine, theirs in zip((*args, *kwargs.values()), self._value(answer["changed"]), strict=False):
                 _update(mine, theirs)
         return self._value(answer.get("value"))
 
@@ -250,8 +268,8 @@ def _answer(question: dict[str, Any], names: dict[str, Any], objects: _Objects) 
     value = _ACTIONS[action](subject, *args, **kwargs)
     answer = {"value": written(value, objects.keep)}
     if action == "call":
-        after = [written(arg, objects.keep) for arg in args]
-        if after != question["args"]:
+        after = [written(arg, objects.keep) for arg in (*args, *kwargs.values())]
+        if after != [*question["args"], *question["kwargs"].values()]:
             answer["changed"] = after
     return answer
 
@@ -275,6 +293,12 @@ def _update(mine: Any, theirs: Any) -> None:
         return
     if isinstance(mine, list | bytearray):
         mine[:] = theirs
+    elif isinstance(mine, deque):
+        mine.clear()
+        mine.extend(theirs)
+    elif hasattr(mine, "dtype"):
+        if (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape):
+            mine[...] = theirs
     elif isinstance(mine, dict | set):
         mine.clear()
         mine.update(theirs)
