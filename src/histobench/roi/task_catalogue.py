@@ -16,6 +16,34 @@ ZERO_SHOT = "Zero-shot"
 ROBUSTNESS = "Robustness"
 PATIENT = "Patient"
 
+#: The target of most tasks: one class per image or patient.
+CLASS = "class"
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """A target that is not one class: the task that predicts it, its columns and metrics, the main one first."""
+
+    name: str
+    task: str
+    words: str
+    columns: tuple[str, ...]  # those of the table, unless others are named
+    metrics: tuple[str, ...]
+
+
+TARGETS = {
+    kind.name: kind
+    for kind in (
+        TargetKind(
+            "regression",
+            "Regression",
+            "ridge regression of a number",
+            ("label",),
+            ("r2", "pearson", "spearman", "mae"),
+        ),
+    )
+}
+
 
 @dataclass(frozen=True)
 class RoiTask:
@@ -26,6 +54,7 @@ class RoiTask:
     by_default: bool = False  # whether a plan that names no tasks has it
     once: bool = False  # measured on the features themselves: the same under every preset
     methods: bool = False  # its settings are methods: each has a table of its own in summaries
+    target: str = CLASS  # the kind of target that it predicts
 
 
 #: In the order of the pages.
@@ -39,6 +68,7 @@ CATALOGUE: tuple[RoiTask, ...] = (
     RoiTask("Label-efficiency", "linear probing on shares of the training labels"),
     RoiTask(PATIENT, "predictions per patient or slide", methods=True),
     RoiTask(ROBUSTNESS, "measures of robustness", once=True),
+    *(RoiTask(kind.task, kind.words, once=True, methods=True, target=kind.name) for kind in TARGETS.values()),
 )
 TASKS = tuple(task.name for task in CATALOGUE)
 DEFAULT_TASKS = tuple(task.name for task in CATALOGUE if task.by_default)
@@ -59,6 +89,20 @@ def canonical_task(name: str) -> str:
         if task.lower() == name.lower():
             return task
     raise HistobenchError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}")
+
+
+def not_applicable(task: str, target: str) -> str:
+    """Why a task cannot be run on a target, in one line; empty where it can.
+
+    >>> not_applicable("KNN", "regression")
+    'does not apply to a regression target, whose task is Regression'
+    """
+    own = _BY_NAME[task].target
+    if own == target:
+        return ""
+    if target == CLASS:
+        return f"needs a {own} target: give `target` {own}"
+    return f"does not apply to a {target} target, whose task is {TARGETS[target].task}"
 
 
 def task_words(name: str) -> str:

@@ -1,0 +1,107 @@
+"""Targets that are not one class per image: a probe on tiles and on patients, by the kind of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.sites import TargetColumns
+from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
+from histobench.roi.evaluation.patients import mean_features, owners_of
+from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.metrics.target_metrics import target_metrics
+from histobench.roi.predictions import TargetPredictions
+from histobench.roi.protocols.target_probes import ProbeRows, ridge
+
+TILES, PATIENTS = "tiles", "patients"
+
+
+@dataclass(frozen=True)
+class _Split:
+    """One split as a probe sees it: rows of features with their target, and what each row is called."""
+
+    rows: ProbeRows
+    names: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    n_tiles: int
+
+    @classmethod
+    def tiles(cls, features: FeatureSet, target: TargetColumns, *, by_group: bool) -> _Split:
+        grouped = by_group and len(set(owners_of(features))) > 1 and any(features.groups or ())
+        rows = ProbeRows(
+            features.embeddings, target.values(features.sites), features.groups if grouped else None
+        )
+        return cls(rows, features.img_names, features.groups, len(features))
+
+    def patients(self, features: FeatureSet, target: TargetColumns) -> _Split | None:
+        """A row of mean features for each patient; None where a patient has several values."""
+        owners = owners_of(features)
+        first: dict[str, int] = {}
+        for row, owner in enumerate(owners):
+            first.setdefault(owner, row)
+        place = {name: number for number, name in enumerate(first)}
+        patient_of = np.array([place[owner] for owner in owners], dtype=np.int64)
+        truth = self.rows.truth[list(first.values())]
+        differs = (self.rows.truth != truth[patient_of]).any(axis=1)
+        if differs.any():
+            return None
+        names = tuple(first)
+        return _Split(
+            ProbeRows(mean_features(features.embeddings, patient_of), truth), names, names, len(features)
+        )
+
+
+def run_target(context: Context) -> Iterable[TaskResult]:
+    """The probe of the target's kind on tiles, and on the mean features of patients where there are any."""
+    request = context.request
+    target = TargetColumns.found_in(request.test.sites)
+    assert target is not None  # or the task would not apply
+    by_group = request.options.choose_by == "group"
+    parts = {"train": request.train, "val": request.val, "test": request.test}
+    given = {name: part for name, part in parts.items() if part is not None}
+    tiles = {name: _Split.tiles(part, target, by_group=by_group) for name, part in given.items()}
+    if problem := target.problem(tiles["train"].rows.truth):
+        raise HistobenchError(f"training set: {problem}")
+    patients = {name: tiles[name].patients(part, target) for name, part in given.items()}
+    whole = {name: part for name, part in patients.items() if part is not None}
+    yield _result(context, target, tiles, TILES)
+    if any(any(part.groups or ()) for part in given.values()) and len(whole) == len(given):
+        yield _result(context, target, whole, PATIENTS)
+
+
+def _result(
+    context: Context, target: TargetColumns, splits: dict[str, _Split], setting: str
+) -> TaskResult:
+    train, test = splits["train"], splits["test"]
+    val = splits.get("val")
+    if len(train.rows.truth) < 2:
+        raise TaskSkippedError(f"there is one training {setting.removesuffix('s')}; two are needed")
+    found = ridge(
+        train.rows,
+        test.rows.features,
+        val=None if val is None else val.rows,
+        seed=context.request.seed,
+        device=context.device,
+    )
+    info: dict[str, Any] = {
+        **found.info,
+        "unit": setting,
+        "num_train": len(train.names),
+        "num_test_tiles": test.n_tiles,
+        "val_use": f"the penalty was chosen on: {found.info['alpha_chosen_on']}",
+    }
+    predictions = TargetPredictions(
+        kind=target.kind,
+        columns=target.names,
+        truth=test.rows.truth,
+        predicted_columns=target.names,
+        predicted=found.predicted,
+        img_names=test.names,
+        groups=test.groups,
+        info=info,
+    )
+    return TaskResult(predictions, target_metrics(predictions), {}, [], setting)

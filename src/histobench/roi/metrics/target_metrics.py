@@ -1,0 +1,90 @@
+"""Metrics of targets that are not one class per image, as functions of how often each row counts.
+
+    target_metrics(predictions)        value and reason of every metric
+    evaluate_target(predictions)       every metric as a function of counts [b, n], for the jackknife
+
+Counts are whole numbers: 1 for every row gives the metric itself, and 0 leaves rows out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.roi.metrics.classification import Score
+from histobench.roi.predictions import TargetPredictions
+
+Floats = NDArray[np.float64]
+Evaluate = Callable[[NDArray[np.int32]], Mapping[str, Floats]]
+
+
+def target_metrics(predictions: TargetPredictions) -> dict[str, Score]:
+    """Every metric of the predictions; one that is not defined says why."""
+    found = evaluate_target(predictions)(np.ones((1, len(predictions)), dtype=np.int32))
+    return {
+        name: Score(float(values[0]))
+        if np.isfinite(values[0])
+        else Score(None, _UNDEFINED.get(predictions.kind, "undefined on the test set"))
+        for name, values in found.items()
+    }
+
+
+def evaluate_target(predictions: TargetPredictions) -> Evaluate:
+    """The metrics of the target's kind as a function of counts [b, n]."""
+    return _EVALUATORS[predictions.kind](predictions)
+
+
+_UNDEFINED = {
+    "regression": "true or predicted values are the same for all of the test set",
+}
+
+
+def _regression(predictions: TargetPredictions) -> Evaluate:
+    truth, predicted = predictions.truth[:, 0], predictions.predicted[:, 0]
+    # Moved to the middle first: sums of squares of large numbers would lose the small differences.
+    middle = truth.mean()
+    y, p = truth - middle, predicted - middle
+    error = truth - predicted
+    parts = np.stack([np.ones_like(y), y, p, y * y, p * p, y * p, error * error, np.abs(error)], axis=1)
+    first, second = (np.unique(values, return_inverse=True)[1] for values in (truth, predicted))
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        n, sy, sp, yy, pp, yp, squared, absolute = (counts.astype(np.float64) @ parts).T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            around = _positive(yy - sy * sy / n, yy)
+            spread = _positive(pp - sp * sp / n, pp)
+            return {
+                "r2": 1 - squared / around,
+                "pearson": (yp - sy * sp / n) / np.sqrt(around * spread),
+                "spearman": np.array([_rank_correlation(first, second, row) for row in counts.astype(float)]),
+                "mae": absolute / n,
+            }
+
+    return evaluate
+
+
+def _positive(variance: Floats, size: Floats) -> Floats:
+    """Sums of squares around the mean; NaN where only rounding errors are left."""
+    return np.where(variance > 1e-12 * size, variance, np.nan)
+
+
+def _rank_correlation(first: NDArray[np.intp], second: NDArray[np.intp], counts: Floats) -> float:
+    """Spearman's correlation of two columns, given by the places of their values, counted so often."""
+    total = counts.sum()
+    ranks = [_middle_ranks(codes, counts) - (total + 1) / 2 for codes in (first, second)]
+    spreads = [float(counts @ (rank * rank)) for rank in ranks]
+    if min(spreads) <= 0:
+        return float("nan")
+    return float(counts @ (ranks[0] * ranks[1])) / float(np.sqrt(spreads[0] * spreads[1]))
+
+
+def _middle_ranks(codes: NDArray[np.intp], counts: Floats) -> Floats:
+    """The rank of every row; equal values share the middle of their ranks."""
+    sizes = np.bincount(codes, weights=counts)
+    ranks: Floats = (np.cumsum(sizes) - (sizes - 1) / 2)[codes]
+    return ranks
+
+
+_EVALUATORS: dict[str, Callable[[TargetPredictions], Evaluate]] = {"regression": _regression}
