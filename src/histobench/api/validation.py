@@ -6,14 +6,17 @@ Everything is looked at before any work: kinds, shapes, lengths, finite values, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError, is_writable
+from histobench.roi.data.sites import TargetColumns
+from histobench.roi.task_catalogue import TARGETS
 
 if TYPE_CHECKING:
     from histobench.roi.features.feature_file import FeatureSet
@@ -90,6 +93,41 @@ def checked_parts(given: list[Given], *, metadata: Mapping[str, Any]) -> Parts:
             sets[part.split] = part.features
     _check_together(given, sets, classes or _classes_of(known[0]))
     return Parts(sets, classes)
+
+
+def target_parts(given: list[Given], kind: str, metadata: Mapping[str, Any]) -> Parts:
+    """The splits as feature sets with a target that is not a class; labels [n] or [n, columns] are numbers."""
+    _same_columns([part for part in given if part.is_array])
+    target = TargetColumns(kind, TARGETS[kind].columns)
+    sets = {}
+    for part in given:
+        if not part.is_array:
+            _no_labels_beside(part)
+            sets[part.split] = part.features
+            continue
+        rows = _features_of(part)
+        values = as_array(part.labels, part.labels_name)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.shape != (len(rows), len(target.names)) or values.dtype.kind not in "fiub":
+            shape = f"[{len(rows)}]" if len(target.names) == 1 else f"[{len(rows)}, {len(target.names)}]"
+            raise InvalidParameterError(
+                f"{part.labels_name}: a {kind} target needs numbers {shape} ({', '.join(target.names)}), "
+                f"found {_described(part.labels, values)}"
+            )
+        sites = {
+            key: tuple(repr(float(value)) for value in column)
+            for key, column in zip(target.keys, values.T, strict=True)
+        }
+        try:
+            wrong = target.problem(target.values(sites))
+        except HistobenchError as error:
+            raise InvalidParameterError(f"{part.labels_name}: {error}") from None
+        if wrong and part.split == "train":
+            raise InvalidParameterError(f"{part.labels_name}: {wrong}")
+        plain = _feature_set(part, rows, np.zeros(len(rows), dtype=np.int64), metadata)
+        sets[part.split] = replace(plain, sites=sites, metadata={**plain.metadata, "classes": [kind]})
+    check_scale(sets["train"].embeddings.numpy(), "train")
+    return Parts(sets, None)
 
 
 def feature_array(value: Any, name: str) -> NDArray[np.float32]:

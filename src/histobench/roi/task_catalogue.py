@@ -18,17 +18,23 @@ PATIENT = "Patient"
 
 #: The target of most tasks: one class per image or patient.
 CLASS = "class"
+SURVIVAL = "survival"
 
 
 @dataclass(frozen=True)
 class TargetKind:
-    """A target that is not one class: the task that predicts it, its columns and metrics, the main one first."""
+    """A target that is not one class: its task, its columns, and its metrics, the main one first."""
 
     name: str
     task: str
     words: str
     columns: tuple[str, ...]  # those of the table, unless others are named
-    metrics: tuple[str, ...]
+    labels: dict[str, str]  # metric -> what tables call it
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return tuple(self.labels)
 
 
 TARGETS = {
@@ -39,7 +45,19 @@ TARGETS = {
             "Regression",
             "ridge regression of a number",
             ("label",),
-            ("r2", "pearson", "spearman", "mae"),
+            {
+                "r2": "R2",
+                "pearson": "Pearson correlation",
+                "spearman": "Spearman correlation",
+                "mae": "mean absolute error",
+            },
+        ),
+        TargetKind(
+            SURVIVAL,
+            "Survival",
+            "Cox regression of survival times",
+            ("time", "event"),
+            {"harrell_c": "Harrell's C", "uno_c": "Uno's C"},
         ),
     )
 }

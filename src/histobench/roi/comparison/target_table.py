@@ -1,4 +1,4 @@
-"""Intervals and comparisons of targets that are not one class per image: the jackknife over patients or images.
+"""Intervals and comparisons of targets that are not one class per image, over patients or images.
 
 The numbers come from the values of every metric with each unit (patient, slide or image) left out; more than
 a thousand units go in equal blocks. Everything else is that of the other tables: intervals on the metric's
@@ -83,7 +83,9 @@ def _aligned(runs: Mapping[str, TargetPredictions], dataset: str) -> dict[str, T
     for name, run in runs.items():
         place = {row: number for number, row in enumerate(run.img_names)}
         listed = run.img_names == reference.img_names
-        known = listed or (len(place) == len(run) == len(reference) and set(place) == set(reference.img_names))
+        known = listed or (
+            len(place) == len(run) == len(reference) and set(place) == set(reference.img_names)
+        )
         if run.columns != reference.columns or not known:
             raise HistobenchError(
                 f"cannot compare {first} with {name}{where}: they were tested on other images or another "

@@ -139,7 +139,11 @@ def result_rows(run: StoredRun) -> list[dict[str, Any]]:
     """One row per number of a run: the columns of `TABLE_COLUMNS`, with its 95 % interval."""
     intervals = shown_intervals(run)
     stored = intervals["metrics"]
-    count = intervals.get("num_samples") or run.num_samples or (len(run.predictions) if run.target == CLASS else None)
+    count = (
+        intervals.get("num_samples")
+        or run.num_samples
+        or (len(run.predictions) if run.target == CLASS else None)
+    )
     return [
         {
             **{name: getattr(run.identity, name) for name in ("dataset", "encoder", "preset")},

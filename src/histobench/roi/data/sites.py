@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.tables import CSV_COLUMNS
-from histobench.roi.task_catalogue import CLASS, TARGETS
+from histobench.roi.task_catalogue import CLASS, SURVIVAL, TARGETS
 
 #: Columns that are taken by themselves; others are asked for.
 SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair", "group_label")
@@ -93,8 +93,6 @@ def is_place(column: str) -> bool:
 
 # Targets: what is predicted where it is not one class per image.
 
-#: A column of levels with more different values than this may be a measurement.
-_MOST_LEVELS = 20
 _YES_OR_NO = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 
 
@@ -147,8 +145,14 @@ class TargetColumns:
             number = float(cell)
         except ValueError:
             number = math.nan
+        if self.kind == SURVIVAL and name == self.names[1]:
+            if cell.strip().lower() not in _YES_OR_NO:
+                raise HistobenchError(f"{name} {cell!r} is not 0 (censored) or 1 (`target` {self.kind})")
+            return _YES_OR_NO[cell.strip().lower()]
         if not math.isfinite(number):
             raise HistobenchError(f"{name} {cell!r} is not a number (`target` {self.kind})")
+        if self.kind == SURVIVAL and number < 0:
+            raise HistobenchError(f"{name} {cell!r} is negative (`target` {self.kind})")
         return number
 
     def values(self, sites: Mapping[str, Sequence[str]]) -> NDArray[np.float64]:
@@ -161,7 +165,10 @@ class TargetColumns:
 
     def problem(self, values: NDArray[np.float64]) -> str:
         """What is wrong with a target [n, columns] as a whole, in one line; empty where nothing is."""
-        for name, column in zip(self.names, values.T, strict=True):
+        if self.kind == SURVIVAL and len(values) and not values[:, 1].any():
+            return f"{self.names[1]} is 0 everywhere: without any event there is nothing to learn"
+        checked = self.names[:1] if self.kind == SURVIVAL else self.names
+        for name, column in zip(checked, values.T, strict=False):
             if len(column) and (column == column[0]).all():
                 return f"{name} is {column[0]:g} everywhere: there is nothing to predict"
         return ""

@@ -13,9 +13,10 @@ from histobench.roi.data.sites import TargetColumns
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.patients import mean_features, owners_of
 from histobench.roi.features.feature_file import FeatureSet
-from histobench.roi.metrics.target_metrics import target_metrics
+from histobench.roi.metrics.target_metrics import target_metrics, uno_weights
 from histobench.roi.predictions import TargetPredictions
-from histobench.roi.protocols.target_probes import ProbeRows, ridge
+from histobench.roi.protocols.target_probes import ProbeRows, cox, ridge
+from histobench.roi.task_catalogue import SURVIVAL
 
 TILES, PATIENTS = "tiles", "patients"
 
@@ -68,19 +69,25 @@ def run_target(context: Context) -> Iterable[TaskResult]:
         raise HistobenchError(f"training set: {problem}")
     patients = {name: tiles[name].patients(part, target) for name, part in given.items()}
     whole = {name: part for name, part in patients.items() if part is not None}
+    if target.kind == SURVIVAL:
+        if len(whole) < len(given):
+            raise HistobenchError(
+                f"a patient has different values of {' or '.join(target.names)}; give every patient one"
+            )
+        yield _result(context, target, whole, PATIENTS)
+        return
     yield _result(context, target, tiles, TILES)
     if any(any(part.groups or ()) for part in given.values()) and len(whole) == len(given):
         yield _result(context, target, whole, PATIENTS)
 
 
-def _result(
-    context: Context, target: TargetColumns, splits: dict[str, _Split], setting: str
-) -> TaskResult:
+def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], setting: str) -> TaskResult:
     train, test = splits["train"], splits["test"]
     val = splits.get("val")
     if len(train.rows.truth) < 2:
         raise TaskSkippedError(f"there is one training {setting.removesuffix('s')}; two are needed")
-    found = ridge(
+    is_survival = target.kind == SURVIVAL
+    found = (cox if is_survival else ridge)(
         train.rows,
         test.rows.features,
         val=None if val is None else val.rows,
@@ -98,10 +105,11 @@ def _result(
         kind=target.kind,
         columns=target.names,
         truth=test.rows.truth,
-        predicted_columns=target.names,
+        predicted_columns=("risk",) if is_survival else target.names,
         predicted=found.predicted,
         img_names=test.names,
         groups=test.groups,
+        weights=uno_weights(train.rows.truth, test.rows.truth) if is_survival else None,
         info=info,
     )
     return TaskResult(predictions, target_metrics(predictions), {}, [], setting)

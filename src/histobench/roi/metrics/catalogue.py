@@ -87,6 +87,10 @@ OF_TARGETS: tuple[Metric, ...] = (
            by_size=True, rare_class_limits=False),
     Metric("spearman", "Spearman correlation of true and predicted values", "target", scale="fisher",
            by_size=True, rare_class_limits=False),
+    Metric("harrell_c", "share of comparable pairs of patients whose risks are in the right order", "target",
+           by_size=True, rare_class_limits=False),
+    Metric("uno_c", "the same, weighted by the inverse probability of censoring in training", "target",
+           by_size=True, rare_class_limits=False),
     Metric("mae", "mean absolute error", "target", lower_is_better=True, scale="log", by_size=True,
            rare_class_limits=False),
 )  # fmt: skip

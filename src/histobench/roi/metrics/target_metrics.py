@@ -38,6 +38,7 @@ def evaluate_target(predictions: TargetPredictions) -> Evaluate:
 
 _UNDEFINED = {
     "regression": "true or predicted values are the same for all of the test set",
+    "survival": "the test set has no two patients whose order is known",
 }
 
 
@@ -87,4 +88,54 @@ def _middle_ranks(codes: NDArray[np.intp], counts: Floats) -> Floats:
     return ranks
 
 
-_EVALUATORS: dict[str, Callable[[TargetPredictions], Evaluate]] = {"regression": _regression}
+def _survival(predictions: TargetPredictions) -> Evaluate:
+    """Harrell's and Uno's C: pairs of an event and a patient who lived longer; equal risks are worth half."""
+    time, event = predictions.truth[:, 0], predictions.truth[:, 1] > 0
+    risk = predictions.predicted[:, 0]
+    weights = {"harrell_c": np.ones(len(time)), "uno_c": predictions.weights}
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        often = counts.astype(np.float64)
+        sums = {name: np.zeros((2, len(counts))) for name in weights}
+        events = np.flatnonzero(event)
+        for rows in np.array_split(events, max(1, len(events) * len(time) // _CELLS + 1)):
+            later = time > time[rows, None]
+            # Of two with the same time the one who was censored lived longer.
+            comparable = later | ((time == time[rows, None]) & ~event)
+            apart = risk[rows, None] - risk
+            ordered = comparable * np.where(np.abs(apart) <= _SAME_RISK, 0.5, apart > 0)
+            right, all_pairs = often @ ordered.T, often @ comparable.T.astype(np.float64)
+            for name, weight in weights.items():
+                worth = often[:, rows] * (np.nan if weight is None else weight[rows])
+                sums[name] += (worth * right).sum(axis=1), (worth * all_pairs).sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return {name: right / pairs for name, (right, pairs) in sums.items()}
+
+    return evaluate
+
+
+def uno_weights(train: Floats, test: Floats) -> Floats:
+    """The weight of every test patient [n] in Uno's C: 1 / G(time)^2 of those with an event, else 0.
+
+    G is the share of training patients that are not censored up to a time (Kaplan and Meier, reversed).
+    `train` and `test` are [n, 2]: time and event. Events later than all that is known of G have no weight.
+    """
+    times = np.unique(train[:, 0])
+    event = train[:, 1] > 0
+    at = np.searchsorted(times, train[:, 0])
+    died, censored = (np.bincount(at[who], minlength=len(times)) for who in (event, ~event))
+    # Who dies at a time cannot be censored then.
+    at_risk = np.cumsum((died + censored)[::-1])[::-1] - died
+    share = np.cumprod(1 - censored / np.maximum(at_risk, 1))
+    place = np.searchsorted(times, test[:, 0], side="right") - 1
+    known = np.where(place >= 0, share[place], 1.0)
+    counted = (test[:, 1] > 0) & (known > 0) & (test[:, 0] <= times[-1])
+    return np.where(counted, 1 / np.where(counted, known, 1.0) ** 2, 0.0)
+
+
+#: Risks that are nearer than this are the same, and pairs of patients that are looked at together.
+_SAME_RISK, _CELLS = 1e-8, 1 << 24
+_EVALUATORS: dict[str, Callable[[TargetPredictions], Evaluate]] = {
+    "regression": _regression,
+    "survival": _survival,
+}

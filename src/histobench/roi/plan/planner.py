@@ -131,7 +131,9 @@ def units_of(
             features[encoder] = replace(unit, spec=spec, needs=(prepare.id, *joined))
         units += [*hashing, prepare, *features.values()]
         parts = {
-            preset: parts_of(datasets[entry.name], preset, asdict(plan.options)) if FEW_SHOT in tasks and plan.target == CLASS else []
+            preset: parts_of(datasets[entry.name], preset, asdict(plan.options))
+            if FEW_SHOT in tasks and plan.target == CLASS
+            else []
             for preset in plan.presets
         }
         for encoder in plan.encoders:

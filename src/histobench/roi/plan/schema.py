@@ -137,9 +137,9 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
         scheme_of(plan.splits, plan.folds, plan.repeats)
         for task in plan.tasks:  # a mistyped task is an error now, and not after hours of extraction
             canonical_task(task)
-        if reasons := [not_applicable(canonical_task(task), plan.target) for task in plan.tasks]:
-            if all(reasons):
-                raise HistobenchError(f"{plan.tasks[0]} {reasons[0]}")
+        reasons = [not_applicable(canonical_task(task), plan.target) for task in plan.tasks]
+        if plan.tasks and all(reasons):
+            raise HistobenchError(f"{plan.tasks[0]} {reasons[0]}")
         TargetColumns.asked(plan.target, plan.target_columns)
         for preset in plan.presets:
             get_preset(preset)

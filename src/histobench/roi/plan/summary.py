@@ -105,7 +105,8 @@ def write_summary(
     robustness: Sequence[RobustnessTable] = (),
 ) -> Path:
     """Write `summary.md`: every comparison, one after the other; then those over splits, and robustness."""
-    shown = metric_words(dict.fromkeys(each.metric for each in (*comparisons, *over_splits)) or [METRIC])
+    metrics = [*(each.metric for each in comparisons), *(each.metric for each in over_splits)]
+    shown = metric_words(dict.fromkeys(metrics or [METRIC]))
     parts = [
         f"# {heading}",
         f"histobench {__version__}. {shown} with 95 % confidence intervals; "

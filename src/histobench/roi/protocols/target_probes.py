@@ -1,6 +1,7 @@
 """Probes for targets that are not one class per image, on frozen features.
 
-    ridge(train, truth, test, ...)      a number: ridge regression
+    ridge(train, test, ...)      a number: ridge regression
+    cox(train, test, ...)        a time until an event or censoring: Cox regression with an L2 penalty
 
 Features are standardized by the training rows. The penalty is chosen on the validation set, or else by
 five-fold cross-validation of the training rows, whole groups at a time; everything that is learned, the
@@ -50,8 +51,8 @@ class TargetOutcome:
 
 #: (training rows, features to predict) -> predictions for every strength [s, n, columns]
 Path = Callable[[ProbeRows, Tensor], Floats]
-#: (predictions [s, n, columns], truth [n, columns]) -> the loss of every strength [s]
-Loss = Callable[[Floats, Floats], Floats]
+#: (predictions [s, n, columns], truth [n, columns], rows that were held out [n]) -> loss of each strength
+Loss = Callable[[Floats, Floats, NDArray[np.bool_]], Floats]
 
 
 def ridge(
@@ -66,9 +67,7 @@ def ridge(
     def path(rows: ProbeRows, queries: Tensor) -> Floats:
         return _ridge_path(rows, queries, device)
 
-    losses, chosen_on = held_out_losses(
-        train, path, lambda said, truth: ((said - truth) ** 2).sum((1, 2)), val=val, seed=seed
-    )
+    losses, chosen_on = _held_out_losses(train, path, _squared_error, val=val, seed=seed)
     best = int(np.argmin(losses))
     n, d = train.features.shape
     info = {
@@ -110,27 +109,157 @@ def standardized(train: Tensor, queries: Tensor, device: str) -> tuple[Tensor, T
     return (x - middle) * scale, (queries.to(device, torch.float64) - middle) * scale
 
 
-def held_out_losses(
-    train: ProbeRows, path: Path, loss: Loss, *, val: ProbeRows | None, seed: int
+def _squared_error(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
+    return np.asarray(((said - truth) ** 2)[:, held_out].sum((1, 2)))
+
+
+def _held_out_losses(
+    train: ProbeRows,
+    path: Path,
+    loss: Loss,
+    *,
+    val: ProbeRows | None,
+    seed: int,
+    strengths: int = len(STRENGTHS),
 ) -> tuple[Floats, str]:
     """The mean loss of every strength on rows that were not trained on, and in words which these were."""
     if val is not None:
-        return loss(path(train, val.features), val.truth) / len(val.truth), "validation set"
+        every = torch.cat([train.features, val.features])
+        held_out = np.arange(len(every)) >= len(train.truth)
+        losses = loss(path(train, every), np.concatenate([train.truth, val.truth]), held_out)
+        return losses / len(val.truth), "validation set"
     parts = folds(np.zeros(len(train.truth), dtype=np.int64), train.groups, seed=seed)
     parts = [(fit, rest) for fit, rest in parts if len(fit) > 1]
     if not parts:
         # Without anything to choose by, a penalty from the middle of those that are tried.
-        return np.abs(np.log10(STRENGTHS) + 2), "nothing: too few training rows to hold some out"
-    total = sum(
-        loss(path(train.taken(fit), train.features[torch.from_numpy(rest)]), train.truth[rest])
-        for fit, rest in parts
-    )
+        return np.abs(np.log10(STRENGTHS[-strengths:]) + 1), "nothing: too few training rows to hold some out"
+    total = np.zeros(strengths)
+    for fit, rest in parts:
+        held_out = np.zeros(len(train.truth), dtype=bool)
+        held_out[rest] = True
+        total += loss(path(train.taken(fit), train.features), train.truth, held_out)
     by = "single rows" if train.groups is None else "whole groups"
     chosen_on = f"{len(parts)}-fold cross-validation on the training set, by {by}"
-    return np.asarray(total) / len(train.truth), chosen_on
+    return total / len(train.truth), chosen_on
 
 
-def _by_strength(losses: Floats, size: float) -> dict[str, float]:
-    return {
-        f"{strength * size:.6g}": float(loss) for strength, loss in zip(STRENGTHS, losses, strict=True)
+# Survival: Cox regression, with Breslow's form of ties.
+
+#: Weaker penalties leave a partial likelihood without a maximum, where patients are fewer than features.
+_COX_STRENGTHS = STRENGTHS[4:]
+
+
+def cox(
+    train: ProbeRows, test: Tensor, *, val: ProbeRows | None = None, seed: int = 0, device: str = "cpu"
+) -> TargetOutcome:
+    """Cox regression with an L2 penalty; the prediction is the log of the relative risk.
+
+    The penalty has the largest cross-validated partial likelihood (Verweij and van Houwelingen 1993): what
+    the held-out patients add to the likelihood of the others. The result is that of scikit-survival's
+    `CoxPHSurvivalAnalysis(alpha)` on `StandardScaler` features, with `alpha` as in `info`.
+    """
+
+    def path(rows: ProbeRows, queries: Tensor) -> Floats:
+        return _cox_path(rows, queries, device)
+
+    losses, chosen_on = _held_out_losses(
+        train, path, _likelihood_added, val=val, seed=seed, strengths=len(_COX_STRENGTHS)
+    )
+    best = int(np.argmin(losses))
+    size = train.truth[:, 1].sum() * train.features.shape[1]
+    info = {
+        "alpha": float(_COX_STRENGTHS[best] * size),
+        "alpha_chosen_on": chosen_on,
+        "minus_log_likelihood_by_alpha": _by_strength(losses, size, _COX_STRENGTHS),
+        "num_train_events": int(train.truth[:, 1].sum()),
     }
+    return TargetOutcome(path(train, test)[best], info)
+
+
+def _likelihood_added(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
+    return np.array(
+        [
+            _RiskSets(truth[~held_out]).log_likelihood(risk[~held_out, 0])
+            - _RiskSets(truth).log_likelihood(risk[:, 0])
+            for risk in said
+        ]
+    )
+
+
+class _RiskSets:
+    """Patients by their times: who was at risk at each event."""
+
+    def __init__(self, truth: Floats) -> None:
+        self.order = np.argsort(-truth[:, 0], kind="stable")  # latest first: the sets at risk grow
+        times = truth[self.order, 0]
+        self.events = np.flatnonzero(truth[self.order, 1] > 0)
+        # The last place of everyone with the same time: all of them are at risk at an event of that time.
+        self.last = np.searchsorted(-times, -times[self.events], side="right") - 1
+
+    def log_likelihood(self, risk: Floats) -> float:
+        """The partial log-likelihood of log risks [n]."""
+        eta = risk[self.order]
+        top = eta.max(initial=0.0)
+        at_risk = np.maximum(np.cumsum(np.exp(eta - top))[self.last], 1e-300)
+        return float((eta[self.events] - np.log(at_risk) - top).sum())
+
+    def step(self, z: Floats, weights: Floats, penalty: float) -> tuple[Floats, float]:
+        """Newton's step for weights [r] on features [n, r], and how much the gradient says is to gain."""
+        rows = z[self.order]
+        eta = rows @ weights
+        risk = np.exp(eta - eta.max(initial=0.0))
+        at_risk = np.maximum(np.cumsum(risk)[self.last], 1e-300)
+        # How much of each patient's risk the events have used up, by the events at or before the own time.
+        used = np.zeros(len(rows))
+        np.add.at(used, self.last, 1 / at_risk)
+        share = risk * np.cumsum(used[::-1])[::-1]
+        died = np.zeros(len(rows))
+        died[self.events] = 1.0
+        gradient = rows.T @ (died - share) - penalty * weights
+        means = np.cumsum(risk[:, None] * rows, axis=0)[self.last] / at_risk[:, None]
+        curvature = (rows * share[:, None]).T @ rows - means.T @ means
+        curvature[np.diag_indices_from(curvature)] += penalty
+        step = np.linalg.solve(curvature, gradient)
+        return step, float(gradient @ step)
+
+
+def _cox_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
+    x, scaled = standardized(train.features, queries, device)
+    n, d = x.shape
+    if n < d:
+        # With an L2 penalty the weights are sums of patients: n coordinates say all that d features do.
+        values, vectors = torch.linalg.eigh(x @ x.T)
+        kept = values > 1e-10 * values[-1].clamp_min(1e-300)
+        basis = x.T @ (vectors[:, kept] / values[kept].sqrt())
+        x, scaled = x @ basis, scaled @ basis
+    z, others = x.cpu().numpy(), scaled.cpu().numpy()
+    sets = _RiskSets(train.truth)
+    size = max(float(train.truth[:, 1].sum()), 1.0) * d
+    weights, found = np.zeros(z.shape[1]), []
+    for strength in reversed(_COX_STRENGTHS):
+        weights = _newton(sets, z, weights, strength * size)
+        found.append(others @ weights)
+    return np.stack(found[::-1])[:, :, None]
+
+
+def _newton(sets: _RiskSets, z: Floats, weights: Floats, penalty: float) -> Floats:
+    """The maximum of the penalized partial likelihood, from weights nearby."""
+
+    def value(at: Floats) -> float:
+        return sets.log_likelihood(z @ at) - penalty / 2 * float(at @ at)
+
+    now = value(weights)
+    for _ in range(100):
+        step, gain = sets.step(z, weights, penalty)
+        if gain <= 1e-12 * max(1.0, abs(now)):
+            break
+        length = 1.0
+        while value(weights + length * step) < now and length > 1e-6:
+            length /= 2
+        weights = weights + length * step
+        now = value(weights)
+    return weights
+
+
+def _by_strength(losses: Floats, size: float, strengths: Sequence[float] = STRENGTHS) -> dict[str, float]:
+    return {f"{strength * size:.6g}": float(loss) for strength, loss in zip(strengths, losses, strict=True)}

@@ -53,9 +53,7 @@ def write_task(
         missing |= {f"{name}/{key}": score.reason for key, score in values.items() if score.value is None}
     kind = {TARGET: predictions.kind} if isinstance(predictions, TargetPredictions) else {}
     text = (
-        _target_csv(predictions)
-        if isinstance(predictions, TargetPredictions)
-        else _detailed_csv(predictions)
+        _target_csv(predictions) if isinstance(predictions, TargetPredictions) else _detailed_csv(predictions)
     )
     write_text(files.detailed, text)
     write_json(
