@@ -96,7 +96,7 @@ def checked_parts(given: list[Given], *, metadata: Mapping[str, Any]) -> Parts:
 
 
 def target_parts(given: list[Given], kind: str, metadata: Mapping[str, Any]) -> Parts:
-    """The splits as feature sets with a target that is not a class; labels [n] or [n, columns] are numbers."""
+    """The splits as feature sets with a target that is not a class; labels: numbers [n] or [n, columns]."""
     _same_columns([part for part in given if part.is_array])
     target = TargetColumns(kind, TARGETS[kind].columns)
     sets = {}

@@ -52,7 +52,8 @@ def test_counts_leave_rows_out_and_repeat_them() -> None:
 
 def test_a_metric_that_is_not_defined_says_why() -> None:
     found = target_metrics(predictions(np.ones(5), np.arange(5)))
-    assert found["r2"].value is None and "the same" in found["r2"].reason
+    assert found["r2"].value is None
+    assert "the same" in found["r2"].reason
     assert found["mae"].value == 1.4
 
 
@@ -88,7 +89,8 @@ def test_events_after_all_training_times_have_no_weight() -> None:
 def test_c_without_comparable_patients_says_why() -> None:
     test = np.array([[2.0, 0], [3.0, 0]])
     found = target_metrics(predictions(test, np.arange(2), "survival", weights=np.zeros(2)))
-    assert found["harrell_c"].value is None and "no two patients" in found["harrell_c"].reason
+    assert found["harrell_c"].value is None
+    assert "no two patients" in found["harrell_c"].reason
 
 
 @pytest.mark.parametrize("kind", ["regression", "survival"])
@@ -124,4 +126,5 @@ def test_too_few_groups_have_no_interval() -> None:
     truth, said = numbers(12)
     table = TargetTable.of({"a": predictions(truth, said, groups=tuple("aaabbbcccddd"))})
     found = table.intervals("r2")["a"]
-    assert found.low is None and found.reason == "too few groups: 4 (an interval needs 5)"
+    assert found.low is None
+    assert found.reason == "too few groups: 4 (an interval needs 5)"

@@ -44,7 +44,7 @@ def test_the_penalty_is_the_one_that_ridge_cv_chooses_on_the_same_folds() -> Non
 
 
 def test_the_penalty_is_chosen_on_whole_groups() -> None:
-    """A feature that only names the group looks useful to folds of single rows, and not to folds of groups."""
+    """A feature that only names the group looks useful to folds of single rows, not to folds of groups."""
     draw = np.random.default_rng(1)
     group = np.repeat(np.arange(12), 8)
     names = np.eye(12)[group] + 0.01 * draw.normal(size=(96, 12))

@@ -35,7 +35,7 @@ from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.results.reader import load_runs, split_runs
-from histobench.roi.task_catalogue import ROBUSTNESS, canonical_task, task_place
+from histobench.roi.task_catalogue import ROBUSTNESS, TARGETS, canonical_task, task_place
 
 FILE = "summary.md"
 METRIC = "balanced_accuracy"
@@ -47,7 +47,9 @@ def metric_words(metrics: Iterable[str]) -> str:
     >>> metric_words(["balanced_accuracy", "r2"])
     'Balanced accuracy, R2'
     """
-    return ", ".join(metric.replace("_", " ").capitalize() for metric in metrics)
+    labels = {name: label for kind in TARGETS.values() for name, label in kind.labels.items()}
+    words = [labels.get(metric, metric.replace("_", " ")) for metric in metrics]
+    return ", ".join(word[0].upper() + word[1:] for word in words)
 
 
 def compare_tasks(
