@@ -98,7 +98,7 @@ def checked_parts(given: list[Given], *, metadata: Mapping[str, Any]) -> Parts:
 def target_parts(given: list[Given], kind: str, metadata: Mapping[str, Any]) -> Parts:
     """The splits as feature sets with a target that is not a class; labels: numbers [n] or [n, columns]."""
     _same_columns([part for part in given if part.is_array])
-    target = TargetColumns(kind, TARGETS[kind].columns)
+    target = TargetColumns(kind, TARGETS[kind].columns or _label_names(given))
     sets = {}
     for part in given:
         if not part.is_array:
@@ -128,6 +128,16 @@ def target_parts(given: list[Given], kind: str, metadata: Mapping[str, Any]) -> 
         sets[part.split] = replace(plain, sites=sites, metadata={**plain.metadata, "classes": [kind]})
     check_scale(sets["train"].embeddings.numpy(), "train")
     return Parts(sets, None)
+
+
+def _label_names(given: list[Given]) -> tuple[str, ...]:
+    """What several labels are called: the columns of a table, or label_1, label_2, ..."""
+    labels = next((part.labels for part in given if part.is_array and part.labels is not None), None)
+    shape: tuple[int, ...] = np.shape(labels) if labels is not None else ()
+    if len(shape) != 2 or shape[1] < 2:
+        raise InvalidParameterError(f"train_labels: several labels need numbers [n, labels], found {shape}")
+    named = _column_names(labels)
+    return tuple(named) if named else tuple(f"label_{place + 1}" for place in range(shape[1]))
 
 
 def feature_array(value: Any, name: str) -> NDArray[np.float32]:

@@ -69,7 +69,9 @@ class TargetOptions:
     target_columns: tuple[str, ...] = option(
         "columns of the CSV with the target",
         default=(),
-        default_text=", ".join(f"{kind.name}: {','.join(kind.columns)}" for kind in TARGETS.values()),
+        default_text="; ".join(
+            f"{kind.name}: {','.join(kind.columns) or 'none'}" for kind in TARGETS.values()
+        ),
         metavar="NAME,...",
         kw_only=True,
     )

@@ -19,6 +19,7 @@ PATIENT = "Patient"
 #: The target of most tasks: one class per image or patient.
 CLASS = "class"
 SURVIVAL = "survival"
+MULTILABEL = "multilabel"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,18 @@ TARGETS = {
             ("time", "event"),
             {"harrell_c": "Harrell's C", "uno_c": "Uno's C"},
         ),
+        TargetKind(
+            MULTILABEL,
+            "Multi-label",
+            "linear probing of each of several labels",
+            (),
+            {
+                "macro_auroc": "macro AUROC of labels",
+                "micro_auroc": "micro AUROC of labels",
+                "macro_ap": "macro average precision",
+                "micro_ap": "micro average precision",
+            },
+        ),
     )
 }
 
@@ -86,7 +99,10 @@ CATALOGUE: tuple[RoiTask, ...] = (
     RoiTask("Label-efficiency", "linear probing on shares of the training labels"),
     RoiTask(PATIENT, "predictions per patient or slide", methods=True),
     RoiTask(ROBUSTNESS, "measures of robustness", once=True),
-    *(RoiTask(kind.task, kind.words, once=True, methods=True, target=kind.name) for kind in TARGETS.values()),
+    *(
+        RoiTask(kind.task, kind.words, once=kind.name != MULTILABEL, methods=True, target=kind.name)
+        for kind in TARGETS.values()
+    ),
 )
 TASKS = tuple(task.name for task in CATALOGUE)
 DEFAULT_TASKS = tuple(task.name for task in CATALOGUE if task.by_default)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 from sklearn.linear_model import Ridge
-from sklearn.metrics import r2_score
+from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -82,6 +82,30 @@ def test_survival_has_one_prediction_per_patient() -> None:
     assert len(frame) == 10
 
 
+@pytest.mark.parametrize("preset", ["uni", "sklearn"])
+def test_each_label_has_the_probe_of_the_preset(preset: str, tmp_path: Path) -> None:
+    x, number, _, patient = arrays()
+    labels = pd.DataFrame({"high": number > 0.2, "low": number < -0.5}).astype(int)
+    found = hb.evaluate(
+        x[:60], x[60:], labels[:60], labels[60:], groups=patient[60:], train_groups=patient[:60],
+        target="multilabel", preset=preset, results=tmp_path,
+    )  # fmt: skip
+    frame = found.predictions("encoder", "Multi-label", setting="tiles")
+    alone = hb.evaluate(
+        x[:60], x[60:], labels["low"][:60], labels["low"][60:], groups=patient[60:],
+        train_groups=patient[:60], tasks="Linear-Probe", preset=preset,
+    ).predictions("encoder", "Linear-Probe")  # fmt: skip
+    np.testing.assert_allclose(frame["predicted low"], alone["1"], rtol=1e-6)
+    table = found.table().set_index(["setting", "metric"])["value"]
+    assert table["tiles", "macro_auroc"] == pytest.approx(
+        roc_auc_score(labels[60:], frame[["predicted high", "predicted low"]])
+    )
+    assert ("patients", "micro_ap") in table.index
+    written = json.loads((tmp_path / "Multi-label" / "Multi-label_tiles_complete_results.json").read_text())
+    low = written["metrics"]["per_class"]["low"]["auroc"]
+    assert low == pytest.approx(roc_auc_score(labels["low"][60:], alone["1"]))
+
+
 def test_tasks_of_classes_say_that_they_do_not_apply() -> None:
     others = [task for task in TASKS if task not in ("Regression", "Robustness")]
     found = evaluated("regression", tasks=["Regression", *others])
@@ -102,6 +126,9 @@ def test_tasks_of_classes_say_that_they_do_not_apply() -> None:
         ("survival", np.stack([-np.arange(60.0), np.ones(60)], axis=1), "time '-1.0' is negative"),
         ("survival", np.stack([np.arange(60.0), np.zeros(60)], axis=1), "event is 0 everywhere"),
         ("surviva", np.ones(60), "did you mean"),
+        ("multilabel", np.ones(60), "several labels need numbers"),
+        ("multilabel", np.eye(3)[np.arange(60) % 3] * [1, 1, 0], "label_3 is 0 everywhere"),
+        ("multilabel", np.eye(2)[np.arange(60) % 2] * 2, "label_1 '2.0' is not 0 or 1"),
     ],
 )
 def test_a_wrong_target_is_one_line(target: str, labels: np.ndarray, said: str) -> None:
@@ -122,8 +149,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pixels = draw.normal(128 + 40 * number[k], 20, size=(32, 32, 3)).clip(0, 255)
         Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{k}.png")
         split = "train" if owner < 20 else "test"
-        rows.append((f"{k}.png", split, f"p{owner}", number[k], survival[k, 0], int(survival[k, 1])))
-    frame = pd.DataFrame(rows, columns=["image_path", "split", "group", "label", "time", "event"])
+        about = (number[k], survival[k, 0], int(survival[k, 1]), int(number[k] > 0))
+        rows.append((f"{k}.png", split, f"p{owner}", *about))
+    names = ["image_path", "split", "group", "label", "time", "event", "high"]
+    frame = pd.DataFrame(rows, columns=names)
     frame.to_csv(folder / "tiles.csv", index=False)
     return folder / "tiles.csv"
 
@@ -139,8 +168,10 @@ def test_run_compare_and_report(table: Path, tmp_path: Path, capsys: pytest.Capt
         "--results",
         str(tmp_path / "r"),
     ]
+    columns = {"multilabel": ["--target-columns", "event,high"]}
     for target in TARGETS:
-        assert main(["run", "--data", str(table), *encoders, "--target", target]) == 0
+        flags = ["--target", target, *columns.get(target, [])]
+        assert main(["run", "--data", str(table), *encoders, *flags]) == 0
         assert TARGETS[target].task in capsys.readouterr().out
     assert main(["compare", str(tmp_path / "r"), "--task", "Survival"]) == 0
     assert "harrell_c" in capsys.readouterr().out
@@ -149,7 +180,7 @@ def test_run_compare_and_report(table: Path, tmp_path: Path, capsys: pytest.Capt
     assert '"name":"r2"' in site.replace(" ", "")
     assert "balanced_accuracy" not in site
     whole = pd.read_parquet(tmp_path / "r" / "results.parquet")
-    assert {"r2", "mae", "harrell_c", "uno_c"} <= set(whole["metric"])
+    assert {"r2", "mae", "harrell_c", "uno_c", "macro_ap"} <= set(whole["metric"])
     assert whole.query("metric == 'r2'")["low"].notna().all()
     done = hb.run(
         hb.load_dataset(table, target="regression"), "tiny-vl", results=tmp_path / "r", device="cpu"
@@ -181,6 +212,7 @@ def test_two_encoders_are_compared_by_patients(tmp_path: Path) -> None:
         ("label", "many", "regression", "label 'many' is not a number (--target regression)"),
         ("label", 4.0, "regression", "label is 4 everywhere"),
         ("label", None, "class", "give --target regression"),
+        ("label", None, "multilabel", "needs --target-columns: two or more columns of 0 and 1"),
     ],
 )
 def test_bad_tables_are_one_line_and_exit_code_2(

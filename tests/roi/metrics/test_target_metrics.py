@@ -93,6 +93,25 @@ def test_c_without_comparable_patients_says_why() -> None:
     assert "no two patients" in found["harrell_c"].reason
 
 
+@pytest.mark.parametrize("rounded", [False, True])  # without ties, and with many
+def test_areas_of_labels_are_those_of_scikit_learn(rounded: bool) -> None:
+    draw = np.random.default_rng(2)
+    truth = draw.random((60, 3)) < [0.2, 0.5, 0.7]
+    said = (0.4 * truth + draw.random((60, 3))).round(1 if rounded else 8)
+    names = tuple(f"row-{k}" for k in range(60))
+    run = TargetPredictions(
+        "multilabel", tuple("abc"), truth.astype(float), tuple("abc"), said, names, classes=tuple("abc")
+    )
+    counts = np.concatenate([np.ones((1, 60)), draw.integers(0, 3, size=(3, 60))]).astype(np.int32)
+    found = evaluate_target(run)(counts)
+    for row, count in enumerate(counts):
+        t, p = truth.repeat(count, axis=0), said.repeat(count, axis=0)
+        for short, score in (("auroc", metrics.roc_auc_score), ("ap", metrics.average_precision_score)):
+            for mean in ("macro", "micro"):
+                assert found[f"{mean}_{short}"][row] == pytest.approx(score(t, p, average=mean), rel=1e-9)
+        assert found["auroc@1"][row] == pytest.approx(metrics.roc_auc_score(t[:, 1], p[:, 1]), rel=1e-9)
+
+
 @pytest.mark.parametrize("kind", ["regression", "survival"])
 def test_intervals_hold_the_true_value_as_often_as_they_say(kind: str) -> None:
     """Patients with several rows each (numbers), or one (survival); the truth is that of a very large set."""

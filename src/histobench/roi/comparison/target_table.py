@@ -54,18 +54,19 @@ class TargetTable:
     def intervals(self, metric: str, *, level: float = 0.95) -> dict[str, Interval]:
         """The interval of every run's metric; one without says why."""
         found = self.found[metric]
-        reason = why_no_interval(metric, self.units)
+        name, _, label = metric.partition("@")
+        reason = why_no_interval("r2" if label else name, self.units)
         if reason is not None:
             none = Interval(None, None, level, METHOD, 0, reason)
             return dict.fromkeys(found.names, none)
         size = float(self.n_rows)
         low, high = jackknife_bounds(
             found,
-            scale_of(metric, 1),
+            scale_of(name, 1),
             size,
             effective=self.units.worth(size),
             level=level,
-            long_tailed=metric_of(metric).scale in ("log", "unexplained"),
+            long_tailed=metric_of(name).scale in ("log", "unexplained"),
         )
         return {
             name: Interval(float(a), float(b), level, METHOD, len(found.left_out))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.tables import CSV_COLUMNS
-from histobench.roi.task_catalogue import CLASS, SURVIVAL, TARGETS
+from histobench.roi.task_catalogue import CLASS, MULTILABEL, SURVIVAL, TARGETS
 
 #: Columns that are taken by themselves; others are asked for.
 SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair", "group_label")
@@ -112,7 +112,11 @@ class TargetColumns:
             return None
         usual = TARGETS[kind].columns
         names = tuple(dict.fromkeys(name.strip().lower() for name in columns)) or usual
-        if len(names) != len(usual):
+        if kind == MULTILABEL and len(names) < 2:
+            raise HistobenchError(
+                "`target` multilabel needs `target_columns`: two or more columns of 0 and 1"
+            )
+        if kind != MULTILABEL and len(names) != len(usual):
             what = " and ".join(usual)
             raise HistobenchError(f"`target_columns`: a {kind} target needs {len(usual)} ({what})")
         return cls(kind, names)
@@ -145,9 +149,10 @@ class TargetColumns:
             number = float(cell)
         except ValueError:
             number = math.nan
-        if self.kind == SURVIVAL and name == self.names[1]:
+        if self.kind == MULTILABEL or (self.kind == SURVIVAL and name == self.names[1]):
             if cell.strip().lower() not in _YES_OR_NO:
-                raise HistobenchError(f"{name} {cell!r} is not 0 (censored) or 1 (`target` {self.kind})")
+                zero = "0 (censored)" if self.kind == SURVIVAL else "0"
+                raise HistobenchError(f"{name} {cell!r} is not {zero} or 1 (`target` {self.kind})")
             return _YES_OR_NO[cell.strip().lower()]
         if not math.isfinite(number):
             raise HistobenchError(f"{name} {cell!r} is not a number (`target` {self.kind})")

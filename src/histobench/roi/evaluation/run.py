@@ -201,7 +201,8 @@ def _write(
     about = context.info
     if isinstance(result.predictions, TargetPredictions):  # these say themselves what was held out
         about = {key: value for key, value in about.items() if key not in result.predictions.info}
-        about.pop("chosen_by", None)
+        if "val_use" in result.predictions.info:
+            about.pop("chosen_by", None)
     files = write_task(
         results_dir,
         task,

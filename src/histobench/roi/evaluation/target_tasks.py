@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.sites import TargetColumns
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.patients import mean_features, owners_of
+from histobench.roi.evaluation.probes import preset_probe
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.metrics.target_metrics import target_metrics, uno_weights
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.protocols.target_probes import ProbeRows, cox, ridge
-from histobench.roi.task_catalogue import SURVIVAL
+from histobench.roi.task_catalogue import MULTILABEL, SURVIVAL
 
 TILES, PATIENTS = "tiles", "patients"
 
@@ -29,6 +32,18 @@ class _Split:
     names: tuple[str, ...]
     groups: tuple[str, ...] | None
     n_tiles: int
+
+    def labelled(self, features: FeatureSet, label: int) -> FeatureSet:
+        """As features of two classes: whether the image has this label."""
+        return replace(
+            features,
+            embeddings=self.rows.features,
+            labels=torch.from_numpy(self.rows.truth[:, label].astype(np.int64)),
+            img_names=self.names,
+            groups=self.groups,
+            metadata={**features.metadata, "classes": ["0", "1"]},
+            sites={},
+        )
 
     @classmethod
     def tiles(cls, features: FeatureSet, target: TargetColumns, *, by_group: bool) -> _Split:
@@ -84,6 +99,8 @@ def run_target(context: Context) -> Iterable[TaskResult]:
 def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], setting: str) -> TaskResult:
     train, test = splits["train"], splits["test"]
     val = splits.get("val")
+    if target.kind == MULTILABEL:
+        return _labels_result(context, target, splits, setting)
     if len(train.rows.truth) < 2:
         raise TaskSkippedError(f"there is one training {setting.removesuffix('s')}; two are needed")
     is_survival = target.kind == SURVIVAL
@@ -113,3 +130,43 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
         info=info,
     )
     return TaskResult(predictions, target_metrics(predictions), {}, [], setting)
+
+
+def _labels_result(
+    context: Context, target: TargetColumns, splits: dict[str, _Split], setting: str
+) -> TaskResult:
+    """The probe of the preset for every label by itself."""
+    request, val = context.request, context.request.val
+    test = splits["test"]
+    said: list[NDArray[np.float64]] = []
+    warnings: dict[str, None] = {}
+    for label, name in enumerate(target.names):
+        parts = replace(
+            request,
+            train=splits["train"].labelled(request.train, label),
+            val=None if val is None else splits["val"].labelled(val, label),
+            test=test.labelled(request.test, label),
+        )
+        own = replace(context, request=parts, classes=("0", "1"))
+        runs = preset_probe(own)
+        said.append(np.mean([run.probabilities[:, 1] for run in runs], axis=0))
+        told = [*own.choice_warnings, *(text for run in runs for text in run.info.get("warnings", ()))]
+        warnings |= dict.fromkeys(f"{name}: {text}" for text in told)
+    predictions = TargetPredictions(
+        kind=target.kind,
+        columns=target.names,
+        truth=test.rows.truth,
+        predicted_columns=target.names,
+        predicted=np.stack(said, axis=1),
+        img_names=test.names,
+        groups=test.groups,
+        info={"unit": setting, "num_train": len(splits["train"].names), "num_test_tiles": test.n_tiles},
+        classes=target.names,
+    )
+    found = target_metrics(predictions)
+    per_class = {
+        name: {key: found[f"{key}@{label}"] for key in ("auroc", "auprc")}
+        for label, name in enumerate(target.names)
+    }
+    scores = {name: score for name, score in found.items() if "@" not in name}
+    return TaskResult(predictions, scores, per_class, [], setting, warnings=tuple(warnings))

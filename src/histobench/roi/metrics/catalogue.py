@@ -91,6 +91,15 @@ OF_TARGETS: tuple[Metric, ...] = (
            by_size=True, rare_class_limits=False),
     Metric("uno_c", "the same, weighted by the inverse probability of censoring in training", "target",
            by_size=True, rare_class_limits=False),
+    *(
+        Metric(name, description, "target", by_size=True, rare_class_limits=False)
+        for name, description in (
+            ("macro_auroc", "mean area under the ROC curve of the labels"),
+            ("micro_auroc", "area under the ROC curve of all labels in one ranking"),
+            ("macro_ap", "mean average precision of the labels"),
+            ("micro_ap", "average precision of all labels in one ranking"),
+        )
+    ),
     Metric("mae", "mean absolute error", "target", lower_is_better=True, scale="log", by_size=True,
            rare_class_limits=False),
 )  # fmt: skip

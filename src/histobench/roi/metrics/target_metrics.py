@@ -39,6 +39,7 @@ def evaluate_target(predictions: TargetPredictions) -> Evaluate:
 _UNDEFINED = {
     "regression": "true or predicted values are the same for all of the test set",
     "survival": "the test set has no two patients whose order is known",
+    "multilabel": "the test set has one value of the label only",
 }
 
 
@@ -114,6 +115,54 @@ def _survival(predictions: TargetPredictions) -> Evaluate:
     return evaluate
 
 
+def _multilabel(predictions: TargetPredictions) -> Evaluate:
+    """Areas of every label (as `auroc@0`), their means over the labels that have both values, and of all."""
+    truth, said = predictions.truth > 0, predictions.predicted
+    labels = [_Ranked(truth[:, k], said[:, k]) for k in range(truth.shape[1])]
+    every = _Ranked(truth.ravel(), said.ravel())
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        often = counts.astype(np.float64)
+        each = [label.areas(often) for label in labels]
+        micro = every.areas(often.repeat(len(labels), axis=1))
+        found: dict[str, Floats] = {}
+        for place, name in enumerate(("auroc", "ap")):
+            values = np.stack([areas[place] for areas in each], axis=1)
+            known = np.isfinite(values)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found[f"macro_{name}"] = np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1)
+            found[f"micro_{name}"] = micro[place]
+            per_label = "auroc" if name == "auroc" else "auprc"
+            found |= {f"{per_label}@{k}": values[:, k] for k in range(len(labels))}
+        return found
+
+    return evaluate
+
+
+class _Ranked:
+    """Predictions of one label in their order, highest first, with the places of equal ones."""
+
+    def __init__(self, positive: NDArray[np.bool_], said: Floats) -> None:
+        self.order = np.argsort(-said, kind="stable")
+        self.positive = positive[self.order].astype(np.float64)
+        ordered = said[self.order]
+        self.ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
+
+    def areas(self, often: Floats) -> tuple[Floats, Floats]:
+        """Area under the ROC curve and average precision [b] for counts [b, n]; NaN without both values."""
+        counts = often[:, self.order]
+        hits = np.cumsum(counts * self.positive, axis=1)[:, self.ends]
+        taken = np.cumsum(counts, axis=1)[:, self.ends]
+        hit, false = np.diff(hits, prepend=0.0), np.diff(taken - hits, prepend=0.0)
+        positives, negatives = hits[:, -1], taken[:, -1] - hits[:, -1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            auroc = (false * (hits - hit / 2)).sum(axis=1) / (positives * negatives)
+            precision = np.where(taken > 0, hits / taken, 0.0)
+            average = (hit * precision).sum(axis=1) / positives
+        undefined = (positives == 0) | (negatives == 0)
+        return np.where(undefined, np.nan, auroc), np.where(undefined, np.nan, average)
+
+
 def uno_weights(train: Floats, test: Floats) -> Floats:
     """The weight of every test patient [n] in Uno's C: 1 / G(time)^2 of those with an event, else 0.
 
@@ -138,4 +187,5 @@ _SAME_RISK, _CELLS = 1e-8, 1 << 24
 _EVALUATORS: dict[str, Callable[[TargetPredictions], Evaluate]] = {
     "regression": _regression,
     "survival": _survival,
+    "multilabel": _multilabel,
 }
