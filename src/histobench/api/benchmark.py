@@ -46,7 +46,7 @@ def run(
     keep_going: bool = False,
     retry_failed: bool = False,
     # The options below are written by scripts/write_signatures.py from the records.
-    target: Literal["class", "regression", "survival", "multilabel"] = "class",
+    target: Literal["class", "regression", "survival", "multilabel", "ordinal"] = "class",
     target_columns: str | Sequence[str] = (),
     features: str | Sequence[str] = (),
     combine: str | Sequence[str] = (),
@@ -94,11 +94,11 @@ def run(
         Run the other encoders if one of them cannot be created; `Benchmark.left_out` says why.
     retry_failed : bool, default False
         Try again what failed in an earlier run with the same `results`.
-    target : {"class", "regression", "survival", "multilabel"}, default "class"
+    target : {"class", "regression", "survival", "multilabel", "ordinal"}, default "class"
         What is predicted.
     target_columns : str or list of str, default ()
         Columns of the CSV with the target (default: regression: label; survival: time,event; multilabel:
-        none).
+        none; ordinal: label).
     features : str or list of str, default ()
         Features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH or
         NAME=PATH; `data` is the table of labels.
@@ -106,7 +106,7 @@ def run(
         Encoders whose features are put side by side, as a+b; or: all pairs.
     tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
         Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient,
-        Robustness, Regression, Survival, Multi-label.
+        Robustness, Regression, Survival, Multi-label, Ordinal.
     presets : str or list of str, default ("uni",)
         Recipes: uni, sklearn, thunder, eva.
     seed : int, optional

@@ -173,7 +173,7 @@ def load_dataset(
     site_columns : str or sequence of str, optional
         Further columns with a site (site, scanner, stain, hospital, ... are found by name).
     target : str, default "class"
-        What is predicted: "class", "regression", "survival" or "multilabel".
+        What is predicted: "class", "regression", "survival", "multilabel" or "ordinal".
     target_columns : str or sequence of str, optional
         Columns with the target (default: "label"; survival: "time" and "event";
         multilabel: name two or more columns of 0 and 1).

@@ -430,7 +430,8 @@ def evaluate(
         Patients or slides of the training images, if `train` is an array.
     target : str, default "class"
         What the labels of arrays are: "class"; numbers for "regression"; [n, 2], time and event, for
-        "survival"; [n, labels], 0 or 1, for "multilabel". Features of `extract` know it.
+        "survival"; [n, labels], 0 or 1, for "multilabel"; whole numbers for "ordinal". Features
+        of `extract` know it.
     tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto"), or the task of the target
         One or more of Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency,
         Robustness, Patient.

@@ -88,7 +88,7 @@ class ImageSet:
 
 #: Shown first wherever a metric can be chosen.
 DEFAULT_METRIC = "balanced_accuracy"
-LABELS = {
+_OF_CLASSES = {
     "balanced_accuracy": "balanced accuracy",
     "accuracy": "accuracy",
     "f1_score": "macro F1",
@@ -99,6 +99,9 @@ LABELS = {
     "log_loss": "log loss",
     "brier": "Brier score",
     "ece": "calibration error (ECE)",
+}
+LABELS = {
+    **_OF_CLASSES,
     **{metric: label for kind in TARGETS.values() for metric, label in kind.labels.items()},
 }
 HEADLINE = tuple(LABELS)
@@ -108,11 +111,14 @@ _TESTED = {*TESTED, *(metric for kind in TARGETS.values() for metric in kind.met
 def metric_facts(runs: Iterable[StoredRun]) -> list[dict[str, Any]]:
     """Name, label and direction of every metric of the leaderboard that is of a target of these runs."""
     kinds = {run.target for run in runs} or {CLASS}
-    of_targets = {name: kind.name for kind in TARGETS.values() for name in kind.metrics}
+    offered = {
+        *(_OF_CLASSES if CLASS in kinds else ()),
+        *(metric for kind in kinds - {CLASS} for metric in TARGETS[kind].metrics),
+    }
     return [
         {"name": name, "label": label, "lower": name in LOWER_IS_BETTER, "tested": name in _TESTED}
         for name, label in LABELS.items()
-        if of_targets.get(name, CLASS) in kinds
+        if name in offered
     ]
 
 

@@ -20,6 +20,7 @@ PATIENT = "Patient"
 CLASS = "class"
 SURVIVAL = "survival"
 MULTILABEL = "multilabel"
+ORDINAL = "ordinal"
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,13 @@ TARGETS = {
                 "macro_ap": "macro average precision",
                 "micro_ap": "micro average precision",
             },
+        ),
+        TargetKind(
+            ORDINAL,
+            "Ordinal",
+            "cumulative-link regression of ordered levels",
+            ("label",),
+            {"quadratic_kappa": "quadratic kappa", "mae": "mean absolute error"},
         ),
     )
 }

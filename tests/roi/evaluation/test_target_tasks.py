@@ -106,6 +106,19 @@ def test_each_label_has_the_probe_of_the_preset(preset: str, tmp_path: Path) -> 
     assert low == pytest.approx(roc_auc_score(labels["low"][60:], alone["1"]))
 
 
+def test_levels_are_predicted_for_tiles_and_patients() -> None:
+    x, number, _, patient = arrays()
+    y = np.digitize(number, [-0.5, 0.5]) + 1
+    found = hb.evaluate(
+        x[:60], x[60:], y[:60], y[60:], groups=patient[60:], train_groups=patient[:60], target="ordinal"
+    )
+    table = found.table().set_index(["setting", "metric"])["value"]
+    assert table["patients", "quadratic_kappa"] > 0.5
+    assert table["tiles", "mae"] < 0.6
+    with pytest.raises(hb.HistobenchError, match="level 9 is not in the training set"):
+        hb.evaluate(x[:60], x[60:], y[:60], np.full(len(x) - 60, 9), target="ordinal")
+
+
 def test_tasks_of_classes_say_that_they_do_not_apply() -> None:
     others = [task for task in TASKS if task not in ("Regression", "Robustness")]
     found = evaluated("regression", tasks=["Regression", *others])
@@ -126,6 +139,8 @@ def test_tasks_of_classes_say_that_they_do_not_apply() -> None:
         ("survival", np.stack([-np.arange(60.0), np.ones(60)], axis=1), "time '-1.0' is negative"),
         ("survival", np.stack([np.arange(60.0), np.zeros(60)], axis=1), "event is 0 everywhere"),
         ("surviva", np.ones(60), "did you mean"),
+        ("ordinal", np.arange(60) / 2, "label '0.5' is not a whole number"),
+        ("ordinal", np.arange(60), "label has 60 levels and looks continuous"),
         ("multilabel", np.ones(60), "several labels need numbers"),
         ("multilabel", np.eye(3)[np.arange(60) % 3] * [1, 1, 0], "label_3 is 0 everywhere"),
         ("multilabel", np.eye(2)[np.arange(60) % 2] * 2, "label_1 '2.0' is not 0 or 1"),
@@ -168,7 +183,7 @@ def test_run_compare_and_report(table: Path, tmp_path: Path, capsys: pytest.Capt
         "--results",
         str(tmp_path / "r"),
     ]
-    columns = {"multilabel": ["--target-columns", "event,high"]}
+    columns = {"multilabel": ["--target-columns", "event,high"], "ordinal": ["--target-columns", "high"]}
     for target in TARGETS:
         flags = ["--target", target, *columns.get(target, [])]
         assert main(["run", "--data", str(table), *encoders, *flags]) == 0

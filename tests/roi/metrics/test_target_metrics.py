@@ -112,6 +112,19 @@ def test_areas_of_labels_are_those_of_scikit_learn(rounded: bool) -> None:
         assert found["auroc@1"][row] == pytest.approx(metrics.roc_auc_score(t[:, 1], p[:, 1]), rel=1e-9)
 
 
+def test_metrics_of_levels_are_those_of_scikit_learn() -> None:
+    draw = np.random.default_rng(3)
+    truth, said = draw.integers(0, 4, size=50), draw.random((50, 4))
+    names = tuple(f"row-{k}" for k in range(50))
+    levels = np.array([1.0, 2.0, 3.0, 5.0])
+    run = TargetPredictions("ordinal", ("grade",), levels[truth][:, None], ("1", "2", "3", "5"), said, names)
+    found = target_metrics(run)
+    kappa = metrics.cohen_kappa_score(truth, said.argmax(axis=1), weights="quadratic")
+    assert found["quadratic_kappa"].value == pytest.approx(kappa, rel=1e-9)
+    error = metrics.mean_absolute_error(truth, said.argmax(axis=1))
+    assert found["mae"].value == pytest.approx(error, rel=1e-9)
+
+
 @pytest.mark.parametrize("kind", ["regression", "survival"])
 def test_intervals_hold_the_true_value_as_often_as_they_say(kind: str) -> None:
     """Patients with several rows each (numbers), or one (survival); the truth is that of a very large set."""

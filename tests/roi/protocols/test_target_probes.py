@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from histobench.roi.protocols import target_probes
 from histobench.roi.protocols.linear_probe import folds
-from histobench.roi.protocols.target_probes import STRENGTHS, ProbeRows, cox, ridge
+from histobench.roi.protocols.target_probes import STRENGTHS, ProbeRows, cox, cumulative_link, ridge
 
 Floats = np.ndarray
 
@@ -130,3 +130,43 @@ def test_cox_finds_who_is_at_risk() -> None:
     found = cox(ProbeRows(torch.from_numpy(x[:100]), truth[:100]), torch.from_numpy(x[100:]))
     assert np.corrcoef(found.predicted[:, 0], x[100:, 0])[0, 1] > 0.9
     assert found.info["num_train_events"] == int(truth[:100, 1].sum())
+
+
+def levels(n: int = 200, seed: int = 4) -> tuple[Floats, Floats]:
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(n, 3))
+    score = x @ [1.0, -0.5, 0.0] + draw.logistic(size=n)
+    return x, np.digitize(score, [-1.0, 0.3, 1.5])
+
+
+def test_cumulative_link_is_that_of_statsmodels() -> None:
+    from statsmodels.miscmodels.ordinal_model import OrderedModel
+
+    x, y = levels()
+    model = OrderedModel(y, x, distr="logit").fit(method="bfgs", disp=False, maxiter=500, gtol=1e-8)
+    found = target_probes._fit_levels(x, y, 4, 0.0, None)
+    np.testing.assert_allclose(found[3:], model.params[:3], rtol=1e-4)
+    np.testing.assert_allclose(target_probes._level_probabilities(x, found, 4), model.predict(x), atol=1e-5)
+
+
+def test_the_gradient_of_the_cumulative_link_is_right_under_a_penalty() -> None:
+    """At the minimum no small step leads lower, and the penalty draws the weights together."""
+    x, y = levels()
+    free, held = (target_probes._fit_levels(x, y, 4, penalty, None) for penalty in (0.0, 50.0))
+    assert np.abs(held[3:]).sum() < 0.9 * np.abs(free[3:]).sum()
+
+    def objective(parameters: Floats) -> float:
+        p = target_probes._level_probabilities(x, parameters, 4)
+        return float(25.0 * parameters[3:] @ parameters[3:] - np.log(p[np.arange(len(y)), y]).sum())
+
+    for place in range(len(held)):
+        for step in (-1e-3, 1e-3):
+            assert objective(held + step * np.eye(len(held))[place]) > objective(held)
+
+
+def test_cumulative_link_predicts_levels() -> None:
+    x, y = levels(400)
+    train = ProbeRows(torch.from_numpy(x[:300]), y[:300, None].astype(float))
+    found = cumulative_link(train, torch.from_numpy(x[300:]), n_levels=4)
+    np.testing.assert_allclose(found.predicted.sum(axis=1), 1.0)
+    assert (found.predicted.argmax(axis=1) == y[300:]).mean() > 0.4

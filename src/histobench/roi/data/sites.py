@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.tables import CSV_COLUMNS
-from histobench.roi.task_catalogue import CLASS, MULTILABEL, SURVIVAL, TARGETS
+from histobench.roi.task_catalogue import CLASS, MULTILABEL, ORDINAL, SURVIVAL, TARGETS
 
 #: Columns that are taken by themselves; others are asked for.
 SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair", "group_label")
@@ -93,6 +93,8 @@ def is_place(column: str) -> bool:
 
 # Targets: what is predicted where it is not one class per image.
 
+#: A column with more different levels than this may be a measurement.
+_MOST_LEVELS = 20
 _YES_OR_NO = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 
 
@@ -156,6 +158,8 @@ class TargetColumns:
             return _YES_OR_NO[cell.strip().lower()]
         if not math.isfinite(number):
             raise HistobenchError(f"{name} {cell!r} is not a number (`target` {self.kind})")
+        if self.kind == ORDINAL and not number.is_integer():
+            raise HistobenchError(f"{name} {cell!r} is not a whole number (`target` {self.kind})")
         if self.kind == SURVIVAL and number < 0:
             raise HistobenchError(f"{name} {cell!r} is negative (`target` {self.kind})")
         return number
@@ -172,6 +176,8 @@ class TargetColumns:
         """What is wrong with a target [n, columns] as a whole, in one line; empty where nothing is."""
         if self.kind == SURVIVAL and len(values) and not values[:, 1].any():
             return f"{self.names[1]} is 0 everywhere: without any event there is nothing to learn"
+        if self.kind == ORDINAL and len(levels := np.unique(values)) > _MOST_LEVELS:
+            return f"{self.names[0]} has {len(levels)} levels and looks continuous: give `target` regression"
         checked = self.names[:1] if self.kind == SURVIVAL else self.names
         for name, column in zip(checked, values.T, strict=False):
             if len(column) and (column == column[0]).all():

@@ -18,8 +18,8 @@ from histobench.roi.evaluation.probes import preset_probe
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.metrics.target_metrics import target_metrics, uno_weights
 from histobench.roi.predictions import TargetPredictions
-from histobench.roi.protocols.target_probes import ProbeRows, cox, ridge
-from histobench.roi.task_catalogue import MULTILABEL, SURVIVAL
+from histobench.roi.protocols.target_probes import ProbeRows, cox, cumulative_link, ridge
+from histobench.roi.task_catalogue import MULTILABEL, ORDINAL, SURVIVAL
 
 TILES, PATIENTS = "tiles", "patients"
 
@@ -104,13 +104,24 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
     if len(train.rows.truth) < 2:
         raise TaskSkippedError(f"there is one training {setting.removesuffix('s')}; two are needed")
     is_survival = target.kind == SURVIVAL
-    found = (cox if is_survival else ridge)(
-        train.rows,
-        test.rows.features,
-        val=None if val is None else val.rows,
-        seed=context.request.seed,
-        device=context.device,
-    )
+    columns = ("risk",) if is_survival else target.names
+    chosen_on = None if val is None else val.rows
+    seed, device = context.request.seed, context.device
+    if target.kind == ORDINAL:
+        levels = np.unique(train.rows.truth)
+        columns = tuple(f"{level:g}" for level in levels)
+        found = cumulative_link(
+            _placed(train.rows, levels),
+            test.rows.features,
+            n_levels=len(levels),
+            val=None if chosen_on is None else _placed(chosen_on, levels),
+            seed=seed,
+            device=device,
+        )
+        _placed(test.rows, levels)  # or an error
+    else:
+        probe = cox if is_survival else ridge
+        found = probe(train.rows, test.rows.features, val=chosen_on, seed=seed, device=device)
     info: dict[str, Any] = {
         **found.info,
         "unit": setting,
@@ -122,7 +133,7 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
         kind=target.kind,
         columns=target.names,
         truth=test.rows.truth,
-        predicted_columns=("risk",) if is_survival else target.names,
+        predicted_columns=columns,
         predicted=found.predicted,
         img_names=test.names,
         groups=test.groups,
@@ -130,6 +141,16 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
         info=info,
     )
     return TaskResult(predictions, target_metrics(predictions), {}, [], setting)
+
+
+def _placed(rows: ProbeRows, levels: NDArray[np.float64]) -> ProbeRows:
+    """The rows with the places of their levels among those of the training set."""
+    unknown = np.setdiff1d(rows.truth, levels)
+    if len(unknown):
+        raise HistobenchError(
+            f"level {unknown[0]:g} is not in the training set; every level needs images there"
+        )
+    return replace(rows, truth=np.searchsorted(levels, rows.truth).astype(np.float64))
 
 
 def _labels_result(

@@ -139,6 +139,29 @@ def _multilabel(predictions: TargetPredictions) -> Evaluate:
     return evaluate
 
 
+def _ordinal(predictions: TargetPredictions) -> Evaluate:
+    """Of the most probable level: levels are counted by their place, 0, 1, 2, ..."""
+    levels = np.array([float(name) for name in predictions.predicted_columns])
+    c = len(levels)
+    truth, said = np.searchsorted(levels, predictions.truth[:, 0]), predictions.predicted.argmax(axis=1)
+    apart = np.abs(np.arange(c)[:, None] - np.arange(c)).astype(np.float64)
+    cells = np.eye(c * c)[truth * c + said]
+
+    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+        confusion = (counts.astype(np.float64) @ cells).reshape(-1, c, c)
+        total = confusion.sum(axis=(1, 2))
+        by_chance = np.einsum("bi,bj->bij", confusion.sum(axis=2), confusion.sum(axis=1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            expected = (by_chance * apart**2).sum(axis=(1, 2)) / total
+            expected = np.where(expected > 0, expected, np.nan)
+            return {
+                "quadratic_kappa": 1 - (confusion * apart**2).sum(axis=(1, 2)) / expected,
+                "mae": (confusion * apart).sum(axis=(1, 2)) / total,
+            }
+
+    return evaluate
+
+
 class _Ranked:
     """Predictions of one label in their order, highest first, with the places of equal ones."""
 
@@ -188,4 +211,5 @@ _EVALUATORS: dict[str, Callable[[TargetPredictions], Evaluate]] = {
     "regression": _regression,
     "survival": _survival,
     "multilabel": _multilabel,
+    "ordinal": _ordinal,
 }

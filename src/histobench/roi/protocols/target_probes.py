@@ -2,6 +2,7 @@
 
     ridge(train, test, ...)      a number: ridge regression
     cox(train, test, ...)        a time until an event or censoring: Cox regression with an L2 penalty
+    cumulative_link(train, ...)  ordered levels: proportional odds with an L2 penalty
 
 Features are standardized by the training rows. The penalty is chosen on the validation set, or else by
 five-fold cross-validation of the training rows, whole groups at a time; everything that is learned, the
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import optimize, special
 from torch import Tensor
 
 from histobench.roi.protocols.linear_probe import folds
@@ -224,22 +226,26 @@ class _RiskSets:
 
 
 def _cox_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
-    x, scaled = standardized(train.features, queries, device)
-    n, d = x.shape
-    if n < d:
-        # With an L2 penalty the weights are sums of patients: n coordinates say all that d features do.
-        values, vectors = torch.linalg.eigh(x @ x.T)
-        kept = values > 1e-10 * values[-1].clamp_min(1e-300)
-        basis = x.T @ (vectors[:, kept] / values[kept].sqrt())
-        x, scaled = x @ basis, scaled @ basis
-    z, others = x.cpu().numpy(), scaled.cpu().numpy()
+    z, others = _coordinates(train.features, queries, device)
     sets = _RiskSets(train.truth)
-    size = max(float(train.truth[:, 1].sum()), 1.0) * d
+    size = max(float(train.truth[:, 1].sum()), 1.0) * train.features.shape[1]
     weights, found = np.zeros(z.shape[1]), []
     for strength in reversed(_COX_STRENGTHS):
         weights = _newton(sets, z, weights, strength * size)
         found.append(others @ weights)
     return np.stack(found[::-1])[:, :, None]
+
+
+def _coordinates(train: Tensor, queries: Tensor, device: str) -> tuple[Floats, Floats]:
+    """Standardized features in as few coordinates as give the same solution under an L2 penalty."""
+    x, scaled = standardized(train, queries, device)
+    if len(x) < x.shape[1]:
+        # The weights are sums of rows: n coordinates say all that d features do.
+        values, vectors = torch.linalg.eigh(x @ x.T)
+        kept = values > 1e-10 * values[-1].clamp_min(1e-300)
+        basis = x.T @ (vectors[:, kept] / values[kept].sqrt())
+        x, scaled = x @ basis, scaled @ basis
+    return x.cpu().numpy(), scaled.cpu().numpy()
 
 
 def _newton(sets: _RiskSets, z: Floats, weights: Floats, penalty: float) -> Floats:
@@ -259,6 +265,101 @@ def _newton(sets: _RiskSets, z: Floats, weights: Floats, penalty: float) -> Floa
         weights = weights + length * step
         now = value(weights)
     return weights
+
+
+# Ordered levels: the cumulative-link model with the logistic function (proportional odds).
+
+
+def cumulative_link(
+    train: ProbeRows,
+    test: Tensor,
+    *,
+    n_levels: int,
+    val: ProbeRows | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> TargetOutcome:
+    """P(level <= k) = logistic(threshold k - score); the truth is the place of the level, from 0 on.
+
+    The predictions are the probabilities of the levels [n, levels]; the penalty on the weights has the
+    largest likelihood of held-out rows.
+    """
+
+    def path(rows: ProbeRows, queries: Tensor) -> Floats:
+        z, others = _coordinates(rows.features, queries, device)
+        levels = rows.truth[:, 0].astype(np.int64)
+        size = float(len(z) * rows.features.shape[1])
+        start: Floats | None = None
+        found = []
+        for strength in reversed(_COX_STRENGTHS):
+            start = _fit_levels(z, levels, n_levels, strength * size, start)
+            found.append(_level_probabilities(others, start, n_levels))
+        return np.stack(found[::-1])
+
+    losses, chosen_on = _held_out_losses(
+        train, path, _level_loss, val=val, seed=seed, strengths=len(_COX_STRENGTHS)
+    )
+    best = int(np.argmin(losses))
+    size = float(train.features.shape[0] * train.features.shape[1])
+    info = {
+        "alpha": _COX_STRENGTHS[best] * size,
+        "alpha_chosen_on": chosen_on,
+        "log_loss_by_alpha": _by_strength(losses, size, _COX_STRENGTHS),
+    }
+    return TargetOutcome(path(train, test)[best], info)
+
+
+def _level_loss(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
+    rows = np.flatnonzero(held_out)
+    right = said[:, rows, truth[rows, 0].astype(np.int64)]
+    return np.asarray(-np.log(np.maximum(right, 1e-12)).sum(axis=1))
+
+
+def _thresholds(parameters: Floats, n_levels: int) -> Floats:
+    """The first threshold and the logarithms of the gaps between them, as increasing thresholds with ends."""
+    inner = np.cumsum(np.append(parameters[0], np.exp(parameters[1 : n_levels - 1])))
+    return np.concatenate([[-np.inf], inner, [np.inf]])
+
+
+def _level_probabilities(z: Floats, parameters: Floats, n_levels: int) -> Floats:
+    bounds = _thresholds(parameters, n_levels) - (z @ parameters[n_levels - 1 :])[:, None]
+    return np.diff(special.expit(bounds), axis=1)
+
+
+def _fit_levels(
+    z: Floats, levels: NDArray[np.int64], n_levels: int, penalty: float, start: Floats | None
+) -> Floats:
+    """Thresholds and weights of the least penalized negative log-likelihood."""
+    if start is None:
+        shares = np.cumsum(np.bincount(levels, minlength=n_levels) + 0.5)[:-1] / (len(levels) + n_levels / 2)
+        inner = special.logit(shares)
+        start = np.concatenate([inner[:1], np.log(np.diff(inner)), np.zeros(z.shape[1])])
+
+    def objective(parameters: Floats) -> tuple[float, Floats]:
+        weights = parameters[n_levels - 1 :]
+        bounds, score = _thresholds(parameters, n_levels), z @ weights
+        upper, lower = bounds[levels + 1] - score, bounds[levels] - score
+        with np.errstate(over="ignore", divide="ignore"):
+            # P = logistic(upper) logistic(-lower) (1 - exp(lower - upper)), which loses no digits.
+            value = special.log_expit(upper) + special.log_expit(-lower) + np.log1p(-np.exp(lower - upper))
+            narrow = 1 / np.expm1(upper - lower)
+        above, below = special.expit(-upper) + narrow, special.expit(lower) + narrow
+        by_threshold = np.bincount(levels + 1, above, n_levels + 1) - np.bincount(levels, below, n_levels + 1)
+        inner = by_threshold[1:-1]
+        after = np.cumsum(inner[::-1])[::-1]  # a gap moves every threshold behind it
+        gradient = np.concatenate(
+            [
+                after[:1],
+                after[1:] * np.exp(parameters[1 : n_levels - 1]),
+                z.T @ (below - above) - penalty * weights,
+            ]
+        )
+        return float(penalty / 2 * weights @ weights - value.sum()), -gradient
+
+    found = optimize.minimize(
+        objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-7}
+    )
+    return np.asarray(found.x, dtype=np.float64)
 
 
 def _by_strength(losses: Floats, size: float, strengths: Sequence[float] = STRENGTHS) -> dict[str, float]:
