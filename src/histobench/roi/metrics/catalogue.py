@@ -100,8 +100,8 @@ OF_TARGETS: tuple[Metric, ...] = (
             ("micro_ap", "average precision of all labels in one ranking"),
         )
     ),
-    Metric("mae", "mean absolute error; of ordered levels, how many apart", "target", lower_is_better=True, scale="log", by_size=True,
-           rare_class_limits=False),
+    Metric("mae", "mean absolute error; of ordered levels, how many apart", "target",
+           lower_is_better=True, scale="log", by_size=True, rare_class_limits=False),
 )  # fmt: skip
 _BY_NAME = {metric.name: metric for metric in (*CATALOGUE, *_OF_CLASSES, *OF_TARGETS)}
 
