@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError, is_writable
 from histobench.roi.data.sites import TargetColumns
-from histobench.roi.task_catalogue import TARGETS
+from histobench.roi.task_catalogue import TARGETS, a_target
 
 if TYPE_CHECKING:
     from histobench.roi.features.feature_file import FeatureSet
@@ -111,7 +111,7 @@ def target_parts(given: list[Given], kind: str, metadata: Mapping[str, Any]) -> 
         if values.shape != (len(rows), len(target.names)) or values.dtype.kind not in "fiub":
             shape = f"[{len(rows)}]" if len(target.names) == 1 else f"[{len(rows)}, {len(target.names)}]"
             raise InvalidParameterError(
-                f"{part.labels_name}: a {kind} target needs numbers {shape} ({', '.join(target.names)}), "
+                f"{part.labels_name}: {a_target(kind)} needs numbers {shape} ({', '.join(target.names)}), "
                 f"found {_described(part.labels, values)}"
             )
         sites = {

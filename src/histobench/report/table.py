@@ -29,7 +29,7 @@ from histobench.roi.comparison.table_statistics import (
 from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import CLASS, TARGETS
+from histobench.roi.task_catalogue import CLASS, TARGETS, a_target
 from histobench.statistics.intervals import Interval
 
 # The test images that runs share: named once, however many runs look at them.
@@ -204,7 +204,7 @@ def _of_target(job: TableJob, result: TableResult) -> TableResult:
     statistics = table_of_target(dict(job.runs.values()))
     _add_facts(result, statistics, job.runs)
     for number, (name, run) in job.runs.items():
-        result.failures[number] = f"a {run.target} target has no page of single images"
+        result.failures[number] = f"{a_target(run.target)} has no page of single images"
         bounds = {
             metric: (rounded(found.intervals[name].low), rounded(found.intervals[name].high))
             for metric, found in statistics.metrics.items()

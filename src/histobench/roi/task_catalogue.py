@@ -133,6 +133,15 @@ def canonical_task(name: str) -> str:
     raise HistobenchError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}")
 
 
+def a_target(kind: str) -> str:
+    """A kind of target within a sentence.
+
+    >>> a_target("ordinal"), a_target("survival")
+    ('an ordinal target', 'a survival target')
+    """
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} target"
+
+
 def not_applicable(task: str, target: str) -> str:
     """Why a task cannot be run on a target, in one line; empty where it can.
 
@@ -143,8 +152,8 @@ def not_applicable(task: str, target: str) -> str:
     if own == target:
         return ""
     if target == CLASS:
-        return f"needs a {own} target: give `target` {own}"
-    return f"does not apply to a {target} target, whose task is {TARGETS[target].task}"
+        return f"needs {a_target(own)}: give `target` {own}"
+    return f"does not apply to {a_target(target)}, whose task is {TARGETS[target].task}"
 
 
 def task_words(name: str) -> str:

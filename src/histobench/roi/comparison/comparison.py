@@ -32,7 +32,7 @@ from histobench.roi.comparison.target_table import TargetTable
 from histobench.roi.metrics.catalogue import LABEL_METRICS, LOWER_IS_BETTER, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import CLASS, TARGETS
+from histobench.roi.task_catalogue import CLASS, TARGETS, a_target
 from histobench.statistics.intervals import Interval, percentile_interval
 from histobench.statistics.jackknife import LeaveOneOut
 from histobench.statistics.resampling import (
@@ -212,7 +212,7 @@ def settings_for(runs: Sequence[StoredRun], settings: CompareSettings) -> Compar
         return settings
     if settings.metric != CompareSettings.metric:
         raise HistobenchError(
-            f"`metric` {settings.metric} is not for a {kind} target; known: {', '.join(known)}"
+            f"`metric` {settings.metric} is not for {a_target(kind)}; known: {', '.join(known)}"
         )
     return replace(settings, metric=known[0])
 
@@ -223,8 +223,8 @@ def _table_of_target(
     """The comparison of a target that is not a class, by the jackknife over patients or images."""
     if test not in ("jackknife", "permutation") or settings.interval != METHOD:
         raise HistobenchError(
-            f"`test` {test} and `interval` {settings.interval}: a {next(iter(named.values())).target} "
-            "target has the default ones (and `test` permutation) only"
+            f"`test` {test} and `interval` {settings.interval}: "
+            f"{a_target(next(iter(named.values())).target)} has the default (and `test` permutation) only"
         )
     table = TargetTable.of({name: run.target_predictions for name, run in named.items()}, dataset=dataset)
     found, units = table.found[settings.metric], table.units

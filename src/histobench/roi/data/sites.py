@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.tables import CSV_COLUMNS
-from histobench.roi.task_catalogue import CLASS, MULTILABEL, ORDINAL, SURVIVAL, TARGETS
+from histobench.roi.task_catalogue import CLASS, MULTILABEL, ORDINAL, SURVIVAL, TARGETS, a_target
 
 #: Columns that are taken by themselves; others are asked for.
 SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair", "group_label")
@@ -120,7 +120,7 @@ class TargetColumns:
             )
         if kind != MULTILABEL and len(names) != len(usual):
             what = " and ".join(usual)
-            raise HistobenchError(f"`target_columns`: a {kind} target needs {len(usual)} ({what})")
+            raise HistobenchError(f"`target_columns`: {a_target(kind)} needs {len(usual)} ({what})")
         return cls(kind, names)
 
     @classmethod

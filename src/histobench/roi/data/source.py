@@ -19,7 +19,7 @@ from histobench.roi.data.split import parse_fractions
 from histobench.roi.options import DatasetEntry, Origin, Plan, TargetOptions
 from histobench.roi.registry.entry import is_name
 from histobench.roi.registry.install import require
-from histobench.roi.task_catalogue import CLASS
+from histobench.roi.task_catalogue import CLASS, a_target
 
 Fractions = tuple[float, float, float]
 #: Fields that notes of earlier versions do not have; they are written only where something is said.
@@ -98,7 +98,7 @@ class DatasetSource(Origin, TargetOptions):
         target = TargetColumns.asked(self.target, self.target_columns)
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
         if target is not None and (source.is_dir() or is_shards):
-            raise HistobenchError(f"{source} has no columns; a {target.kind} target needs a CSV")
+            raise HistobenchError(f"{source} has no columns; {a_target(target.kind)} needs a CSV")
         if source.is_dir() or is_shards:
             for flag, given in (("group", self.group_column), ("site", self.site_columns)):
                 if given and not (is_shards and flag == "site"):

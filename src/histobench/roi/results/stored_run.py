@@ -20,7 +20,7 @@ from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
 from histobench.roi.results.layout import RunIdentity, TaskFiles
 from histobench.roi.results.writer import PREDICTED, PREDICTIONS, SITES, TARGET, TRUE, WEIGHT, digest_of
-from histobench.roi.task_catalogue import CLASS, FEW_SHOT, TARGETS
+from histobench.roi.task_catalogue import CLASS, FEW_SHOT, TARGETS, a_target
 
 # The files beside a stored run: what it said about each image, and the metrics of each episode.
 
@@ -260,7 +260,7 @@ class StoredRun:
     def predictions(self) -> Predictions:
         """The per-sample predictions of `*_detailed_results.csv`."""
         if self.target != CLASS:
-            raise HistobenchError(f"{self.path}: a {self.target} target has no classes")
+            raise HistobenchError(f"{self.path}: {a_target(self.target)} has no classes")
         return read_predictions(self)
 
     @cached_property
