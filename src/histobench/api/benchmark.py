@@ -46,6 +46,8 @@ def run(
     keep_going: bool = False,
     retry_failed: bool = False,
     # The options below are written by scripts/write_signatures.py from the records.
+    target: Literal["class", "regression", "survival", "multilabel", "ordinal"] = "class",
+    target_columns: str | Sequence[str] = (),
     features: str | Sequence[str] = (),
     combine: str | Sequence[str] = (),
     tasks: str | Sequence[str] = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot"),
@@ -92,6 +94,11 @@ def run(
         Run the other encoders if one of them cannot be created; `Benchmark.left_out` says why.
     retry_failed : bool, default False
         Try again what failed in an earlier run with the same `results`.
+    target : {"class", "regression", "survival", "multilabel", "ordinal"}, default "class"
+        What is predicted.
+    target_columns : str or list of str, default ()
+        Columns of the CSV with the target (default: regression: label; survival: time,event; multilabel:
+        none; ordinal: label).
     features : str or list of str, default ()
         Features computed by another tool (.h5, .pt, .npz, .parquet, .h5ad, or a folder of these), as PATH or
         NAME=PATH; `data` is the table of labels.
@@ -99,7 +106,7 @@ def run(
         Encoders whose features are put side by side, as a+b; or: all pairs.
     tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
         Tasks: Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency, Patient,
-        Robustness.
+        Robustness, Regression, Survival, Multi-label, Ordinal.
     presets : str or list of str, default ("uni",)
         Recipes: uni, sklearn, thunder, eva.
     seed : int, optional
@@ -182,11 +189,17 @@ def run(
     }
     if values.get("tasks") is not None:
         values["tasks"] = texts(tasks, "tasks")
-    several = _datasets(data)
+    several = _datasets(data, target, target_columns)
+    values |= _one_target(several, values)
     drawn = {item.seed for item in several if not isinstance(item, str) and item.seed is not None}
     values |= {
         **({"seed": _one_seed(drawn, seed)} if drawn else {}),
-        "datasets": [item if isinstance(item, str) else dict(item.source) for item in several],
+        "datasets": [
+            item
+            if isinstance(item, str)
+            else {key: value for key, value in item.source.items() if not key.startswith("target")}
+            for item in several
+        ],
         "results": str(folder_path(results, "results").absolute()),
     }
     with ExitStack() as told:
@@ -233,7 +246,20 @@ def _plan(values: dict[str, Any]) -> Plan:
         raise InvalidParameterError(str(error).removeprefix(f"{where}: ")) from error
 
 
-def _datasets(data: Any) -> list[Dataset | str]:
+def _one_target(several: Sequence[Dataset | str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The target of a run: that of the datasets that were loaded with one, which must be the same."""
+    found: dict[str, Any] = {name: values[name] for name in ("target", "target_columns") if name in values}
+    for item in several:
+        for name in ("target", "target_columns"):
+            own = None if isinstance(item, str) else item.source.get(name)
+            if own is not None and found.setdefault(name, own) != own and list(found[name]) != list(own):
+                raise InvalidParameterError(
+                    f"{name}: a dataset was loaded with {own!r}, the run is asked for {found[name]!r}"
+                )
+    return found
+
+
+def _datasets(data: Any, target: str, columns: str | Sequence[str]) -> list[Dataset | str]:
     """The datasets, those that are given as paths or names still as such."""
     from histobench.api.dataset import Dataset, load_dataset
 
@@ -250,7 +276,12 @@ def _datasets(data: Any) -> list[Dataset | str]:
             found.append(str(file_path(item, "data")))
         else:
             with renamed(source="data"):
-                found.append(item if isinstance(item, Dataset) else load_dataset(item))
+                loaded = (
+                    item
+                    if isinstance(item, Dataset)
+                    else load_dataset(item, target=target, target_columns=columns)
+                )
+                found.append(loaded)
     if not found:
         raise InvalidParameterError("data: give at least one dataset")
     return found
@@ -646,7 +677,17 @@ class Benchmark:
         """
         import pandas as pd
 
+        from histobench.roi.task_catalogue import CLASS
+
         found = self.one(encoder, task, dataset=dataset, setting=setting, preset=preset)
+        if found.target != CLASS:
+            target = found.target_predictions
+            columns = {
+                f"predicted {name}": target.predicted[:, k] for k, name in enumerate(target.predicted_columns)
+            }
+            truth = {name: target.truth[:, k] for k, name in enumerate(target.columns)}
+            groups = target.groups if target.groups is not None else [None] * len(target)
+            return pd.DataFrame({"image": target.img_names, "group": groups, **truth, **columns})
         stored = found.predictions
         frame = pd.DataFrame(
             {
@@ -656,8 +697,8 @@ class Benchmark:
                 "predicted": [stored.classes[label] for label in stored.predicted],
             }
         )
-        columns = _free_names(stored.classes, frame.columns)
-        return pd.concat([frame, pd.DataFrame(stored.probabilities, columns=columns)], axis=1)
+        names = _free_names(stored.classes, frame.columns)
+        return pd.concat([frame, pd.DataFrame(stored.probabilities, columns=names)], axis=1)
 
     def one(
         self,
@@ -750,8 +791,12 @@ class Benchmark:
         )
 
     def _repr_html_(self) -> str:
+        from histobench.roi.task_catalogue import TARGETS
+
         parts = [f"<p>{html.escape(repr(self))}</p>"]
-        table = self.table().query("metric == 'balanced_accuracy'")
+        shown = ["balanced_accuracy", *(kind.metrics[0] for kind in TARGETS.values())]
+        table = self.table()
+        table = table[table["metric"].isin(shown)]
         for (dataset, preset), rows in table.groupby(["dataset", "preset"], sort=False):
             task = rows["task"] + rows["setting"].map(lambda text: f" {text}" if text else "")
             cells = rows.assign(
@@ -762,7 +807,8 @@ class Benchmark:
             )
             wide = wide.reindex(index=rows["encoder"].unique(), columns=task.unique()).fillna("")
             wide = wide.rename_axis(index="encoder", columns=None).reset_index()
-            heading = f"{dataset}: balanced accuracy [95 % interval], preset {preset}"
+            metrics = ", ".join(rows["metric"].unique()).replace("_", " ")
+            heading = f"{dataset}: {metrics} [95 % interval], preset {preset}"
             parts.append(f"<p>{html.escape(heading)}</p>{wide.to_html(index=False)}")
         return "".join(parts)
 

@@ -116,7 +116,9 @@ class Dataset:
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(images):,} {split}" for split, images in self.roi.splits.items())
         groups = {image.group for images in self.roi.splits.values() for image in images} - {None}
-        return f"Dataset {self.name!r}: {len(self.classes)} classes, {counts} images" + (
+        kind = str(self.source.get("target") or "")
+        what = f"{kind} target" if kind else f"{len(self.classes)} classes"
+        return f"Dataset {self.name!r}: {what}, {counts} images" + (
             f", {len(groups):,} groups" if groups else ", no groups"
         )
 
@@ -143,6 +145,8 @@ def load_dataset(
     group_column: str | None = None,
     site_regex: str | None = None,
     site_columns: str | Sequence[str] = (),
+    target: str = "class",
+    target_columns: str | Sequence[str] = (),
     seed: int = 0,
 ) -> Dataset:
     """Read a dataset: a folder of class folders, a CSV, TAR shards, a public dataset, or a DataFrame.
@@ -168,6 +172,11 @@ def load_dataset(
         Regular expression whose named groups find hospital, scanner or stain in a path.
     site_columns : str or sequence of str, optional
         Further columns with a site (site, scanner, stain, hospital, ... are found by name).
+    target : str, default "class"
+        What is predicted: "class", "regression", "survival", "multilabel" or "ordinal".
+    target_columns : str or sequence of str, optional
+        Columns with the target (default: "label"; survival: "time" and "event";
+        multilabel: name two or more columns of 0 and 1).
     seed : int, default 0
         Seed of the split.
 
@@ -185,7 +194,9 @@ def load_dataset(
     """
     from histobench.api.frame_table import write_frame
     from histobench.roi.data.roi_dataset import listing
+    from histobench.roi.data.sites import TargetColumns
     from histobench.roi.data.source import DatasetSource
+    from histobench.roi.options import TargetOptions
 
     seed = whole_number(seed, "seed", least=0)
     given: dict[str, Any] = {
@@ -203,10 +214,14 @@ def load_dataset(
     given["split"] = None if split is None else shares(split, "split")
     nothing = site_columns is None or (isinstance(site_columns, list | tuple) and not site_columns)
     columns = () if nothing else tuple(texts(site_columns, "site_columns"))
+    named = tuple(texts(target_columns, "target_columns")) if target_columns else ()
+    given |= {"target": text(target, "target"), "target_columns": named}
+    predicted = TargetColumns.asked(TargetOptions(target=given["target"]).target, named)
     table = None
     if not isinstance(source, str | os.PathLike):
         asked = (*columns, *([given["group_column"]] if group_column else ()))
-        table = write_frame(source, asked)
+        asked = (*asked, *(() if predicted is None else predicted.names))
+        table = write_frame(source, asked, labelled=predicted is None)
         given["name"] = given["name"] or "data"
     place = str(table.path) if table else _place(file_path(source, "source"))
     classes_file = None if classes is None else str(file_path(classes, "classes").expanduser().absolute())
@@ -219,6 +234,7 @@ def load_dataset(
             raise HistobenchError(f"source: {listing(reading.problems, shown=_SHOWN)}")
     reading.checked()
     noted = {"source": place, "class2id": classes_file, "site_columns": list(columns) or None, **given}
+    noted |= {"target_columns": list(named) or None, "target": None if predicted is None else target}
     known = {key: value for key, value in noted.items() if value is not None}
     return Dataset(reading, known, None if split is None else seed, table)
 

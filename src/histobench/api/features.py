@@ -390,6 +390,7 @@ def evaluate(
     val: Features | tuple[ArrayLike, ...] | None = None,
     groups: ArrayLike | None = None,
     train_groups: ArrayLike | None = None,
+    target: str = "class",
     tasks: str | Sequence[str] | None = TASKS,
     preset: str = "uni",
     seed: int = 0,
@@ -427,7 +428,11 @@ def evaluate(
         Patients or slides of the test images, if `test` is an array.
     train_groups : array [n], optional
         Patients or slides of the training images, if `train` is an array.
-    tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto")
+    target : str, default "class"
+        What the labels of arrays are: "class"; numbers for "regression"; [n, 2], time and event, for
+        "survival"; [n, labels], 0 or 1, for "multilabel"; whole numbers for "ordinal". Features
+        of `extract` know it.
+    tasks : str or list of str, default ("Linear-Probe", "KNN", "Proto"), or the task of the target
         One or more of Linear-Probe, KNN, Proto, Few-shot, Zero-shot, Retrieval, Label-efficiency,
         Robustness, Patient.
     preset : {"uni", "sklearn", "thunder", "eva"}, default "uni"
@@ -480,17 +485,29 @@ def evaluate(
     """
     given = dict(locals())
     from histobench.api.benchmark import Benchmark, changed_options, open_results
-    from histobench.api.validation import Given, checked_parts
+    from histobench.api.validation import Given, checked_parts, target_parts
     from histobench.core.records import options_of
     from histobench.roi.comparison.tidy_rows import write_whole_table
+    from histobench.roi.data.sites import TargetColumns
     from histobench.roi.evaluation.request import EvaluationRequest
     from histobench.roi.evaluation.run import evaluate as evaluate_features
-    from histobench.roi.options import Options
+    from histobench.roi.options import Options, TargetOptions
     from histobench.roi.presets import get_preset
-    from histobench.roi.task_catalogue import ROBUSTNESS, canonical_task
+    from histobench.roi.task_catalogue import CLASS, ROBUSTNESS, TARGETS, canonical_task
 
     task_options = Options(**changed_options(evaluate, given, options_of(Options)))
-    asked = tuple(map(canonical_task, texts(TASKS if tasks is None else tasks, "tasks")))
+    kind = TargetOptions(target=text(target, "target")).target
+    arrays = [
+        Given("train", _split(train, "train"), train_labels, train_groups),
+        Given("test", _split(test, "test"), test_labels, groups),
+        *([] if val is None else [Given("val", *_pair(val))]),
+    ]
+    known = next((part.features for part in arrays if not part.is_array), None)
+    stored = None if known is None else TargetColumns.found_in(known.sites)
+    if stored is not None:
+        kind = stored.kind
+    usual = TASKS if kind == CLASS else (TARGETS[kind].task,)
+    asked = tuple(map(canonical_task, texts(usual if tasks is None or tasks is TASKS else tasks, "tasks")))
     get_preset(preset)
     seed = whole_number(seed, "seed", least=0)
     names = {
@@ -502,12 +519,8 @@ def evaluate(
         raise InvalidParameterError(
             f"results: {ROBUSTNESS} writes its measures to files; name a folder for them"
         )
-    arrays = [
-        Given("train", _split(train, "train"), train_labels, train_groups),
-        Given("test", _split(test, "test"), test_labels, groups),
-        *([] if val is None else [Given("val", *_pair(val))]),
-    ]
-    parts = checked_parts(arrays, metadata={key: name or _CALLED[key] for key, name in names.items()})
+    called = {key: name or _CALLED[key] for key, name in names.items()}
+    parts = checked_parts(arrays, metadata=called) if kind == CLASS else target_parts(arrays, kind, called)
     keeper = None
     if folder is None:
         keeper = TemporaryResults()

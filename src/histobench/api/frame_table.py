@@ -73,10 +73,11 @@ class FrameTable:
         )
 
 
-def write_frame(frame: Any, more: Sequence[str]) -> FrameTable:
+def write_frame(frame: Any, more: Sequence[str], *, labelled: bool = True) -> FrameTable:
     """Write the DataFrame as the long CSV, into the cache folder under the hash of its content.
 
-    `more` are columns that are asked for by name, beside the usual ones.
+    `more` are columns that are asked for by name, beside the usual ones; `labelled` is false where the labels
+    are among them.
     """
     import pandas as pd
 
@@ -87,7 +88,7 @@ def write_frame(frame: Any, more: Sequence[str]) -> FrameTable:
         frame = frame.to_pandas()
     if not isinstance(frame, pd.DataFrame):
         raise HistobenchError(f"source: expected a path, a name or a DataFrame, found {type(frame).__name__}")
-    chosen = _chosen(frame, more)
+    chosen = _chosen(frame, more, needed=_NEEDED if labelled else _NEEDED[:1])
     if not len(frame):
         raise HistobenchError("source: the DataFrame has no rows")
     names = _row_names(frame.index)
@@ -101,7 +102,7 @@ def write_frame(frame: Any, more: Sequence[str]) -> FrameTable:
     return FrameTable(target, dict(zip(_first_lines(text), names, strict=True)))
 
 
-def _chosen(frame: pd.DataFrame, more: Sequence[str]) -> dict[str, pd.Series[Any]]:
+def _chosen(frame: pd.DataFrame, more: Sequence[str], *, needed: Sequence[str]) -> dict[str, pd.Series[Any]]:
     """The columns that are read, by what the CSV calls them."""
     from histobench.roi.data.sites import SITE_COLUMNS
 
@@ -111,7 +112,7 @@ def _chosen(frame: pd.DataFrame, more: Sequence[str]) -> dict[str, pd.Series[Any
         found = next((name for name in known if _places(frame, name)), None)
         if found is not None:
             chosen[column] = _column(frame, found)
-        elif column in _NEEDED:
+        elif column in needed:
             others = f" (nor {', '.join(known[1:])})"
             raise HistobenchError(f"source: the DataFrame has no column {column!r}{others}; {_has(frame)}")
     for name in more:

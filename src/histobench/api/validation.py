@@ -6,14 +6,17 @@ Everything is looked at before any work: kinds, shapes, lengths, finite values, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from histobench.core.errors import HistobenchError
 from histobench.core.parameters import InvalidParameterError, is_writable
+from histobench.roi.data.sites import TargetColumns
+from histobench.roi.task_catalogue import TARGETS, a_target
 
 if TYPE_CHECKING:
     from histobench.roi.features.feature_file import FeatureSet
@@ -90,6 +93,51 @@ def checked_parts(given: list[Given], *, metadata: Mapping[str, Any]) -> Parts:
             sets[part.split] = part.features
     _check_together(given, sets, classes or _classes_of(known[0]))
     return Parts(sets, classes)
+
+
+def target_parts(given: list[Given], kind: str, metadata: Mapping[str, Any]) -> Parts:
+    """The splits as feature sets with a target that is not a class; labels: numbers [n] or [n, columns]."""
+    _same_columns([part for part in given if part.is_array])
+    target = TargetColumns(kind, TARGETS[kind].columns or _label_names(given))
+    sets = {}
+    for part in given:
+        if not part.is_array:
+            _no_labels_beside(part)
+            sets[part.split] = part.features
+            continue
+        rows = _features_of(part)
+        values = as_array(part.labels, part.labels_name)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.shape != (len(rows), len(target.names)) or values.dtype.kind not in "fiub":
+            shape = f"[{len(rows)}]" if len(target.names) == 1 else f"[{len(rows)}, {len(target.names)}]"
+            raise InvalidParameterError(
+                f"{part.labels_name}: {a_target(kind)} needs numbers {shape} ({', '.join(target.names)}), "
+                f"found {_described(part.labels, values)}"
+            )
+        sites = {
+            key: tuple(repr(float(value)) for value in column)
+            for key, column in zip(target.keys, values.T, strict=True)
+        }
+        try:
+            wrong = target.problem(target.values(sites))
+        except HistobenchError as error:
+            raise InvalidParameterError(f"{part.labels_name}: {error}") from None
+        if wrong and part.split == "train":
+            raise InvalidParameterError(f"{part.labels_name}: {wrong}")
+        plain = _feature_set(part, rows, np.zeros(len(rows), dtype=np.int64), metadata)
+        sets[part.split] = replace(plain, sites=sites, metadata={**plain.metadata, "classes": [kind]})
+    check_scale(sets["train"].embeddings.numpy(), "train")
+    return Parts(sets, None)
+
+
+def _label_names(given: list[Given]) -> tuple[str, ...]:
+    """What several labels are called: the columns of a table, or label_1, label_2, ..."""
+    labels = next((part.labels for part in given if part.is_array and part.labels is not None), None)
+    shape: tuple[int, ...] = np.shape(labels) if labels is not None else ()
+    if len(shape) != 2 or shape[1] < 2:
+        raise InvalidParameterError(f"train_labels: several labels need numbers [n, labels], found {shape}")
+    named = _column_names(labels)
+    return tuple(named) if named else tuple(f"label_{place + 1}" for place in range(shape[1]))
 
 
 def feature_array(value: Any, name: str) -> NDArray[np.float32]:

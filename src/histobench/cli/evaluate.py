@@ -15,7 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, options_of
 from histobench.core.text import natural_order
 from histobench.roi.options import Options, Plan
-from histobench.roi.task_catalogue import FEW_SHOT, ROBUSTNESS, TASKS
+from histobench.roi.task_catalogue import FEW_SHOT, ROBUSTNESS, TARGETS, TASKS
 
 if TYPE_CHECKING:
     from histobench.roi.data.cross_validation import Scheme
@@ -140,11 +140,13 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
     measured = [row for row in outcome.rows if row.task == ROBUSTNESS]
     rows = [row for row in outcome.rows if row.task != ROBUSTNESS]
     hidden = _further_settings(rows)
+    targets = [kind for kind in TARGETS.values() if any(row.task == kind.task for row in rows)]
+    shown = tuple((name, name) for kind in targets for name in kind.metrics) or _SHOWN
     lines = []
     for row in rows:
         if row in hidden:
             continue
-        values = {title: row.metrics.get(name) for name, title in _SHOWN}
+        values = {title: row.metrics.get(name) for name, title in shown}
         marks = ",".join(str(1 + caveats.index(text)) for text in row.caveats)
         lines.append(
             {
@@ -157,7 +159,7 @@ def print_outcome(outcome: EvaluationOutcome) -> None:
     if lines:
         title = f"{outcome.encoder} on {outcome.dataset} (preset {outcome.preset})"
         console.print(title, style="bold", soft_wrap=True)
-        print_columns(lines, right=(*(title for _, title in _SHOWN), "images"))
+        print_columns(lines, right=(*(title for _, title in shown), "images"))
     if hidden:
         console.print(f"{len(hidden)} more settings of Few-shot are in the results folder")
     for row in measured:

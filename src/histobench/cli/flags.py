@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import LARGEST
 from histobench.core.records import add_flags, given_flags, options_of
-from histobench.roi.options import Origin
+from histobench.roi.options import Origin, TargetOptions
 
 if TYPE_CHECKING:
     from histobench.roi.data.source import DatasetSource
@@ -41,9 +41,9 @@ def seed(text: str) -> int:
 # How a dataset is read.
 
 
-def add_source_flags(parser: Any) -> None:
-    """Split, groups and sites; to a parser or a group of arguments."""
-    add_flags(parser, options_of(Origin))
+def add_source_flags(parser: Any, *, target: bool = True) -> None:
+    """Split, groups, sites and (where `target` is wanted) the target; to a parser or a group of arguments."""
+    add_flags(parser, (*options_of(Origin), *(options_of(TargetOptions) if target else ())))
 
 
 def source_from(args: argparse.Namespace, source: str) -> DatasetSource:
@@ -56,6 +56,7 @@ def source_from(args: argparse.Namespace, source: str) -> DatasetSource:
         name=args.dataset_name,
         seed=args.seed,
         **given_flags(args, options_of(Origin)),
+        **(given_flags(args, options_of(TargetOptions)) if "target" in args else {}),
     )
 
 

@@ -56,7 +56,7 @@ def robustness_flags(parser: argparse.ArgumentParser) -> None:
     images.add_argument("--weights", help="checkpoint, folder of checkpoints, or table")
     images.add_argument("--class2id_txt", help="class mapping file")
     images.add_argument("--dataset_name", help="name of the dataset (default: from the file name)")
-    add_source_flags(images)
+    add_source_flags(images, target=False)
 
 
 def robustness_command(args: argparse.Namespace) -> int:

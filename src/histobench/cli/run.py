@@ -208,14 +208,17 @@ def _print_details(done: BenchmarkOutcome, console: Console) -> None:
 
 def _explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
     """At most three lines that hold for all tables."""
+    from histobench.roi.plan.summary import metric_words
+
+    shown = metric_words(dict.fromkeys(metric for each in found for metric in each.metrics))
     tasks = len({column.task for each in found for column in each.columns})
     compared = any(len(each.encoders) > 1 for each in found)
     marks = "; * best, = not shown to differ from the best" if compared else ""
     reasons = list(dict.fromkeys(each.no_intervals for each in found if each.no_intervals))
     if reasons and all(each.no_intervals for each in found):
-        yield f"Balanced accuracy{'; * highest' if compared else ''}. No intervals, no tests: {reasons[0]}."
+        yield f"{shown}{'; * highest' if compared else ''}. No intervals, no tests: {reasons[0]}."
     else:
-        yield f"Balanced accuracy [95% interval]{marks}."
+        yield f"{shown} [95% interval]{marks}."
         yield from (f"No intervals, no tests for some datasets: {reason}." for reason in reasons[:1])
     if compared and not reasons:
         looks = " or ".join(
@@ -277,10 +280,12 @@ def _print_failures(outcome: PlanOutcome, console: Console) -> None:
         job, _, task = skip.job.rpartition(": ")
         encoder = [*job.split(" x "), job][1]
         skipped.setdefault((task, skip.reason.removeprefix(encoder).strip()), []).append(encoder)
+    tasks: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (task, reason), encoders in skipped.items():
-        names = list(dict.fromkeys(encoders))
+        tasks.setdefault((reason, tuple(dict.fromkeys(encoders))), []).append(task)
+    for (reason, names), alike in tasks.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        said = f"skipped: {task} of {', '.join(names[:_NAMED])}{more}: {reason}"
+        said = f"skipped: {', '.join(alike)} of {', '.join(names[:_NAMED])}{more}: {reason}"
         console.print(in_flags(said), soft_wrap=True)
     for failure in outcome.failures:
         console.print(in_flags(f"FAILED: {failure.job}: {failure.reason}"), soft_wrap=True, style="red")

@@ -281,7 +281,7 @@ def _overview(
         "alpha": ALPHA,
         "encoders": [encoder_facts(name) for name in encoders],
         "datasets": _dataset_facts(inventory, results),
-        "metrics": metric_facts(),
+        "metrics": metric_facts(inventory.runs),
         "boards": [
             {"task": board.task, "setting": board.setting, "preset": board.preset}
             for board in inventory.boards

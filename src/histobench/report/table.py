@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,17 +16,20 @@ from threadpoolctl import threadpool_limits
 from histobench.core.errors import HistobenchError
 from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload
+from histobench.roi.comparison.metric_intervals import METHOD
 from histobench.roi.comparison.pairs import TEST_NAMES, Pairs
 from histobench.roi.comparison.table_statistics import (
     TESTED,
     Discordance,
     MetricStatistics,
     TableStatistics,
+    table_of_target,
     table_statistics,
 )
 from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import CLASS, TARGETS, a_target
 from histobench.statistics.intervals import Interval
 
 # The test images that runs share: named once, however many runs look at them.
@@ -85,7 +88,7 @@ class ImageSet:
 
 #: Shown first wherever a metric can be chosen.
 DEFAULT_METRIC = "balanced_accuracy"
-LABELS = {
+_OF_CLASSES = {
     "balanced_accuracy": "balanced accuracy",
     "accuracy": "accuracy",
     "f1_score": "macro F1",
@@ -97,14 +100,25 @@ LABELS = {
     "brier": "Brier score",
     "ece": "calibration error (ECE)",
 }
+LABELS = {
+    **_OF_CLASSES,
+    **{metric: label for kind in TARGETS.values() for metric, label in kind.labels.items()},
+}
 HEADLINE = tuple(LABELS)
+_TESTED = {*TESTED, *(metric for kind in TARGETS.values() for metric in kind.metrics)}
 
 
-def metric_facts() -> list[dict[str, Any]]:
-    """Name, label and direction of every metric of the leaderboard."""
+def metric_facts(runs: Iterable[StoredRun]) -> list[dict[str, Any]]:
+    """Name, label and direction of every metric of the leaderboard that is of a target of these runs."""
+    kinds = {run.target for run in runs} or {CLASS}
+    offered = {
+        *(_OF_CLASSES if CLASS in kinds else ()),
+        *(metric for kind in kinds - {CLASS} for metric in TARGETS[kind].metrics),
+    }
     return [
-        {"name": name, "label": label, "lower": name in LOWER_IS_BETTER, "tested": name in TESTED}
+        {"name": name, "label": label, "lower": name in LOWER_IS_BETTER, "tested": name in _TESTED}
         for name, label in LABELS.items()
+        if name in offered
     ]
 
 
@@ -169,13 +183,12 @@ def build_table(job: TableJob) -> TableResult:
 
 def _build(job: TableJob) -> TableResult:
     result = TableResult(job.board, job.dataset_index)
+    if any(run.target != CLASS for _, run in job.runs.values()):
+        return _of_target(job, result)
     readable = _readable(job, result)
     named = {name: run.predictions for name, run in readable.values()}
     statistics = table_statistics(named, dict(readable.values())) if named else TableStatistics()
-    result.problem = statistics.problem
-    result.caveats = tuple(dict.fromkeys(text for _, run in readable.values() for text in run.caveats))
-    result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
-    result.how = f"jackknife over {statistics.resampled}" if statistics.resampled else ""
+    _add_facts(result, statistics, readable)
     for number, (name, run) in readable.items():
         try:
             bounds = _write_run(job, result, statistics, number, name, run)
@@ -183,6 +196,39 @@ def _build(job: TableJob) -> TableResult:
             result.failures[number] = str(error)
             bounds = {}
         _add_cells(result, statistics.metrics, number, name, run, bounds)
+    return _finished(job, result, statistics, readable)
+
+
+def _of_target(job: TableJob, result: TableResult) -> TableResult:
+    """The table of a target that is not a class: values, intervals and tests, but no pages of images."""
+    statistics = table_of_target(dict(job.runs.values()))
+    _add_facts(result, statistics, job.runs)
+    for number, (name, run) in job.runs.items():
+        result.failures[number] = f"{a_target(run.target)} has no page of single images"
+        bounds = {
+            metric: (rounded(found.intervals[name].low), rounded(found.intervals[name].high))
+            for metric, found in statistics.metrics.items()
+        }
+        _add_cells(result, statistics.metrics, number, name, run, bounds)
+    result.interval_kinds |= {METHOD} if statistics.metrics else set()
+    return _finished(job, result, statistics, job.runs)
+
+
+def _add_facts(
+    result: TableResult, statistics: TableStatistics, runs: Mapping[int, tuple[str, StoredRun]]
+) -> None:
+    result.problem = statistics.problem
+    result.caveats = tuple(dict.fromkeys(text for _, run in runs.values() for text in run.caveats))
+    result.n_images, result.n_groups = statistics.n_images, statistics.n_groups
+    result.how = f"jackknife over {statistics.resampled}" if statistics.resampled else ""
+
+
+def _finished(
+    job: TableJob,
+    result: TableResult,
+    statistics: TableStatistics,
+    readable: Mapping[int, tuple[str, StoredRun]],
+) -> TableResult:
     for metric, found in statistics.metrics.items():
         result.tests[metric] = (TEST_NAMES.get(found.test, ""), found.note)
         if found.standings is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from histobench.core.parameters import InvalidParameterError
 from histobench.core.records import Declared, option, options_of, record
 from histobench.roi.presets import CHOICES, PRESETS
-from histobench.roi.task_catalogue import DEFAULT_TASKS, TASKS
+from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, TARGETS, TASKS
 
 #: Of the options of the tasks, those that a plan has; all of the extraction's settings are keys of a plan.
 TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by")
@@ -51,6 +51,27 @@ class Origin:
         "further columns of the CSV with a site (site, scanner, stain, hospital, ... are found by name)",
         default=(),
         also=("--site-column",),
+        metavar="NAME,...",
+        kw_only=True,
+    )
+
+
+@record
+class TargetOptions:
+    """What is predicted, and where the table has it."""
+
+    target: str = option(
+        "what is predicted",
+        choices=(CLASS, *TARGETS),
+        default=CLASS,
+        kw_only=True,
+    )
+    target_columns: tuple[str, ...] = option(
+        "columns of the CSV with the target",
+        default=(),
+        default_text="; ".join(
+            f"{kind.name}: {','.join(kind.columns) or 'none'}" for kind in TARGETS.values()
+        ),
         metavar="NAME,...",
         kw_only=True,
     )
@@ -178,7 +199,7 @@ class DatasetEntry(Origin):
 
 
 @record
-class Plan:
+class Plan(TargetOptions):
     """Every combination of datasets, encoders, tasks and presets, and where the results go."""
 
     datasets: tuple[DatasetEntry, ...]

@@ -32,6 +32,30 @@ class Predictions:
         return len(self.labels)
 
 
+@dataclass(frozen=True)
+class TargetPredictions:
+    """Predictions of a target that is not one class per image: of tiles, or of patients.
+
+    Regression: one number each. Survival: truth is (time, event) and the prediction a risk, the larger the
+    sooner; `weights` are those of Uno's C, from the censoring of the training patients.
+    """
+
+    kind: str
+    columns: tuple[str, ...]  # of the truth
+    truth: NDArray[np.float64]  # [n, columns]
+    predicted_columns: tuple[str, ...]
+    predicted: NDArray[np.float64]  # [n, predicted columns]
+    img_names: tuple[str, ...]
+    groups: tuple[str, ...] | None = None
+    weights: NDArray[np.float64] | None = None  # [n]
+    info: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    sites: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.img_names)
+
+
 #: How many tiles of each patient are named, those with the most attention first.
 TOP_TILES = 10
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.parameters import one_of
-from histobench.roi.task_catalogue import LINEAR_PROBE, ONCE, PATIENT, TASKS, ZERO_SHOT
+from histobench.roi.task_catalogue import LINEAR_PROBE, MULTILABEL, ONCE, PATIENT, TARGETS, TASKS, ZERO_SHOT
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ PRESETS = {
         "a linear head with AdamW, early stopping, mean of five runs",
         probe="early-stopped",
         validation="held-out",
-        left_out=tuple(task for task in TASKS if task not in (LINEAR_PROBE, ZERO_SHOT, PATIENT)),
+        left_out=tuple(
+            task for task in TASKS if task not in (LINEAR_PROBE, ZERO_SHOT, PATIENT, TARGETS[MULTILABEL].task)
+        ),
     ),
 }
 

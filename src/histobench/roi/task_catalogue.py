@@ -16,6 +16,73 @@ ZERO_SHOT = "Zero-shot"
 ROBUSTNESS = "Robustness"
 PATIENT = "Patient"
 
+#: The target of most tasks: one class per image or patient.
+CLASS = "class"
+SURVIVAL = "survival"
+MULTILABEL = "multilabel"
+ORDINAL = "ordinal"
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """A target that is not one class: its task, its columns, and its metrics, the main one first."""
+
+    name: str
+    task: str
+    words: str
+    columns: tuple[str, ...]  # those of the table, unless others are named
+    labels: dict[str, str]  # metric -> what tables call it
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return tuple(self.labels)
+
+
+TARGETS = {
+    kind.name: kind
+    for kind in (
+        TargetKind(
+            "regression",
+            "Regression",
+            "ridge regression of a number",
+            ("label",),
+            {
+                "r2": "R2",
+                "pearson": "Pearson correlation",
+                "spearman": "Spearman correlation",
+                "mae": "mean absolute error",
+            },
+        ),
+        TargetKind(
+            SURVIVAL,
+            "Survival",
+            "Cox regression of survival times",
+            ("time", "event"),
+            {"harrell_c": "Harrell's C", "uno_c": "Uno's C"},
+        ),
+        TargetKind(
+            MULTILABEL,
+            "Multi-label",
+            "linear probing of each of several labels",
+            (),
+            {
+                "macro_auroc": "macro AUROC of labels",
+                "micro_auroc": "micro AUROC of labels",
+                "macro_ap": "macro average precision",
+                "micro_ap": "micro average precision",
+            },
+        ),
+        TargetKind(
+            ORDINAL,
+            "Ordinal",
+            "cumulative-link regression of ordered levels",
+            ("label",),
+            {"quadratic_kappa": "quadratic kappa", "mae": "mean absolute error"},
+        ),
+    )
+}
+
 
 @dataclass(frozen=True)
 class RoiTask:
@@ -26,6 +93,7 @@ class RoiTask:
     by_default: bool = False  # whether a plan that names no tasks has it
     once: bool = False  # measured on the features themselves: the same under every preset
     methods: bool = False  # its settings are methods: each has a table of its own in summaries
+    target: str = CLASS  # the kind of target that it predicts
 
 
 #: In the order of the pages.
@@ -39,6 +107,10 @@ CATALOGUE: tuple[RoiTask, ...] = (
     RoiTask("Label-efficiency", "linear probing on shares of the training labels"),
     RoiTask(PATIENT, "predictions per patient or slide", methods=True),
     RoiTask(ROBUSTNESS, "measures of robustness", once=True),
+    *(
+        RoiTask(kind.task, kind.words, once=kind.name != MULTILABEL, methods=True, target=kind.name)
+        for kind in TARGETS.values()
+    ),
 )
 TASKS = tuple(task.name for task in CATALOGUE)
 DEFAULT_TASKS = tuple(task.name for task in CATALOGUE if task.by_default)
@@ -59,6 +131,29 @@ def canonical_task(name: str) -> str:
         if task.lower() == name.lower():
             return task
     raise HistobenchError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}")
+
+
+def a_target(kind: str) -> str:
+    """A kind of target within a sentence.
+
+    >>> a_target("ordinal"), a_target("survival")
+    ('an ordinal target', 'a survival target')
+    """
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} target"
+
+
+def not_applicable(task: str, target: str) -> str:
+    """Why a task cannot be run on a target, in one line; empty where it can.
+
+    >>> not_applicable("KNN", "regression")
+    'does not apply to a regression target, whose task is Regression'
+    """
+    own = _BY_NAME[task].target
+    if own == target:
+        return ""
+    if target == CLASS:
+        return f"needs {a_target(own)}: give `target` {own}"
+    return f"does not apply to {a_target(target)}, whose task is {TARGETS[target].task}"
 
 
 def task_words(name: str) -> str:

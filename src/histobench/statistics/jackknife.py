@@ -361,6 +361,8 @@ HALVED_LOGIT = Scale(
 )
 FISHER = Scale("fisher", _fisher, np.tanh)
 LOG = Scale("log", _log, np.exp)
+#: Of values up to 1 without a lower bound, such as R2: the logarithm of what is missing to 1.
+UNEXPLAINED = Scale("log", lambda values, clip: -_log(1 - values, clip), lambda x: 1 - np.exp(-x))
 
 
 def jackknife_bounds(

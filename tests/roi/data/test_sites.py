@@ -147,7 +147,7 @@ def test_a_public_dataset_stands_in_a_plan_by_its_name(
     (tmp_path / "bach" / "bach@eva.csv").write_text(LONG)
     plan = plan_from(values, where="command line", base=tmp_path)
     assert plan.datasets[0].name == "bach@eva"
-    dataset = DatasetSource.of(plan.datasets[0], plan.seed).load()
+    dataset = DatasetSource.of(plan.datasets[0], plan).load()
     assert (dataset.name, dataset.classes) == ("bach@eva", ("x", "y"))
     write_dataset_notes(plan)
     assert read_dataset_notes(tmp_path / "r")["bach@eva"].load().splits == dataset.splits

@@ -19,7 +19,8 @@ from histobench.roi.plan.schema import json_schema, plan_from, read_plan
 
 ALL = """{
 combine: [a+b],
-tasks: [KNN], presets: [eva], seed: 3, size: 96, weights: w.json, allow_revision: true, device: cpu,
+tasks: [Regression], target: regression, target_columns: [age],
+presets: [eva], seed: 3, size: 96, weights: w.json, allow_revision: true, device: cpu,
 batch_size: "64", num_workers: 2, precision: fp32, compile: "off", on_bad_image: skip, recheck: 1,
 no_cache: true, n_shot: [1, 4], n_way: [2, 3], n_iter: 5, n_neighbors: 7, choose_by: image, n_bootstrap: 50,
 stage: local, splits: 5x2, folds: 3, repeats: 2, slurm: "partition=gpu,gres=gpu:1", slurm_cpu: "mem=8G"}"""

@@ -128,7 +128,7 @@ def test_the_hashes_are_found_by_another_machine_and_only_what_changed_is_hashed
 ) -> None:
     run_plan(plan, engine=hands(until="prepare"))
     folder = latest(plan.results)
-    dataset = DatasetSource.of(plan.datasets[0], plan.seed).load()
+    dataset = DatasetSource.of(plan.datasets[0], plan).load()
     prepare = next(unit for unit in folder.units() if unit.kind == "prepare")
     paths = distinct_paths(dataset)
     changed, gone, touched = paths[3], paths[20], paths[41]
@@ -166,7 +166,7 @@ def test_an_image_that_cannot_be_read_is_told_as_without_units(
     on_bad_image: str,
 ) -> None:
     plan = replace(plan, settings=replace(plan.settings, on_bad_image=on_bad_image))
-    images = distinct_paths(DatasetSource.of(plan.datasets[0], plan.seed).load())
+    images = distinct_paths(DatasetSource.of(plan.datasets[0], plan).load())
     images[7].unlink()
     images[30].write_bytes(b"no image")
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache-local"))

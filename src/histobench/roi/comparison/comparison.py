@@ -26,10 +26,13 @@ from histobench.roi.comparison.table_statistics import (
     Standings,
     metric_statistics,
     statistics_of_means,
+    target_statistics,
 )
-from histobench.roi.metrics.catalogue import LABEL_METRICS, LOWER_IS_BETTER
+from histobench.roi.comparison.target_table import TargetTable
+from histobench.roi.metrics.catalogue import LABEL_METRICS, LOWER_IS_BETTER, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import CLASS, TARGETS, a_target
 from histobench.statistics.intervals import Interval, percentile_interval
 from histobench.statistics.jackknife import LeaveOneOut
 from histobench.statistics.many_models import (
@@ -173,6 +176,7 @@ def compare_runs(
     """
     if not runs:
         raise HistobenchError("nothing to compare: no run was selected")
+    settings = settings_for(runs, settings)
     make = table_of or dataset_table
     tables = tuple(make(dataset, members, settings) for dataset, members in by_dataset(runs).items())
     lower = settings.metric in LOWER_IS_BETTER
@@ -202,9 +206,58 @@ def resamples_for(n_pairs: int, metric: str, alpha: float) -> int:
     return min(5000, max(2000, math.ceil(8 * n_pairs / alpha)))
 
 
+def settings_for(runs: Sequence[StoredRun], settings: CompareSettings) -> CompareSettings:
+    """The settings with a metric of the runs' target; where none was chosen, its main one."""
+    kind = runs[0].target
+    if kind == CLASS:
+        if metric_of(settings.metric).kind == "target":
+            raise HistobenchError(f"`metric` {settings.metric} is not for classes; leave it out")
+        return settings
+    known = TARGETS[kind].metrics
+    if settings.metric in known:
+        return settings
+    if settings.metric != CompareSettings.metric:
+        raise HistobenchError(
+            f"`metric` {settings.metric} is not for {a_target(kind)}; known: {', '.join(known)}"
+        )
+    return replace(settings, metric=known[0])
+
+
+def _table_of_target(
+    dataset: str, named: dict[str, StoredRun], settings: CompareSettings, test: str
+) -> DatasetTable:
+    """The comparison of a target that is not a class, by the jackknife over patients or images."""
+    if test not in ("jackknife", "permutation") or settings.interval != METHOD:
+        raise HistobenchError(
+            f"`test` {test} and `interval` {settings.interval}: "
+            f"{a_target(next(iter(named.values())).target)} has the default (and `test` permutation) only"
+        )
+    table = TargetTable.of({name: run.target_predictions for name, run in named.items()}, dataset=dataset)
+    found, units = table.found[settings.metric], table.units
+    statistics = target_statistics(settings.metric, table, alpha=settings.alpha)
+    entries = _entries(named, found, statistics, settings)
+    drawn = _Drawn(units.design, {})
+    why = "DeLong's test is for classes"
+    pairs = _pairs(statistics.pairs, None, found, drawn, test, settings, no_tests=why)
+    return DatasetTable(
+        dataset=dataset,
+        entries=entries,
+        pairs=pairs,
+        n_images=table.n_rows,
+        n_groups=None if units.group_of is None else units.n_units,
+        resampled=RESAMPLED["plain" if units.group_of is None else "cluster"],
+        n_resamples=0,
+        test=test,
+        notes=_notes(entries, pairs, statistics, drawn, test, settings),
+        standings=statistics.standings if test == "jackknife" else None,
+    )
+
+
 def dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
     """The table of one dataset: every run with its interval, every pair tested."""
-    named = distinct_names(runs)
+    named, settings = distinct_names(runs), settings_for(runs, settings)
+    if runs[0].target != CLASS:
+        return _table_of_target(dataset, named, settings, chosen_test(settings.test, settings.metric))
     predictions = aligned({name: run.predictions for name, run in named.items()}, dataset=dataset)
     reference = next(iter(predictions.values()))
     if len(reference) == 0:
@@ -324,6 +377,8 @@ def _pairs(
     drawn: _Drawn,
     test: str,
     settings: CompareSettings,
+    *,
+    no_tests: str = "the values are means over episodes",
 ) -> tuple[Pair, ...]:
     """All pairs of encoders that have a value; the family of every correction is the whole table.
 
@@ -337,7 +392,7 @@ def _pairs(
     intervals = [_interval(found.own_low[k], found.own_high[k], level) for k in range(len(found))]
     tests = []
     for k, (first, second) in enumerate(names):
-        tested = PairTests(float(found.p_value[k]), no_delong="the values are means over episodes")
+        tested = PairTests(float(found.p_value[k]), no_delong=no_tests)
         if predictions is not None:
             tested = _with_tests_of_predictions(tested, predictions[first], predictions[second], settings)
         if test == "bootstrap":

@@ -320,7 +320,8 @@ def _title(comparison: Comparison, table: DatasetTable) -> str:
 
 def _how(comparison: Comparison, table: DatasetTable) -> str:
     groups = "" if table.n_groups is None else f" of {table.n_groups} groups"
-    images = f"{table.n_images} test {'patients' if comparison.task == PATIENT else f'images{groups}'}"
+    of_patients = comparison.task == PATIENT or comparison.setting == "patients"
+    images = f"{table.n_images} test {'patients' if of_patients else f'images{groups}'}"
     direction = "lower is better; " if comparison.lower_is_better else ""
     pairs = "1 pair" if len(table.pairs) == 1 else f"{len(table.pairs)} pairs"
     tested = f"; p: {TEST_NAMES[table.test]}, Holm-corrected over {pairs}" if table.pairs else ""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.metrics.batched import evaluate_resamples
-from histobench.roi.metrics.catalogue import CLASS_MEANS, LABEL_METRICS, METRICS
+from histobench.roi.metrics.catalogue import CLASS_MEANS, LABEL_METRICS, METRICS, OF_TARGETS
 from histobench.roi.metrics.formulas import CALIBRATION_BINS, Tally, label_metrics_of
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ def over_all_classes(evaluate: Evaluate, labels: NDArray[np.int64], *, metric: s
 
 def check_metric(metric: str) -> None:
     """Refuse a name that is no metric."""
-    if metric not in METRICS:
-        raise HistobenchError(f"unknown metric {metric!r}; {did_you_mean(metric, METRICS)}")
+    known = (*METRICS, *(each.name for each in OF_TARGETS))
+    if metric not in known:
+        raise HistobenchError(f"unknown metric {metric!r}; {did_you_mean(metric, known)}")
 
 
 def all_metrics(predictions: Predictions, *, by_class: bool = False) -> Evaluate:

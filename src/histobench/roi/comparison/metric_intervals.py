@@ -39,6 +39,7 @@ from histobench.statistics.jackknife import (
     HALVED_LOGIT,
     LOG,
     LOGIT,
+    UNEXPLAINED,
     LeaveOneOut,
     Scale,
     effective_influences,
@@ -55,7 +56,7 @@ METHOD = "logit-t"
 _AREAS = ("auroc", "auprc")
 #: Values of two encoders are not taken to be closer related than this: units know a correlation only roughly.
 HIGHEST_CORRELATION = 0.95
-_SCALES = {"logit": LOGIT, "fisher": FISHER, "log": LOG}
+_SCALES = {"logit": LOGIT, "fisher": FISHER, "log": LOG, "unexplained": UNEXPLAINED}
 NO_CALIBRATION_INTERVAL = (
     "no interval: a calibration error is too high by an amount that depends on the number of images, and no "
     "method known to us holds its level for it"
@@ -408,6 +409,8 @@ def _unseen(
 def range_of(metric: str, n_classes: int) -> tuple[float, float]:
     """The least and the largest value of the metric."""
     scale = metric_of(metric).scale
+    if metric_of(metric).kind == "target" and scale in ("log", "unexplained"):
+        return (0.0, np.inf) if scale == "log" else (-np.inf, 1.0)
     if scale == "log":
         return 0.0, float(-np.log(SMALLEST_PROBABILITY))
     if scale == "sum of squares":

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.predictions import Predictions
+from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.statistics.jackknife import FEWEST_DEGREES, effective_size
 from histobench.statistics.power import class_freedom, effective_freedom, effective_number
 from histobench.statistics.resampling import SamplingDesign, design_for_labels
@@ -18,7 +18,7 @@ from histobench.statistics.resampling import SamplingDesign, design_for_labels
 # The patients or slides of a run's images, and how its test set is drawn again.
 
 
-def image_groups(predictions: Predictions) -> list[str] | None:
+def image_groups(predictions: Predictions | TargetPredictions) -> list[str] | None:
     """A group for every image; one without a group stands alone. None where no image has a group."""
     if predictions.groups is None or not any(predictions.groups):
         return None
@@ -152,6 +152,13 @@ class SamplingUnits:
         columns = max(len(predictions.classes), predictions.probabilities.shape[1], seen)
         return cls(predictions.labels, codes, predictions.classes, columns)
 
+    @classmethod
+    def of_target(cls, predictions: TargetPredictions) -> SamplingUnits:
+        """Of a target without classes: all images are of one kind."""
+        groups = image_groups(predictions)
+        codes = None if groups is None else np.unique(groups, return_inverse=True)[1].astype(np.int64)
+        return cls(np.zeros(len(predictions), dtype=np.int64), codes, (predictions.kind,), 1)
+
     @property
     def unit_of(self) -> Ints:
         """The unit of each image [n]."""
@@ -260,8 +267,9 @@ class SamplingUnits:
         rarest = int(np.where(self.class_sizes > 0, self.units_of_class, self.n_units + 1).argmin())
         if self.n_units >= ENOUGH_GROUPS and present.min() >= ENOUGH_GROUPS // 2:
             return None
+        of_class = f", {int(present.min())} of them with class {self.name(rarest)}"
         return (
-            f"only {self.n_units} groups, {int(present.min())} of them with class {self.name(rarest)}: "
+            f"only {self.n_units} groups{of_class if self.n_columns > 1 else ''}: "
             "so few show their own spread only roughly, and intervals are widened for that"
         )
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json, write_text
+from histobench.roi.comparison.comparison import CompareSettings, settings_for
 from histobench.roi.comparison.comparison_files import grid_markdown
 from histobench.roi.comparison.episode_table import reports_episodes
 from histobench.roi.comparison.grids import Grid, shown, shown_p
-from histobench.roi.comparison.metric_function import check_metric
 from histobench.roi.comparison.metric_intervals import range_of
 from histobench.roi.comparison.selection import by_dataset
 from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
@@ -27,6 +27,7 @@ from histobench.roi.metrics.catalogue import LOWER_IS_BETTER
 from histobench.roi.metrics.classification import evaluate
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import CLASS
 from histobench.statistics.intervals import Interval
 from histobench.statistics.many_models import ranks
 from histobench.statistics.tests import MeanOverSplits, corrected_resampled_t, holm
@@ -93,7 +94,7 @@ def compare_splits(
     alpha: float = 0.05,
 ) -> list[SplitTable]:
     """A table for every dataset and scheme among the runs of one task and setting (see `split_runs`)."""
-    check_metric(metric)
+    metric = settings_for(runs, CompareSettings(metric)).metric if runs else metric
     if not 0 < alpha < 1:
         raise HistobenchError(f"`alpha` must lie between 0 and 1, not {alpha:g}")
     tables = []
@@ -185,7 +186,7 @@ def _doubts(n_splits: int, ratio: float, runs: Sequence[StoredRun], pairs: Seque
             f"caution: test sets are {ratio:.1f} times the size of training sets: the correction for "
             "overlapping training sets assumes larger training sets; use more folds"
         )
-    groups = {group for run in runs for group in run.predictions.groups or () if group}
+    groups = {group for run in runs for group in _groups_of(run) or () if group}
     if groups and len(groups) < FEWEST_GROUPS:
         notes.append(
             f"caution: all splits divide the same {len(groups)} groups: p-values may be too small; "
@@ -400,6 +401,10 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
     )
     pooled.__dict__["predictions"] = predictions
     return pooled
+
+
+def _groups_of(run: StoredRun) -> tuple[str, ...] | None:
+    return (run.predictions if run.target == CLASS else run.target_predictions).groups
 
 
 def _padded(part: Predictions, width: int) -> np.ndarray:

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_bytes, read_plain_text, unreadable, write_json
 from histobench.core.plain_data import parse_json
@@ -27,8 +29,10 @@ from histobench.roi.comparison.run_intervals import (
     run_intervals,
 )
 from histobench.roi.comparison.sampling_units import SamplingUnits, scored
+from histobench.roi.comparison.target_table import TargetTable
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import CLASS
 from histobench.statistics.intervals import Interval
 
 SUMMARY = "bootstrap_ci_summary.json"
@@ -92,24 +96,13 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
     Means over episodes or training runs have intervals over both these and the test units; where what each of
     them predicted was not kept, they have none, and the reason.
     """
+    if run.target != CLASS:
+        return _content_of_target(run)
     predictions = scored(run.predictions)
     if len(predictions) == 0:
         raise HistobenchError(f"{TaskFiles.beside(run.path).detailed} holds no predictions")
     units = SamplingUnits.of(predictions)
-    content: dict[str, Any] = {
-        "task_name": run.task,
-        "setting": run.setting,
-        "dataset": run.identity.dataset,
-        "encoder": run.identity.encoder,
-        "preset": run.identity.preset,
-        "method": METHOD,
-        "rules": RULES,
-        "confidence_level": 0.95,
-        "num_samples": len(predictions),
-        "num_groups": None if units.group_of is None else units.n_units,
-        "left_out": RESAMPLED["plain" if units.group_of is None else "cluster"],
-        "caution": units.caution(),
-    }
+    content = _about(run, units)
     columns = run.per_episode
     if columns is not None:
         n_episodes = len(next(iter(columns.values())))
@@ -131,6 +124,36 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
             other = reason or "not a metric of the stored predictions"
             metrics[name] = _entry(value, Interval(None, None, 0.95, METHOD, reason=other))
     return content | {"metrics": metrics, "per_class": by_class_of(entries, predictions.classes)}
+
+
+def _about(run: StoredRun, units: SamplingUnits) -> dict[str, Any]:
+    return {
+        "task_name": run.task,
+        "setting": run.setting,
+        "dataset": run.identity.dataset,
+        "encoder": run.identity.encoder,
+        "preset": run.identity.preset,
+        "method": METHOD,
+        "rules": RULES,
+        "confidence_level": 0.95,
+        "num_samples": len(units.labels),
+        "num_groups": None if units.group_of is None else units.n_units,
+        "left_out": RESAMPLED["plain" if units.group_of is None else "cluster"],
+        "caution": units.caution(),
+    }
+
+
+def _content_of_target(run: StoredRun) -> dict[str, Any]:
+    table = TargetTable.of({run.identity.encoder: run.target_predictions})
+    entries = {
+        metric: _entry(
+            float(found.values[0]) if np.isfinite(found.values[0]) else None,
+            table.intervals(metric)[run.identity.encoder],
+        )
+        for metric, found in table.found.items()
+    }
+    metrics = {name: entry for name, entry in entries.items() if "@" not in name}
+    return _about(run, table.units) | {"metrics": metrics, "per_class": by_class_of(entries, run.classes)}
 
 
 def _entry(value: float | None, interval: Interval) -> dict[str, Any]:

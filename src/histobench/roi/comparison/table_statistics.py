@@ -23,6 +23,7 @@ from histobench.roi.comparison.metric_intervals import METHOD, pair_floor, range
 from histobench.roi.comparison.pairs import ALPHA, NO_PAIRS, Pairs
 from histobench.roi.comparison.run_intervals import RESAMPLED
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
+from histobench.roi.comparison.target_table import TargetTable
 from histobench.roi.metrics.catalogue import LOWER_IS_BETTER, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.stored_run import StoredRun
@@ -176,6 +177,20 @@ class TableStatistics:
     problem: str = ""
 
 
+def table_of_target(runs: Mapping[str, StoredRun]) -> TableStatistics:
+    """As `table_statistics`, of runs whose target is not a class."""
+    try:
+        table = TargetTable.of({name: run.target_predictions for name, run in runs.items()})
+    except HistobenchError as error:
+        return TableStatistics(problem=str(error))
+    return TableStatistics(
+        metrics={metric: target_statistics(metric, table) for metric in table.found if "@" not in metric},
+        n_images=table.n_rows,
+        n_groups=None if table.units.group_of is None else table.units.n_units,
+        resampled=RESAMPLED["plain" if table.units.group_of is None else "cluster"],
+    )
+
+
 def table_statistics(
     runs: Mapping[str, Predictions], stored: Mapping[str, StoredRun] | None = None
 ) -> TableStatistics:
@@ -239,6 +254,12 @@ def metric_statistics(
     """One metric of all runs, from its values with each unit left out."""
     intervals = intervals_of_table(metric, found, predictions, units, level=1 - alpha)
     return _tested(metric, found, units, intervals, alpha, predictions)
+
+
+def target_statistics(metric: str, table: TargetTable, *, alpha: float = ALPHA) -> MetricStatistics:
+    """A metric of a target that is not a class."""
+    intervals = table.intervals(metric, level=1 - alpha)
+    return _tested(metric, table.found[metric], table.units, intervals, alpha)
 
 
 def statistics_of_means(

@@ -18,6 +18,7 @@ from histobench.roi.comparison.stored_intervals import shown_intervals
 from histobench.roi.results.layout import COMPLETE, TaskFiles
 from histobench.roi.results.reader import read_run, results_files
 from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import CLASS
 
 # A Parquet table with one tidy row per number measured; it is written as a whole, from what was stored.
 
@@ -138,7 +139,11 @@ def result_rows(run: StoredRun) -> list[dict[str, Any]]:
     """One row per number of a run: the columns of `TABLE_COLUMNS`, with its 95 % interval."""
     intervals = shown_intervals(run)
     stored = intervals["metrics"]
-    count = intervals.get("num_samples") or run.num_samples or len(run.predictions)
+    count = (
+        intervals.get("num_samples")
+        or run.num_samples
+        or (len(run.predictions) if run.target == CLASS else None)
+    )
     return [
         {
             **{name: getattr(run.identity, name) for name in ("dataset", "encoder", "preset")},

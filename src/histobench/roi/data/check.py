@@ -20,7 +20,7 @@ from histobench.roi.data.image import NOTE, open_rgb
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.near_duplicates import Thumb, near_duplicates, thumbnail
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset, RoiImage, listing
-from histobench.roi.data.sites import NO_PLACES, site_table
+from histobench.roi.data.sites import is_place, site_table
 
 # Classes that a single patient or slide stands for.
 
@@ -85,7 +85,7 @@ def site_warnings(dataset: RoiDataset) -> Iterator[str]:
     for column, values in site_table([image.sites for image in images]).items():
         known = [k for k, value in enumerate(values) if value]
         sites = [values[k] for k in known]
-        if column in NO_PLACES or len(set(sites)) < 2:
+        if not is_place(column) or len(set(sites)) < 2:
             continue
         if told := confounded([labels[k] for k in known], sites, column):
             yield told

@@ -152,7 +152,7 @@ def _check_categories(texts: Sequence[str], column: str) -> None:
         some = ", ".join(sorted(values, key=float)[:3])
         raise HistobenchError(
             f"the column {column!r} looks continuous: {len(values):,} different numbers in {len(texts):,} "
-            f"entries ({some}, ...); the tasks need classes, so divide the values into classes first"
+            f"entries ({some}, ...); give `target` regression, or divide the values into classes first"
         )
 
 

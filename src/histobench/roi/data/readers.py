@@ -12,13 +12,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import numpy as np
+
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import open_plain
 from histobench.core.plain_data import parse_json
 from histobench.roi.data.class_map import classes_of, label_reader
 from histobench.roi.data.image_ref import tar_members
 from histobench.roi.data.roi_dataset import SPLITS, Problem, Reading, RoiDataset, RoiImage
-from histobench.roi.data.sites import Sites, as_sites, check_site_names, sites_in_path, wanted_columns
+from histobench.roi.data.sites import (
+    Sites,
+    TargetColumns,
+    as_sites,
+    check_site_names,
+    sites_in_path,
+    wanted_columns,
+)
 from histobench.roi.data.split import SPLIT_WORDS, arrange, group_of
 from histobench.roi.data.tables import CSV_COLUMNS, read_text
 
@@ -81,18 +90,22 @@ def scan_csv(
     group_column: str | None = None,
     site_regex: str | None = None,
     site_columns: Sequence[str] = (),
+    target: TargetColumns | None = None,
     seed: int = 0,
 ) -> Reading:
     """Read every row that can be read and collect what is wrong with the others.
 
     Paths are absolute or relative to the CSV. Without `classes` they come from the labels. A long CSV
     without a `split` column is split by `split` shares, whole groups at a time. The usual site columns are
-    taken by themselves, others by `site_columns`.
+    taken by themselves, others by `site_columns`. With a `target` its columns are read instead of labels.
     """
     path = Path(path)
     problems: list[Problem] = []
     header, rows = _table(path, problems)
     check_site_names(site_columns)
+    if target is not None:
+        header, rows = _with_target(path, header, rows, target)
+        classes, site_columns = (target.kind,), (*site_columns, *target.keys)
     entries = _entries(
         path, header, rows, problems, split=split, group_column=group_column, site_columns=site_columns
     )
@@ -101,6 +114,8 @@ def scan_csv(
         entries = _from_paths(path, entries, problems, ("group", group_regex), _with_group)
     if site_regex is not None:
         entries = _from_paths(path, entries, problems, ("site", site_regex), _with_sites)
+    if target is not None:
+        entries = _checked_targets(path, entries, problems, target)
     texts = [entry.label for entry in entries]
     classes = tuple(classes) if classes is not None else classes_of(texts)
     read_label = label_reader(texts, classes)
@@ -251,6 +266,51 @@ def _long(
         elif _complete(path, entry, file_column, "label", problems):
             entries.append(entry)
     return entries
+
+
+def _with_target(
+    path: Path, header: Sequence[str], rows: Sequence[_Row], target: TargetColumns
+) -> tuple[list[str], list[_Row]]:
+    """The table with the target's columns among the sites, and its kind as the label of every image."""
+    starts = [f"{word}_" for word in SPLITS if f"{word}_path" in header] or [""]
+    for start in starts:
+        for name in target.names:
+            _require(path, f"{start}{name}", header)
+
+    def completed(row: _Row) -> _Row:
+        cells = dict(row.cells)
+        for start in starts:
+            unused = start and cells[f"{start}path"] in _EMPTY
+            found = {
+                f"{start}{key}": cells[f"{start}{name}"]
+                for name, key in zip(target.names, target.keys, strict=True)
+            }
+            cells |= {**found, f"{start}label": "" if unused else target.kind}
+        return _Row(row.line, cells)
+
+    added = [f"{start}{name}" for start in starts for name in (*target.keys, "label")]
+    return list(dict.fromkeys([*header, *added])), [completed(row) for row in rows]
+
+
+def _checked_targets(
+    path: Path, entries: list[_ListedImage], problems: list[Problem], target: TargetColumns
+) -> list[_ListedImage]:
+    """The images whose target can be read, each number written in one way."""
+    found, rows = [], []
+    for entry in entries:
+        sites = dict(entry.sites)
+        try:
+            row = target.row([sites[key] for key in target.keys])
+        except HistobenchError as error:
+            problems.append(Problem(f"{path}:{entry.line}", f"{entry.path}: {error}", "label"))
+            continue
+        numbers = {key: repr(number) for key, number in zip(target.keys, row, strict=True)}
+        found.append(replace(entry, sites=as_sites({**sites, **numbers})))
+        rows.append(row)
+    wrong = target.problem(np.array(rows).reshape(len(rows), len(target.names)))
+    if wrong:
+        problems.append(Problem(f"{path}:1", wrong, "label"))
+    return found
 
 
 def _require(path: Path, column: str, header: Sequence[str]) -> None:

@@ -1,12 +1,18 @@
-"""Where an image comes from besides its patient: hospital, scanner, stain; any number of named columns."""
+"""Named columns beside an image: where it comes from (hospital, scanner, stain), and targets to predict."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.tables import CSV_COLUMNS
+from histobench.roi.task_catalogue import CLASS, MULTILABEL, ORDINAL, SURVIVAL, TARGETS, a_target
 
 #: Columns that are taken by themselves; others are asked for.
 SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair", "group_label")
@@ -14,8 +20,8 @@ SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hos
 PAIR_COLUMN = "pair"
 #: The label of the patient or slide that an image belongs to, where it is another one than the image's own.
 GROUP_LABEL = "group_label"
-#: Columns that come with the sites and are no places.
-NO_PLACES = (PAIR_COLUMN, GROUP_LABEL)
+#: Columns of targets are known by this among the sites, with which they travel to the feature files.
+_TARGET = "target:"
 #: Columns of datasets and of predictions that mean something else.
 _TAKEN = frozenset(
     {name for names in CSV_COLUMNS.values() for name in names}
@@ -78,3 +84,102 @@ def site_table(sites: Sequence[Sites]) -> dict[str, tuple[str, ...]]:
     names = dict.fromkeys(name for row in sites for name, _ in row)
     rows = [dict(row) for row in sites]
     return {name: tuple(row.get(name, "") for row in rows) for name in names}
+
+
+def is_place(column: str) -> bool:
+    """Whether a column names a place, and not a match, a label or a target."""
+    return column not in (PAIR_COLUMN, GROUP_LABEL) and not column.startswith(_TARGET)
+
+
+# Targets: what is predicted where it is not one class per image.
+
+#: A column with more different levels than this may be a measurement.
+_MOST_LEVELS = 20
+_YES_OR_NO = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
+
+
+@dataclass(frozen=True)
+class TargetColumns:
+    """The kind of a target, and the columns of the table that hold it."""
+
+    kind: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def asked(cls, kind: str, columns: Sequence[str]) -> TargetColumns | None:
+        """What `target` and `target_columns` ask for; None for classes."""
+        if kind == CLASS:
+            if columns:
+                raise HistobenchError(f"`target_columns` needs `target`: one of {', '.join(TARGETS)}")
+            return None
+        usual = TARGETS[kind].columns
+        names = tuple(dict.fromkeys(name.strip().lower() for name in columns)) or usual
+        if kind == MULTILABEL and len(names) < 2:
+            raise HistobenchError(
+                "`target` multilabel needs `target_columns`: two or more columns of 0 and 1"
+            )
+        if kind != MULTILABEL and len(names) != len(usual):
+            what = " and ".join(usual)
+            raise HistobenchError(f"`target_columns`: {a_target(kind)} needs {len(usual)} ({what})")
+        return cls(kind, names)
+
+    @classmethod
+    def found_in(cls, columns: Iterable[str]) -> TargetColumns | None:
+        """The target among the columns of features or images; None where they have classes.
+
+        >>> TargetColumns.found_in(["site", "target:regression:age"])
+        TargetColumns(kind='regression', names=('age',))
+        """
+        found = [column.removeprefix(_TARGET) for column in columns if column.startswith(_TARGET)]
+        if not found:
+            return None
+        return cls(found[0].partition(":")[0], tuple(name.partition(":")[2] for name in found))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns as features have them."""
+        return tuple(f"{_TARGET}{self.kind}:{name}" for name in self.names)
+
+    def row(self, cells: Sequence[str]) -> tuple[float, ...]:
+        """The target of one image from its cells; an error says which of them is wrong."""
+        return tuple(self._number(name, cell) for name, cell in zip(self.names, cells, strict=True))
+
+    def _number(self, name: str, cell: str) -> float:
+        if not cell.strip():
+            raise HistobenchError(f"no {name}")
+        try:
+            number = float(cell)
+        except ValueError:
+            number = math.nan
+        if self.kind == MULTILABEL or (self.kind == SURVIVAL and name == self.names[1]):
+            if cell.strip().lower() not in _YES_OR_NO:
+                zero = "0 (censored)" if self.kind == SURVIVAL else "0"
+                raise HistobenchError(f"{name} {cell!r} is not {zero} or 1 (`target` {self.kind})")
+            return _YES_OR_NO[cell.strip().lower()]
+        if not math.isfinite(number):
+            raise HistobenchError(f"{name} {cell!r} is not a number (`target` {self.kind})")
+        if self.kind == ORDINAL and not number.is_integer():
+            raise HistobenchError(f"{name} {cell!r} is not a whole number (`target` {self.kind})")
+        if self.kind == SURVIVAL and number < 0:
+            raise HistobenchError(f"{name} {cell!r} is negative (`target` {self.kind})")
+        return number
+
+    def values(self, sites: Mapping[str, Sequence[str]]) -> NDArray[np.float64]:
+        """The target of every image [n, columns] from the columns of a feature set, checked as a whole."""
+        missing = [key for key in self.keys if key not in sites]
+        if missing:
+            raise HistobenchError(f"the features have no column {missing[0].rpartition(':')[2]!r}")
+        rows = [self.row(cells) for cells in zip(*(sites[key] for key in self.keys), strict=True)]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.names))
+
+    def problem(self, values: NDArray[np.float64]) -> str:
+        """What is wrong with a target [n, columns] as a whole, in one line; empty where nothing is."""
+        if self.kind == SURVIVAL and len(values) and not values[:, 1].any():
+            return f"{self.names[1]} is 0 everywhere: without any event there is nothing to learn"
+        if self.kind == ORDINAL and len(levels := np.unique(values)) > _MOST_LEVELS:
+            return f"{self.names[0]} has {len(levels)} levels and looks continuous: give `target` regression"
+        checked = self.names[:1] if self.kind == SURVIVAL else self.names
+        for name, column in zip(checked, values.T, strict=False):
+            if len(column) and (column == column[0]).all():
+                return f"{name} is {column[0]:g} everywhere: there is nothing to predict"
+        return ""

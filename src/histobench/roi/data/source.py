@@ -14,14 +14,16 @@ from histobench.core.records import record
 from histobench.roi.data.class_map import read_class_map
 from histobench.roi.data.readers import scan_csv, scan_folder, scan_tar, shards_in
 from histobench.roi.data.roi_dataset import Reading, RoiDataset
+from histobench.roi.data.sites import TargetColumns
 from histobench.roi.data.split import parse_fractions
-from histobench.roi.options import DatasetEntry, Origin
+from histobench.roi.options import DatasetEntry, Origin, Plan, TargetOptions
 from histobench.roi.registry.entry import is_name, not_found
 from histobench.roi.registry.install import require
+from histobench.roi.task_catalogue import CLASS, a_target
 
 Fractions = tuple[float, float, float]
 #: Fields that notes of earlier versions do not have; they are written only where something is said.
-_LATER = ("name", "site_regex", "site_columns")
+_LATER = ("name", "site_regex", "site_columns", "target_columns")
 
 
 #: In the notes of results: files that were accepted with another checksum than published.
@@ -29,7 +31,7 @@ ACCEPTED = "accepted_checksums"
 
 
 @record
-class DatasetSource(Origin):
+class DatasetSource(Origin, TargetOptions):
     """A CSV file, a folder, TAR shards or the name of a public dataset, and how it is split and grouped.
 
     `seed` is that of the split.
@@ -41,14 +43,15 @@ class DatasetSource(Origin):
     seed: int = 0
 
     @classmethod
-    def of(cls, entry: DatasetEntry, seed: int) -> DatasetSource:
+    def of(cls, entry: DatasetEntry, plan: Plan) -> DatasetSource:
         """How a dataset of a plan is read."""
         return cls(
             str(entry.source),
             classes_file=None if entry.class2id is None else str(entry.class2id),
             name=entry.name,
-            seed=seed,
+            seed=plan.seed,
             **{each.name: getattr(entry, each.name) for each in fields(Origin)},
+            **{each.name: getattr(plan, each.name) for each in fields(TargetOptions)},
         )
 
     @classmethod
@@ -59,13 +62,14 @@ class DatasetSource(Origin):
             **{
                 **{key: value for key, value in note.items() if key != ACCEPTED},
                 "split": None if split is None else shares(split, "split"),
-                "site_columns": tuple(note.get("site_columns") or ()),
+                **{name: tuple(note.get(name) or ()) for name in ("site_columns", "target_columns")},
             }
         )
 
     def as_note(self) -> dict[str, Any]:
         """Plain values to be written down."""
-        return {key: value for key, value in asdict(self).items() if key not in _LATER or value}
+        plain = {key: value for key, value in asdict(self).items() if key not in _LATER or value}
+        return {key: value for key, value in plain.items() if (key, value) != ("target", CLASS)}
 
     def load(self) -> RoiDataset:
         """The dataset; all that is wrong with it is one error.
@@ -87,7 +91,10 @@ class DatasetSource(Origin):
             raise HistobenchError(not_found(self.source))
         split = None if self.split is None else parse_fractions(self.split)
         classes = read_class_map(classes_file) if classes_file is not None else None
+        target = TargetColumns.asked(self.target, self.target_columns)
         is_shards = source.suffix.lower() == ".tar" or (source.is_dir() and shards_in(source))
+        if target is not None and (source.is_dir() or is_shards):
+            raise HistobenchError(f"{source} has no columns; {a_target(target.kind)} needs a CSV")
         if source.is_dir() or is_shards:
             for flag, given in (("group", self.group_column), ("site", self.site_columns)):
                 if given and not (is_shards and flag == "site"):
@@ -113,6 +120,7 @@ class DatasetSource(Origin):
                 group_column=self.group_column,
                 site_regex=self.site_regex,
                 site_columns=self.site_columns,
+                target=target,
                 seed=self.seed,
             )
         return scan_folder(

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.roi.data.check import confounded, single_group_classes
-from histobench.roi.data.sites import NO_PLACES
+from histobench.roi.data.sites import is_place
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.metrics.classification import Score, evaluate
-from histobench.roi.predictions import Predictions, TileAttention
+from histobench.roi.predictions import Predictions, TargetPredictions, TileAttention
 from histobench.roi.presets import Preset, get_preset
 from histobench.roi.protocols.linear_probe import held_out
 from histobench.roi.protocols.outcome import Outcome
@@ -72,7 +72,7 @@ def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
         one_group_each = len({(site, group) for _, site, group in images}) == len(
             {site for _, site, _ in images}
         )
-        if column not in NO_PLACES and images and not one_group_each:
+        if is_place(column) and images and not one_group_each:
             labels, sites, _ = zip(*images, strict=True)
             found.append(confounded(labels, sites, column))
     return tuple(text for text in found if text)
@@ -339,7 +339,7 @@ def rows_of(features: FeatureSet, rows: NDArray[np.int64]) -> FeatureSet:
 class TaskResult:
     """Predictions of one task at one setting, with their metrics."""
 
-    predictions: Predictions
+    predictions: Predictions | TargetPredictions
     scores: Mapping[str, Score]
     per_class: Mapping[str, Mapping[str, Score]]
     confusion_matrix: list[list[int]]

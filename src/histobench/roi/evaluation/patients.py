@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import classes_of, label_reader, one_label_each
@@ -32,17 +33,13 @@ class _Patients:
 
     @classmethod
     def of(cls, tiles: FeatureSet, classes: tuple[str, ...]) -> _Patients:
-        owners = _owners(tiles)
+        owners = owners_of(tiles)
         found = one_label_each(owners, tiles.labels.tolist(), classes)
         place = {name: number for number, name in enumerate(found)}
         patient_of = np.array([place[owner] for owner in owners], dtype=np.int64)
-        sums = torch.zeros(len(place), tiles.embeddings.shape[1], dtype=torch.float64)
-        for rows in torch.arange(len(tiles)).split(65_536):
-            sums.index_add_(0, torch.from_numpy(patient_of)[rows], tiles.embeddings[rows].double())
-        sizes = torch.from_numpy(np.bincount(patient_of)).double()
         pooled = replace(
             tiles,
-            embeddings=(sums / sizes[:, None]).float(),
+            embeddings=mean_features(tiles.embeddings, patient_of),
             labels=torch.tensor(list(found.values()), dtype=torch.int64),
             img_names=tuple(place),
             groups=tuple(place),
@@ -142,7 +139,7 @@ def _labelled_by_patient(context: Context) -> Context:
         raise HistobenchError(
             f"{missing:,} images have no {GROUP_LABEL}; every image needs that of its patient"
         )
-    owners = [owner for part in named for owner in _owners(part)]
+    owners = [owner for part in named for owner in owners_of(part)]
     classes = classes_of(list(dict(zip(owners, texts, strict=True)).values()), column=GROUP_LABEL)
     read = label_reader(texts, classes)
 
@@ -158,7 +155,16 @@ def _labelled_by_patient(context: Context) -> Context:
     return replace(context, request=replace(request, train=train, val=val, test=test), classes=classes)
 
 
-def _owners(tiles: FeatureSet) -> list[str]:
+def mean_features(embeddings: Tensor, patient_of: NDArray[np.int64]) -> Tensor:
+    """The mean features of every patient [patients, d] from tiles [n, d] and the patient of each."""
+    sizes = torch.from_numpy(np.bincount(patient_of)).double()
+    sums = torch.zeros(len(sizes), embeddings.shape[1], dtype=torch.float64)
+    for rows in torch.arange(len(embeddings)).split(65_536):
+        sums.index_add_(0, torch.from_numpy(patient_of)[rows], embeddings[rows].double())
+    return (sums / sizes[:, None]).float()
+
+
+def owners_of(tiles: FeatureSet) -> list[str]:
     """The patient of every tile; one without a group is a patient of its own, as in every statistic."""
     groups = tiles.groups or ("",) * len(tiles)
     return [group or name for group, name in zip(groups, tiles.img_names, strict=True)]

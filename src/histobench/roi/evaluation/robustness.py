@@ -14,7 +14,7 @@ from torch import Tensor
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.check import CONFOUNDED, cramers_v
 from histobench.roi.data.roi_dataset import SPLITS
-from histobench.roi.data.sites import NO_PLACES, PAIR_COLUMN
+from histobench.roi.data.sites import PAIR_COLUMN, is_place
 from histobench.roi.evaluation.context import Context, TaskSkippedError, merged
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.protocols.knn import distances_to, knn, prototype
@@ -83,7 +83,7 @@ def run_robustness(context: Context) -> Iterator[RobustnessResult]:
 
 def site_columns(features: FeatureSet) -> tuple[str, ...]:
     """The columns of a feature set that name places; registered pairs are no place."""
-    return tuple(column for column in features.sites if column not in NO_PLACES)
+    return tuple(column for column in features.sites if is_place(column))
 
 
 def measured_columns(features: FeatureSet) -> tuple[str, ...]:

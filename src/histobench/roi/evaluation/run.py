@@ -12,17 +12,19 @@ from histobench.core.claim import exclusive
 from histobench.core.devices import resolve_device
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import write_tidy_rows
+from histobench.roi.data.sites import TargetColumns
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
 from histobench.roi.evaluation.ledger import Ledger, task_digest
 from histobench.roi.evaluation.request import EvaluationRequest
 from histobench.roi.evaluation.robustness import RobustnessResult
 from histobench.roi.features.feature_file import check_pair, fingerprint_of
+from histobench.roi.predictions import TargetPredictions
 from histobench.roi.presets import check_choice, get_preset
 from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import RunIdentity, claim_place, episode_predictions_of, place_of
 from histobench.roi.results.robustness_files import write_robustness
 from histobench.roi.results.writer import write_attention, write_episodes, write_task
-from histobench.roi.task_catalogue import canonical_task
+from histobench.roi.task_catalogue import CLASS, canonical_task, not_applicable
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +74,17 @@ def evaluate(
         check_pair(request.train, request.val)
     identity = _identity(request)
     context = context_of(request)
+    columns = TargetColumns.found_in(request.test.sites)
+    target = CLASS if columns is None else columns.kind
     known_by = _known_by(request, identity)
     done = _Done(request.results_dir)
     told = False
     for task in tasks:
         if task in preset.left_out:
             done.skipped[task] = f"the preset {request.preset} has no recipe for it"
+            continue
+        if reason := not_applicable(task, target):
+            done.skipped[task] = reason
             continue
         digest = task_digest(request, task, identity.fingerprint)
         # Of two evaluations at once into one folder, the second finds the task done.
@@ -191,6 +198,11 @@ def _write(
         log.warning("%s: %s", task, warning)
     caveats = (*(context.caveats if result.caveats is None else result.caveats), *result.warnings)
     said = {"warnings": [*caveats, *result.notes], "caveats": list(caveats)}
+    about = context.info
+    if isinstance(result.predictions, TargetPredictions):  # these say themselves what was held out
+        about = {key: value for key, value in about.items() if key not in result.predictions.info}
+        if "val_use" in result.predictions.info:
+            about.pop("chosen_by", None)
     files = write_task(
         results_dir,
         task,
@@ -200,7 +212,7 @@ def _write(
         per_class=result.per_class,
         confusion_matrix=result.confusion_matrix,
         setting=result.setting,
-        info={**context.info, **{key: texts for key, texts in said.items() if texts}},
+        info={**about, **{key: texts for key, texts in said.items() if texts}},
     )
     if result.episode_metrics is not None:
         write_episodes(files, result.episode_metrics, info=result.predictions.info)

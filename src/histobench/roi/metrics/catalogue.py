@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: What a metric is computed from: the confusion matrix alone, or probabilities in one of four ways.
-Kind = Literal["labels", "auroc", "auprc", "loss", "calibration"]
+#: Those of targets that are not classes are computed in `target_metrics`.
+Kind = Literal["labels", "auroc", "auprc", "loss", "calibration", "target"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Metric:
     #: A share of all images, or a mean of the recalls of the classes: such have intervals of their own.
     proportion: Literal["", "share", "mean of recalls"] = ""
     #: The scale on which it is closest to normal.
-    scale: Literal["logit", "fisher", "log", "sum of squares"] = "logit"
+    scale: Literal["logit", "fisher", "log", "unexplained", "sum of squares"] = "logit"
     #: Whether classes enter by their size, so that a rare class hardly counts in its interval.
     by_size: bool = False
     #: Whether a rare class limits what is known about differences of encoders.
@@ -78,7 +79,31 @@ CATALOGUE: tuple[Metric, ...] = (
 )  # fmt: skip
 #: Of a single class: those of the catalogue by the same names, and the area that has no macro form by it.
 _OF_CLASSES = (Metric("auprc", "area under the precision-recall curve of the class", "auprc"),)
-_BY_NAME = {metric.name: metric for metric in (*CATALOGUE, *_OF_CLASSES)}
+#: Of targets that are not classes.
+OF_TARGETS: tuple[Metric, ...] = (
+    Metric("r2", "share of the variance that is predicted (coefficient of determination)", "target",
+           scale="unexplained", by_size=True, rare_class_limits=False),
+    Metric("pearson", "Pearson correlation of true and predicted values", "target", scale="fisher",
+           by_size=True, rare_class_limits=False),
+    Metric("spearman", "Spearman correlation of true and predicted values", "target", scale="fisher",
+           by_size=True, rare_class_limits=False),
+    Metric("harrell_c", "share of comparable pairs of patients whose risks are in the right order", "target",
+           by_size=True, rare_class_limits=False),
+    Metric("uno_c", "the same, weighted by the inverse probability of censoring in training", "target",
+           by_size=True, rare_class_limits=False),
+    *(
+        Metric(name, description, "target", by_size=True, rare_class_limits=False)
+        for name, description in (
+            ("macro_auroc", "mean area under the ROC curve of the labels"),
+            ("micro_auroc", "area under the ROC curve of all labels in one ranking"),
+            ("macro_ap", "mean average precision of the labels"),
+            ("micro_ap", "average precision of all labels in one ranking"),
+        )
+    ),
+    Metric("mae", "mean absolute error; of ordered levels, how many apart", "target",
+           lower_is_better=True, scale="log", by_size=True, rare_class_limits=False),
+)  # fmt: skip
+_BY_NAME = {metric.name: metric for metric in (*CATALOGUE, *_OF_CLASSES, *OF_TARGETS)}
 
 
 def metric_of(name: str) -> Metric:
@@ -91,7 +116,7 @@ def metric_of(name: str) -> Metric:
 
 
 def _names(wanted: Callable[[Metric], bool]) -> frozenset[str]:
-    return frozenset(metric.name for metric in CATALOGUE if wanted(metric))
+    return frozenset(metric.name for metric in (*CATALOGUE, *OF_TARGETS) if wanted(metric))
 
 
 METRICS: tuple[str, ...] = tuple(metric.name for metric in CATALOGUE)

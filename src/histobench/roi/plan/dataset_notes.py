@@ -24,7 +24,7 @@ def write_dataset_notes(plan: Plan) -> None:
             create_json(parts / f"{name}.json", note.as_note())
     for entry in plan.datasets:
         # The name in the plan is the key; what is found again must not depend on the current folder.
-        found = replace(DatasetSource.of(entry, plan.seed), name=None, source=str(entry.source.resolve()))
+        found = replace(DatasetSource.of(entry, plan), name=None, source=str(entry.source.resolve()))
         if entry.class2id is not None:
             found = replace(found, classes_file=str(entry.class2id.resolve()))
         accepted = accepted_files(entry.source)

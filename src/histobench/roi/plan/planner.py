@@ -13,7 +13,7 @@ from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
 from histobench.roi.options import DatasetEntry, Plan
-from histobench.roi.task_catalogue import FEW_SHOT, canonical_task
+from histobench.roi.task_catalogue import CLASS, FEW_SHOT, canonical_task
 from histobench.roi.work.episodes import episode_units, parts_of
 from histobench.roi.work.hashing import hash_units
 from histobench.roi.work.run_folder import REPORT, Unit
@@ -131,7 +131,9 @@ def units_of(
             features[encoder] = replace(unit, spec=spec, needs=(prepare.id, *joined))
         units += [*hashing, prepare, *features.values()]
         parts = {
-            preset: parts_of(datasets[entry.name], preset, asdict(plan.options)) if FEW_SHOT in tasks else []
+            preset: parts_of(datasets[entry.name], preset, asdict(plan.options))
+            if FEW_SHOT in tasks and plan.target == CLASS
+            else []
             for preset in plan.presets
         }
         for encoder in plan.encoders:
@@ -184,7 +186,7 @@ def plan_values(plan: Plan, engine: str) -> dict[str, Any]:
 
 
 def _extraction(plan: Plan, entry: DatasetEntry, whole: bool) -> dict[str, Any]:
-    source = DatasetSource.of(entry, plan.seed)
+    source = DatasetSource.of(entry, plan)
     return {
         "source": source.as_note(),
         "recipes": [

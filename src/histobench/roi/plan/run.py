@@ -23,7 +23,7 @@ from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes
 from histobench.roi.plan.planner import plan_values, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
-from histobench.roi.task_catalogue import PATIENT, ZERO_SHOT, canonical_task
+from histobench.roi.task_catalogue import CLASS, PATIENT, ZERO_SHOT, canonical_task
 from histobench.roi.work.engines.local import Display, Engine, LocalEngine
 from histobench.roi.work.hashing import write_list
 from histobench.roi.work.run_folder import DONE, FAILED, REPORT, RunFolder
@@ -63,7 +63,7 @@ def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
 
 
 def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
-    dataset = DatasetSource.of(entry, plan.seed).load()
+    dataset = DatasetSource.of(entry, plan).load()
     for split in ("train", "test"):
         if not dataset.splits.get(split):
             raise HistobenchError(
@@ -124,7 +124,7 @@ def unresolved_encoders(plan: Plan, *, download: bool = True) -> dict[str, str]:
 
 def check_prompts(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
     """Read the prompt files that the plan needs: an error in one is found before any work."""
-    if ZERO_SHOT in map(canonical_task, plan.tasks):
+    if ZERO_SHOT in map(canonical_task, plan.tasks) and plan.target == CLASS:
         for entry in plan.datasets:
             if entry.prompts is not None:
                 read_prompts(entry.prompts, datasets[entry.name].classes)
@@ -132,7 +132,7 @@ def check_prompts(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
 
 def check_patients(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
     """A patient with two labels is found before any work, where patients are to be evaluated."""
-    if PATIENT not in map(canonical_task, plan.tasks):
+    if PATIENT not in map(canonical_task, plan.tasks) or plan.target != CLASS:
         return
     for name, dataset in datasets.items():
         for images in dataset.splits.values():

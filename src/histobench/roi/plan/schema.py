@@ -18,12 +18,13 @@ from histobench.core.plain_data import read_yaml
 from histobench.core.records import options_of, schema_of, unknown_key, values_from
 from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.data.sites import TargetColumns
 from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
 from histobench.roi.presets import get_preset
 from histobench.roi.registry.entry import is_name, not_found
 from histobench.roi.registry.install import require
-from histobench.roi.task_catalogue import canonical_task
+from histobench.roi.task_catalogue import CLASS, TARGETS, canonical_task, not_applicable
 
 
 def json_schema() -> str:
@@ -125,6 +126,9 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
     given = values_from(plan_options(), values, where)
     settings = {each.name: given.pop(each.name) for each in fields(Settings) if each.name in given}
     options = {name: given.pop(name) for name in TASK_KEYS if name in given}
+    target = given.get("target", CLASS)
+    if target != CLASS and "tasks" not in given:
+        given["tasks"] = (TARGETS[target].task,)
     try:
         plan = Plan(datasets, encoders, base / str(values.get("results", "results")), **given)
         plan = replace(
@@ -133,6 +137,10 @@ def plan_from(content: Any, *, where: str, base: Path) -> Plan:
         scheme_of(plan.splits, plan.folds, plan.repeats)
         for task in plan.tasks:  # a mistyped task is an error now, and not after hours of extraction
             canonical_task(task)
+        reasons = [not_applicable(canonical_task(task), plan.target) for task in plan.tasks]
+        if plan.tasks and all(reasons):
+            raise HistobenchError(f"{plan.tasks[0]} {reasons[0]}")
+        TargetColumns.asked(plan.target, plan.target_columns)
         for preset in plan.presets:
             get_preset(preset)
     except HistobenchError as error:

@@ -35,10 +35,21 @@ from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.results.reader import load_runs, split_runs
-from histobench.roi.task_catalogue import ROBUSTNESS, canonical_task, task_place
+from histobench.roi.task_catalogue import ROBUSTNESS, TARGETS, canonical_task, task_place
 
 FILE = "summary.md"
 METRIC = "balanced_accuracy"
+
+
+def metric_words(metrics: Iterable[str]) -> str:
+    """The metrics of tables, at the beginning of a sentence.
+
+    >>> metric_words(["balanced_accuracy", "r2"])
+    'Balanced accuracy, R2'
+    """
+    labels = {name: label for kind in TARGETS.values() for name, label in kind.labels.items()}
+    words = [labels.get(metric, metric.replace("_", " ")) for metric in metrics]
+    return ", ".join(word[0].upper() + word[1:] for word in words)
 
 
 def compare_tasks(
@@ -96,9 +107,11 @@ def write_summary(
     robustness: Sequence[RobustnessTable] = (),
 ) -> Path:
     """Write `summary.md`: every comparison, one after the other; then those over splits, and robustness."""
+    metrics = [*(each.metric for each in comparisons), *(each.metric for each in over_splits)]
+    shown = metric_words(dict.fromkeys(metrics or [METRIC]))
     parts = [
         f"# {heading}",
-        f"histobench {__version__}. {METRIC.replace('_', ' ').capitalize()} with 95 % confidence intervals; "
+        f"histobench {__version__}. {shown} with 95 % confidence intervals; "
         "an encoder marked as different (*) differs from the best one beyond chance, also when all pairs "
         "of its table are looked at.",
         *(
@@ -153,6 +166,7 @@ class Overview:
     no_intervals: str = ""  # why no value has an interval
     notes: tuple[str, ...] = ()  # doubts about single numbers
     remarks: tuple[str, ...] = ()  # about combinations and features from elsewhere
+    metrics: tuple[str, ...] = (METRIC,)  # what the values are
 
 
 @dataclass(frozen=True)
@@ -220,6 +234,7 @@ def overviews(
     columns: dict[str, list[OverviewColumn]] = {}
     tables: dict[str, list[DatasetTable]] = {}
     remarks: dict[str, list[str]] = {}
+    metrics: dict[str, list[str]] = {}
     hidden = 0
     chosen = [each for each in comparisons if wanted.has_comparison(each)]
     hidden += sum(len(table.entries) for each in comparisons if each not in chosen for table in each.tables)
@@ -233,12 +248,14 @@ def overviews(
                 column = OverviewColumn(each.task, ", ".join(filter(None, (each.setting, *detail))), cells)
                 columns.setdefault(table.dataset, []).append(column)
                 tables.setdefault(table.dataset, []).append(table)
+                metrics.setdefault(table.dataset, []).append(each.metric)
                 said = [f"{each.task}: {text}" for text in combination_words(each, table, digits=3)]
                 remarks.setdefault(table.dataset, []).extend([*said, *elsewhere_words(table)])
     for split in over_splits:
         if _in(split.task, wanted.tasks) and _in(split.dataset, wanted.datasets):
             column = OverviewColumn(split.task, f"splits {split.scheme}", _split_cells(split, wanted))
             columns.setdefault(split.dataset, []).append(column)
+            metrics.setdefault(split.dataset, []).append(split.metric)
     for site in robustness:
         if _in(ROBUSTNESS, wanted.tasks) and _in(site.dataset, wanted.datasets):
             cells = _robustness_cells(site, wanted)
@@ -250,6 +267,7 @@ def overviews(
         replace(
             _overview(name, found, tables.get(name, []), wanted, results),
             remarks=tuple(dict.fromkeys(remarks.get(name, ()))),
+            metrics=tuple(dict.fromkeys(metrics.get(name, (METRIC,)))),
         )
         for name, found in columns.items()
     ], hidden

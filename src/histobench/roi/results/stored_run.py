@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain, read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.roi.predictions import Predictions
+from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.roi.results.episode_predictions import EpisodePredictions, read_episode_predictions
 from histobench.roi.results.layout import RunIdentity, TaskFiles
-from histobench.roi.results.writer import PREDICTIONS, SITES, digest_of
-from histobench.roi.task_catalogue import FEW_SHOT
+from histobench.roi.results.writer import PREDICTED, PREDICTIONS, SITES, TARGET, TRUE, WEIGHT, digest_of
+from histobench.roi.task_catalogue import CLASS, FEW_SHOT, TARGETS, a_target
 
 # The files beside a stored run: what it said about each image, and the metrics of each episode.
 
@@ -74,6 +74,42 @@ def read_predictions(run: StoredRun) -> Predictions:
     )
 
 
+def read_target_predictions(run: StoredRun) -> TargetPredictions:
+    """The predictions of a stored run whose target is not a class; checked as those of classes are."""
+    path = TaskFiles.beside(run.path).detailed
+    text, table, column = _table(path, ("img_name",))
+    starts = {
+        start: [name.removeprefix(start) for name in column if name.startswith(start)]
+        for start in (TRUE, PREDICTED)
+    }
+    for start, names in starts.items():
+        if not names:
+            raise HistobenchError(f"{path}: there is no column that begins with {start!r}")
+
+    def numbers(names: list[str]) -> NDArray[np.float64]:
+        found = [[float(row[column[name]]) for name in names] for row in table]
+        return np.array(found, dtype=np.float64).reshape(len(table), len(names))
+
+    try:
+        truth, predicted = (numbers([f"{start}{name}" for name in starts[start]]) for start in starts)
+        weights = numbers([WEIGHT])[:, 0] if WEIGHT in column else None
+    except ValueError as error:
+        raise HistobenchError(f"{path}: not a table of predictions ({error})") from error
+    _check_whole(path, text, len(table), run)
+    groups = _column(table, column, "group")
+    return TargetPredictions(
+        kind=run.target,
+        columns=tuple(starts[TRUE]),
+        truth=truth,
+        predicted_columns=tuple(starts[PREDICTED]),
+        predicted=predicted,
+        img_names=tuple(row[column["img_name"]] for row in table),
+        groups=None if groups is None else tuple(groups),
+        weights=weights,
+        info=run.info,
+    )
+
+
 def read_episodes_of(run: StoredRun) -> EpisodePredictions | None:
     """What each episode or run of a stored run said about the images of its predictions, in their order.
 
@@ -110,7 +146,9 @@ def read_episodes(path: Path) -> dict[str, NDArray[np.float64]] | None:
         raise HistobenchError(f"{path} does not list the metrics of episodes: {error!r}") from error
 
 
-def _table(path: Path) -> tuple[str, list[list[str]], dict[str, int]]:
+def _table(
+    path: Path, needed: tuple[str, ...] = ("img_name", "true_label", "predicted_label", "probabilities")
+) -> tuple[str, list[list[str]], dict[str, int]]:
     """The text of a file of predictions, its rows, and the place of each column."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
@@ -121,10 +159,12 @@ def _table(path: Path) -> tuple[str, list[list[str]], dict[str, int]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise HistobenchError(f"cannot read the predictions {path}: {why}") from error
-    for name in ("img_name", "true_label", "predicted_label", "probabilities"):
+    for name in needed:
         if name not in column:
             raise HistobenchError(f"{path}: the column {name!r} is missing")
     if min(map(len, rows), default=len(column)) < len(column):
+        if "probabilities" not in column:
+            raise HistobenchError(f"{path}: a row of predictions was cut short")
         raise _first_problem(path, column)
     return text, rows, column
 
@@ -210,10 +250,23 @@ class StoredRun:
         said = self.info.get("caveats")
         return tuple(map(str, said)) if isinstance(said, list) else ()
 
+    @property
+    def target(self) -> str:
+        """The kind of target that was predicted: `class`, or one of `TARGETS`."""
+        said = self.info.get(TARGET)
+        return said if isinstance(said, str) and said in TARGETS else CLASS
+
     @cached_property
     def predictions(self) -> Predictions:
         """The per-sample predictions of `*_detailed_results.csv`."""
+        if self.target != CLASS:
+            raise HistobenchError(f"{self.path}: {a_target(self.target)} has no classes")
         return read_predictions(self)
+
+    @cached_property
+    def target_predictions(self) -> TargetPredictions:
+        """The predictions of a target that is not a class."""
+        return read_target_predictions(self)
 
     @cached_property
     def episodes(self) -> EpisodePredictions | None:

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,23 @@ from numpy.typing import NDArray
 from histobench.core.files import atomic_path, write_json, write_text
 from histobench.core.version import __version__
 from histobench.roi.metrics.classification import Score
-from histobench.roi.predictions import Predictions, TileAttention
+from histobench.roi.predictions import Predictions, TargetPredictions, TileAttention
 from histobench.roi.results.layout import RunIdentity, TaskFiles
 
 #: Key of `additional_info` under which the rows and the checksum of the detailed CSV stand.
 PREDICTIONS = "predictions_file"
 #: Key of `additional_info` with the names of the site columns of the detailed CSV.
 SITES = "site_columns"
+#: Key of `additional_info` with the kind of a target that is not a class.
+TARGET = "target"
+#: How the columns of such a target begin in the detailed CSV: its truth, its predictions, Uno's weights.
+TRUE, PREDICTED, WEIGHT = "true:", "predicted:", "weight"
 
 
 def write_task(
     results_dir: Path,
     task: str,
-    predictions: Predictions,
+    predictions: Predictions | TargetPredictions,
     *,
     identity: RunIdentity,
     scores: Mapping[str, Score],
@@ -47,7 +51,10 @@ def write_task(
     missing = {name: score.reason for name, score in scores.items() if score.value is None}
     for name, values in per_class.items():
         missing |= {f"{name}/{key}": score.reason for key, score in values.items() if score.value is None}
-    text = _detailed_csv(predictions)
+    kind = {TARGET: predictions.kind} if isinstance(predictions, TargetPredictions) else {}
+    text = (
+        _target_csv(predictions) if isinstance(predictions, TargetPredictions) else _detailed_csv(predictions)
+    )
     write_text(files.detailed, text)
     write_json(
         files.complete,
@@ -76,6 +83,7 @@ def write_task(
                 "undefined_metrics": missing,
                 "date": date,
                 "version": __version__,
+                **kind,
                 **({SITES: list(predictions.sites)} if predictions.sites else {}),
                 **predictions.info,
                 **(info or {}),
@@ -171,6 +179,24 @@ def _detailed_csv(predictions: Predictions) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(zip(*columns, strict=True))
+    return text.getvalue()
+
+
+def _target_csv(predictions: TargetPredictions) -> str:
+    columns: dict[str, Sequence[Any]] = {"img_name": predictions.img_names}
+    for start, names, values in (
+        (TRUE, predictions.columns, predictions.truth),
+        (PREDICTED, predictions.predicted_columns, predictions.predicted),
+    ):
+        columns |= {f"{start}{name}": values[:, place].tolist() for place, name in enumerate(names)}
+    if predictions.weights is not None:
+        columns[WEIGHT] = predictions.weights.tolist()
+    if predictions.groups is not None:
+        columns["group"] = predictions.groups
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()
 
 

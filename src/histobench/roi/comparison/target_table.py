@@ -1,0 +1,112 @@
+"""Intervals and comparisons of targets that are not one class per image, over patients or images.
+
+The numbers come from the values of every metric with each unit (patient, slide or image) left out; more than
+a thousand units go in equal blocks. Everything else is that of the other tables: intervals on the metric's
+own scale, and paired differences that hold for all encoders at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.metric_intervals import METHOD, scale_of, why_no_interval
+from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.metrics.catalogue import metric_of
+from histobench.roi.metrics.target_metrics import evaluate_target
+from histobench.roi.predictions import TargetPredictions
+from histobench.statistics.intervals import Interval
+from histobench.statistics.jackknife import LeaveOneOut, jackknife_bounds, leave_one_out
+from histobench.statistics.resampling import sampling_design
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """Runs on the same rows: of every metric the values of all runs and those with each unit left out."""
+
+    units: SamplingUnits
+    found: Mapping[str, LeaveOneOut]
+    n_rows: int
+
+    @classmethod
+    def of(cls, runs: Mapping[str, TargetPredictions], *, dataset: str = "") -> TargetTable:
+        """The table of these runs; refused where they were not tested on the same rows."""
+        same = _aligned(runs, dataset)
+        reference = next(iter(same.values()))
+        units = SamplingUnits.of_target(reference)
+        design = sampling_design(len(reference), clusters=units.group_of)
+        each = [leave_one_out(evaluate_target(run), design) for run in same.values()]
+        found = {
+            metric: replace(
+                each[0],
+                names=tuple(same),
+                values=np.array([run.values[place] for run in each]),
+                left_out=np.stack([run.left_out[:, place] for run in each], axis=1),
+            )
+            for place, metric in enumerate(each[0].names)
+        }
+        return cls(units, found, len(reference))
+
+    def intervals(self, metric: str, *, level: float = 0.95) -> dict[str, Interval]:
+        """The interval of every run's metric; one without says why."""
+        found = self.found[metric]
+        name, _, label = metric.partition("@")
+        reason = why_no_interval("r2" if label else name, self.units)
+        if reason is not None:
+            none = Interval(None, None, level, METHOD, 0, reason)
+            return dict.fromkeys(found.names, none)
+        size = float(self.n_rows)
+        low, high = jackknife_bounds(
+            found,
+            scale_of(name, 1),
+            size,
+            effective=self.units.worth(size),
+            level=level,
+            long_tailed=metric_of(name).scale in ("log", "unexplained"),
+        )
+        return {
+            name: Interval(float(a), float(b), level, METHOD, len(found.left_out))
+            if np.isfinite([a, b]).all()
+            else Interval(None, None, level, METHOD, 0, f"undefined without one of the {self.units.word}")
+            for name, a, b in zip(found.names, low, high, strict=True)
+        }
+
+
+def _aligned(runs: Mapping[str, TargetPredictions], dataset: str) -> dict[str, TargetPredictions]:
+    """The runs with their rows in the order of the first."""
+    first, reference = next(iter(runs.items()))
+    where = f" on {dataset}" if dataset else ""
+    same = {}
+    for name, run in runs.items():
+        place = {row: number for number, row in enumerate(run.img_names)}
+        listed = run.img_names == reference.img_names
+        known = listed or (
+            len(place) == len(run) == len(reference) and set(place) == set(reference.img_names)
+        )
+        if run.columns != reference.columns or not known:
+            raise HistobenchError(
+                f"cannot compare {first} with {name}{where}: they were tested on other images or another "
+                "target; evaluate both on the same test set"
+            )
+        order: NDArray[np.int64] = np.arange(len(run))
+        if not listed:
+            order = np.array([place[row] for row in reference.img_names], dtype=np.int64)
+        if (run.truth[order] != reference.truth).any():
+            raise HistobenchError(
+                f"cannot compare {first} with {name}{where}: their true values differ; evaluate both on the "
+                "same table"
+            )
+        weights = None if run.weights is None else run.weights[order]
+        same[name] = replace(
+            run,
+            truth=reference.truth,
+            predicted=run.predicted[order],
+            img_names=reference.img_names,
+            groups=reference.groups,
+            weights=weights,
+        )
+    return same

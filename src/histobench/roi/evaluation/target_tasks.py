@@ -1,0 +1,193 @@
+"""Targets that are not one class per image: a probe on tiles and on patients, by the kind of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from histobench.core.errors import HistobenchError
+from histobench.roi.data.sites import TargetColumns
+from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
+from histobench.roi.evaluation.patients import mean_features, owners_of
+from histobench.roi.evaluation.probes import preset_probe
+from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.metrics.target_metrics import target_metrics, uno_weights
+from histobench.roi.predictions import TargetPredictions
+from histobench.roi.protocols.target_probes import ProbeRows, cox, cumulative_link, ridge
+from histobench.roi.task_catalogue import MULTILABEL, ORDINAL, SURVIVAL
+
+TILES, PATIENTS = "tiles", "patients"
+
+
+@dataclass(frozen=True)
+class _Split:
+    """One split as a probe sees it: rows of features with their target, and what each row is called."""
+
+    rows: ProbeRows
+    names: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    n_tiles: int
+
+    def labelled(self, features: FeatureSet, label: int) -> FeatureSet:
+        """As features of two classes: whether the image has this label."""
+        return replace(
+            features,
+            embeddings=self.rows.features,
+            labels=torch.from_numpy(self.rows.truth[:, label].astype(np.int64)),
+            img_names=self.names,
+            groups=self.groups,
+            metadata={**features.metadata, "classes": ["0", "1"]},
+            sites={},
+        )
+
+    @classmethod
+    def tiles(cls, features: FeatureSet, target: TargetColumns, *, by_group: bool) -> _Split:
+        grouped = by_group and len(set(owners_of(features))) > 1 and any(features.groups or ())
+        rows = ProbeRows(
+            features.embeddings, target.values(features.sites), features.groups if grouped else None
+        )
+        return cls(rows, features.img_names, features.groups, len(features))
+
+    def patients(self, features: FeatureSet, target: TargetColumns) -> _Split | None:
+        """A row of mean features for each patient; None where a patient has several values."""
+        owners = owners_of(features)
+        first: dict[str, int] = {}
+        for row, owner in enumerate(owners):
+            first.setdefault(owner, row)
+        place = {name: number for number, name in enumerate(first)}
+        patient_of = np.array([place[owner] for owner in owners], dtype=np.int64)
+        truth = self.rows.truth[list(first.values())]
+        differs = (self.rows.truth != truth[patient_of]).any(axis=1)
+        if differs.any():
+            return None
+        names = tuple(first)
+        return _Split(
+            ProbeRows(mean_features(features.embeddings, patient_of), truth), names, names, len(features)
+        )
+
+
+def run_target(context: Context) -> Iterable[TaskResult]:
+    """The probe of the target's kind on tiles, and on the mean features of patients where there are any."""
+    request = context.request
+    target = TargetColumns.found_in(request.test.sites)
+    assert target is not None  # or the task would not apply
+    by_group = request.options.choose_by == "group"
+    parts = {"train": request.train, "val": request.val, "test": request.test}
+    given = {name: part for name, part in parts.items() if part is not None}
+    tiles = {name: _Split.tiles(part, target, by_group=by_group) for name, part in given.items()}
+    if problem := target.problem(tiles["train"].rows.truth):
+        raise HistobenchError(f"training set: {problem}")
+    patients = {name: tiles[name].patients(part, target) for name, part in given.items()}
+    whole = {name: part for name, part in patients.items() if part is not None}
+    if target.kind == SURVIVAL:
+        if len(whole) < len(given):
+            raise HistobenchError(
+                f"a patient has different values of {' or '.join(target.names)}; give every patient one"
+            )
+        yield _result(context, target, whole, PATIENTS)
+        return
+    yield _result(context, target, tiles, TILES)
+    if any(any(part.groups or ()) for part in given.values()) and len(whole) == len(given):
+        yield _result(context, target, whole, PATIENTS)
+
+
+def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], setting: str) -> TaskResult:
+    train, test = splits["train"], splits["test"]
+    val = splits.get("val")
+    if target.kind == MULTILABEL:
+        return _labels_result(context, target, splits, setting)
+    if len(train.rows.truth) < 2:
+        raise TaskSkippedError(f"there is one training {setting.removesuffix('s')}; two are needed")
+    is_survival = target.kind == SURVIVAL
+    columns = ("risk",) if is_survival else target.names
+    chosen_on = None if val is None else val.rows
+    seed, device = context.request.seed, context.device
+    if target.kind == ORDINAL:
+        levels = np.unique(train.rows.truth)
+        columns = tuple(f"{level:g}" for level in levels)
+        found = cumulative_link(
+            _placed(train.rows, levels),
+            test.rows.features,
+            n_levels=len(levels),
+            val=None if chosen_on is None else _placed(chosen_on, levels),
+            seed=seed,
+            device=device,
+        )
+        _placed(test.rows, levels)  # or an error
+    else:
+        probe = cox if is_survival else ridge
+        found = probe(train.rows, test.rows.features, val=chosen_on, seed=seed, device=device)
+    info: dict[str, Any] = {
+        **found.info,
+        "unit": setting,
+        "num_train": len(train.names),
+        "num_test_tiles": test.n_tiles,
+        "val_use": f"the penalty was chosen on: {found.info['alpha_chosen_on']}",
+    }
+    predictions = TargetPredictions(
+        kind=target.kind,
+        columns=target.names,
+        truth=test.rows.truth,
+        predicted_columns=columns,
+        predicted=found.predicted,
+        img_names=test.names,
+        groups=test.groups,
+        weights=uno_weights(train.rows.truth, test.rows.truth) if is_survival else None,
+        info=info,
+    )
+    return TaskResult(predictions, target_metrics(predictions), {}, [], setting)
+
+
+def _placed(rows: ProbeRows, levels: NDArray[np.float64]) -> ProbeRows:
+    """The rows with the places of their levels among those of the training set."""
+    unknown = np.setdiff1d(rows.truth, levels)
+    if len(unknown):
+        raise HistobenchError(
+            f"level {unknown[0]:g} is not in the training set; every level needs images there"
+        )
+    return replace(rows, truth=np.searchsorted(levels, rows.truth).astype(np.float64))
+
+
+def _labels_result(
+    context: Context, target: TargetColumns, splits: dict[str, _Split], setting: str
+) -> TaskResult:
+    """The probe of the preset for every label by itself."""
+    request, val = context.request, context.request.val
+    test = splits["test"]
+    said: list[NDArray[np.float64]] = []
+    warnings: dict[str, None] = {}
+    for label, name in enumerate(target.names):
+        parts = replace(
+            request,
+            train=splits["train"].labelled(request.train, label),
+            val=None if val is None else splits["val"].labelled(val, label),
+            test=test.labelled(request.test, label),
+        )
+        own = replace(context, request=parts, classes=("0", "1"))
+        runs = preset_probe(own)
+        said.append(np.mean([run.probabilities[:, 1] for run in runs], axis=0))
+        told = [*own.choice_warnings, *(text for run in runs for text in run.info.get("warnings", ()))]
+        warnings |= dict.fromkeys(f"{name}: {text}" for text in told)
+    predictions = TargetPredictions(
+        kind=target.kind,
+        columns=target.names,
+        truth=test.rows.truth,
+        predicted_columns=target.names,
+        predicted=np.stack(said, axis=1),
+        img_names=test.names,
+        groups=test.groups,
+        info={"unit": setting, "num_train": len(splits["train"].names), "num_test_tiles": test.n_tiles},
+        classes=target.names,
+    )
+    found = target_metrics(predictions)
+    per_class = {
+        name: {key: found[f"{key}@{label}"] for key in ("auroc", "auprc")}
+        for label, name in enumerate(target.names)
+    }
+    scores = {name: score for name, score in found.items() if "@" not in name}
+    return TaskResult(predictions, scores, per_class, [], setting, warnings=tuple(warnings))

@@ -1,0 +1,366 @@
+"""Probes for targets that are not one class per image, on frozen features.
+
+    ridge(train, test, ...)      a number: ridge regression
+    cox(train, test, ...)        a time until an event or censoring: Cox regression with an L2 penalty
+    cumulative_link(train, ...)  ordered levels: proportional odds with an L2 penalty
+
+Features are standardized by the training rows. The penalty is chosen on the validation set, or else by
+five-fold cross-validation of the training rows, whole groups at a time; everything that is learned, the
+standardization included, is learned again in every fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import optimize, special
+from torch import Tensor
+
+from histobench.roi.protocols.linear_probe import folds
+
+Floats = NDArray[np.float64]
+
+#: Penalties that are tried, per training row and feature: from hardly any to one that leaves little else.
+STRENGTHS: tuple[float, ...] = tuple(float(10.0**power) for power in np.arange(-6.0, 2.01, 0.5))
+
+
+@dataclass(frozen=True)
+class ProbeRows:
+    """Features of one split, and their target; `groups` ("" for a row on its own) stay together in folds."""
+
+    features: Tensor  # [n, d]
+    truth: Floats  # [n, columns]
+    groups: Sequence[str] | None = None
+
+    def taken(self, rows: NDArray[np.int64]) -> ProbeRows:
+        """Some of the rows."""
+        groups = None if self.groups is None else [self.groups[row] for row in rows]
+        return ProbeRows(self.features[torch.from_numpy(rows)], self.truth[rows], groups)
+
+
+@dataclass(frozen=True)
+class TargetOutcome:
+    """What a probe predicts for every test row, and what it has to say about itself (plain JSON values)."""
+
+    predicted: Floats  # [n, columns]
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+#: (training rows, features to predict) -> predictions for every strength [s, n, columns]
+Path = Callable[[ProbeRows, Tensor], Floats]
+#: (predictions [s, n, columns], truth [n, columns], rows that were held out [n]) -> loss of each strength
+Loss = Callable[[Floats, Floats, NDArray[np.bool_]], Floats]
+
+
+def ridge(
+    train: ProbeRows, test: Tensor, *, val: ProbeRows | None = None, seed: int = 0, device: str = "cpu"
+) -> TargetOutcome:
+    """Ridge regression, the penalty of the least squared error on held-out rows.
+
+    The result is that of scikit-learn's `Ridge(alpha)` on `StandardScaler` features, with `alpha` as in
+    `info`.
+    """
+
+    def path(rows: ProbeRows, queries: Tensor) -> Floats:
+        return _ridge_path(rows, queries, device)
+
+    losses, chosen_on = _held_out_losses(train, path, _squared_error, val=val, seed=seed)
+    best = int(np.argmin(losses))
+    n, d = train.features.shape
+    info = {
+        "alpha": STRENGTHS[best] * n * d,
+        "alpha_chosen_on": chosen_on,
+        "mean_squared_error_by_alpha": _by_strength(losses, n * d),
+    }
+    return TargetOutcome(path(train, test)[best], info)
+
+
+def _ridge_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
+    x, scaled = standardized(train.features, queries, device)
+    n, d = x.shape
+    y = torch.from_numpy(train.truth).to(x)
+    middle = y.mean(0)
+    # Whichever of the two matrices is smaller; both give the same predictions.
+    gram = x.T @ x if d <= n else x @ x.T
+    values, vectors = torch.linalg.eigh(gram)
+    if d <= n:
+        left, right = scaled @ vectors, vectors.T @ (x.T @ (y - middle))
+    else:
+        left, right = scaled @ (x.T @ vectors), vectors.T @ (y - middle)
+    said = [
+        left @ (right / (values.clamp_min(0.0) + strength * n * d)[:, None]) + middle
+        for strength in STRENGTHS
+    ]
+    return np.asarray(torch.stack(said).cpu().numpy())
+
+
+def standardized(train: Tensor, queries: Tensor, device: str) -> tuple[Tensor, Tensor]:
+    """Training and other features in float64, by mean and spread of the training rows.
+
+    Features that never change in training are left out of both.
+    """
+    x = train.to(device, torch.float64)
+    middle, spread = x.mean(0), x.std(0, correction=0)
+    changes = spread > 1e-10 * middle.abs().clamp_min(torch.finfo(torch.float64).tiny)
+    scale = torch.where(changes, 1 / spread.clamp_min(1e-300), 0.0)
+    return (x - middle) * scale, (queries.to(device, torch.float64) - middle) * scale
+
+
+def _squared_error(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
+    return np.asarray(((said - truth) ** 2)[:, held_out].sum((1, 2)))
+
+
+def _held_out_losses(
+    train: ProbeRows,
+    path: Path,
+    loss: Loss,
+    *,
+    val: ProbeRows | None,
+    seed: int,
+    strengths: int = len(STRENGTHS),
+) -> tuple[Floats, str]:
+    """The mean loss of every strength on rows that were not trained on, and in words which these were."""
+    if val is not None:
+        every = torch.cat([train.features, val.features])
+        held_out = np.arange(len(every)) >= len(train.truth)
+        losses = loss(path(train, every), np.concatenate([train.truth, val.truth]), held_out)
+        return losses / len(val.truth), "validation set"
+    parts = folds(np.zeros(len(train.truth), dtype=np.int64), train.groups, seed=seed)
+    parts = [(fit, rest) for fit, rest in parts if len(fit) > 1]
+    if not parts:
+        # Without anything to choose by, a penalty from the middle of those that are tried.
+        return np.abs(np.log10(STRENGTHS[-strengths:]) + 1), "nothing: too few training rows to hold some out"
+    total = np.zeros(strengths)
+    for fit, rest in parts:
+        held_out = np.zeros(len(train.truth), dtype=bool)
+        held_out[rest] = True
+        total += loss(path(train.taken(fit), train.features), train.truth, held_out)
+    by = "single rows" if train.groups is None else "whole groups"
+    chosen_on = f"{len(parts)}-fold cross-validation on the training set, by {by}"
+    return total / len(train.truth), chosen_on
+
+
+# Survival: Cox regression, with Breslow's form of ties.
+
+#: Weaker penalties leave a partial likelihood without a maximum, where patients are fewer than features.
+_COX_STRENGTHS = STRENGTHS[4:]
+
+
+def cox(
+    train: ProbeRows, test: Tensor, *, val: ProbeRows | None = None, seed: int = 0, device: str = "cpu"
+) -> TargetOutcome:
+    """Cox regression with an L2 penalty; the prediction is the log of the relative risk.
+
+    The penalty has the largest cross-validated partial likelihood (Verweij and van Houwelingen 1993): what
+    the held-out patients add to the likelihood of the others. The result is that of scikit-survival's
+    `CoxPHSurvivalAnalysis(alpha)` on `StandardScaler` features, with `alpha` as in `info`.
+    """
+
+    def path(rows: ProbeRows, queries: Tensor) -> Floats:
+        return _cox_path(rows, queries, device)
+
+    losses, chosen_on = _held_out_losses(
+        train, path, _likelihood_added, val=val, seed=seed, strengths=len(_COX_STRENGTHS)
+    )
+    best = int(np.argmin(losses))
+    size = train.truth[:, 1].sum() * train.features.shape[1]
+    info = {
+        "alpha": float(_COX_STRENGTHS[best] * size),
+        "alpha_chosen_on": chosen_on,
+        "minus_log_likelihood_by_alpha": _by_strength(losses, size, _COX_STRENGTHS),
+        "num_train_events": int(train.truth[:, 1].sum()),
+    }
+    return TargetOutcome(path(train, test)[best], info)
+
+
+def _likelihood_added(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
+    return np.array(
+        [
+            _RiskSets(truth[~held_out]).log_likelihood(risk[~held_out, 0])
+            - _RiskSets(truth).log_likelihood(risk[:, 0])
+            for risk in said
+        ]
+    )
+
+
+class _RiskSets:
+    """Patients by their times: who was at risk at each event."""
+
+    def __init__(self, truth: Floats) -> None:
+        self.order = np.argsort(-truth[:, 0], kind="stable")  # latest first: the sets at risk grow
+        times = truth[self.order, 0]
+        self.events = np.flatnonzero(truth[self.order, 1] > 0)
+        # The last place of everyone with the same time: all of them are at risk at an event of that time.
+        self.last = np.searchsorted(-times, -times[self.events], side="right") - 1
+
+    def log_likelihood(self, risk: Floats) -> float:
+        """The partial log-likelihood of log risks [n]."""
+        eta = risk[self.order]
+        top = eta.max(initial=0.0)
+        at_risk = np.maximum(np.cumsum(np.exp(eta - top))[self.last], 1e-300)
+        return float((eta[self.events] - np.log(at_risk) - top).sum())
+
+    def step(self, z: Floats, weights: Floats, penalty: float) -> tuple[Floats, float]:
+        """Newton's step for weights [r] on features [n, r], and how much the gradient says is to gain."""
+        rows = z[self.order]
+        eta = rows @ weights
+        risk = np.exp(eta - eta.max(initial=0.0))
+        at_risk = np.maximum(np.cumsum(risk)[self.last], 1e-300)
+        # How much of each patient's risk the events have used up, by the events at or before the own time.
+        used = np.zeros(len(rows))
+        np.add.at(used, self.last, 1 / at_risk)
+        share = risk * np.cumsum(used[::-1])[::-1]
+        died = np.zeros(len(rows))
+        died[self.events] = 1.0
+        gradient = rows.T @ (died - share) - penalty * weights
+        means = np.cumsum(risk[:, None] * rows, axis=0)[self.last] / at_risk[:, None]
+        curvature = (rows * share[:, None]).T @ rows - means.T @ means
+        curvature[np.diag_indices_from(curvature)] += penalty
+        step = np.linalg.solve(curvature, gradient)
+        return step, float(gradient @ step)
+
+
+def _cox_path(train: ProbeRows, queries: Tensor, device: str) -> Floats:
+    z, others = _coordinates(train.features, queries, device)
+    sets = _RiskSets(train.truth)
+    size = max(float(train.truth[:, 1].sum()), 1.0) * train.features.shape[1]
+    weights, found = np.zeros(z.shape[1]), []
+    for strength in reversed(_COX_STRENGTHS):
+        weights = _newton(sets, z, weights, strength * size)
+        found.append(others @ weights)
+    return np.stack(found[::-1])[:, :, None]
+
+
+def _coordinates(train: Tensor, queries: Tensor, device: str) -> tuple[Floats, Floats]:
+    """Standardized features in as few coordinates as give the same solution under an L2 penalty."""
+    x, scaled = standardized(train, queries, device)
+    if len(x) < x.shape[1]:
+        # The weights are sums of rows: n coordinates say all that d features do.
+        values, vectors = torch.linalg.eigh(x @ x.T)
+        kept = values > 1e-10 * values[-1].clamp_min(1e-300)
+        basis = x.T @ (vectors[:, kept] / values[kept].sqrt())
+        x, scaled = x @ basis, scaled @ basis
+    return x.cpu().numpy(), scaled.cpu().numpy()
+
+
+def _newton(sets: _RiskSets, z: Floats, weights: Floats, penalty: float) -> Floats:
+    """The maximum of the penalized partial likelihood, from weights nearby."""
+
+    def value(at: Floats) -> float:
+        return sets.log_likelihood(z @ at) - penalty / 2 * float(at @ at)
+
+    now = value(weights)
+    for _ in range(100):
+        step, gain = sets.step(z, weights, penalty)
+        if gain <= 1e-12 * max(1.0, abs(now)):
+            break
+        length = 1.0
+        while value(weights + length * step) < now and length > 1e-6:
+            length /= 2
+        weights = weights + length * step
+        now = value(weights)
+    return weights
+
+
+# Ordered levels: the cumulative-link model with the logistic function (proportional odds).
+
+
+def cumulative_link(
+    train: ProbeRows,
+    test: Tensor,
+    *,
+    n_levels: int,
+    val: ProbeRows | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> TargetOutcome:
+    """P(level <= k) = logistic(threshold k - score); the truth is the place of the level, from 0 on.
+
+    The predictions are the probabilities of the levels [n, levels]; the penalty on the weights has the
+    largest likelihood of held-out rows.
+    """
+
+    def path(rows: ProbeRows, queries: Tensor) -> Floats:
+        z, others = _coordinates(rows.features, queries, device)
+        levels = rows.truth[:, 0].astype(np.int64)
+        size = float(len(z) * rows.features.shape[1])
+        start: Floats | None = None
+        found = []
+        for strength in reversed(_COX_STRENGTHS):
+            start = _fit_levels(z, levels, n_levels, strength * size, start)
+            found.append(_level_probabilities(others, start, n_levels))
+        return np.stack(found[::-1])
+
+    losses, chosen_on = _held_out_losses(
+        train, path, _level_loss, val=val, seed=seed, strengths=len(_COX_STRENGTHS)
+    )
+    best = int(np.argmin(losses))
+    size = float(train.features.shape[0] * train.features.shape[1])
+    info = {
+        "alpha": _COX_STRENGTHS[best] * size,
+        "alpha_chosen_on": chosen_on,
+        "log_loss_by_alpha": _by_strength(losses, size, _COX_STRENGTHS),
+    }
+    return TargetOutcome(path(train, test)[best], info)
+
+
+def _level_loss(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
+    rows = np.flatnonzero(held_out)
+    right = said[:, rows, truth[rows, 0].astype(np.int64)]
+    return np.asarray(-np.log(np.maximum(right, 1e-12)).sum(axis=1))
+
+
+def _thresholds(parameters: Floats, n_levels: int) -> Floats:
+    """The first threshold and the logarithms of the gaps between them, as increasing thresholds with ends."""
+    inner = np.cumsum(np.append(parameters[0], np.exp(parameters[1 : n_levels - 1])))
+    return np.concatenate([[-np.inf], inner, [np.inf]])
+
+
+def _level_probabilities(z: Floats, parameters: Floats, n_levels: int) -> Floats:
+    bounds = _thresholds(parameters, n_levels) - (z @ parameters[n_levels - 1 :])[:, None]
+    return np.diff(special.expit(bounds), axis=1)
+
+
+def _fit_levels(
+    z: Floats, levels: NDArray[np.int64], n_levels: int, penalty: float, start: Floats | None
+) -> Floats:
+    """Thresholds and weights of the least penalized negative log-likelihood."""
+    if start is None:
+        shares = np.cumsum(np.bincount(levels, minlength=n_levels) + 0.5)[:-1] / (len(levels) + n_levels / 2)
+        inner = special.logit(shares)
+        start = np.concatenate([inner[:1], np.log(np.diff(inner)), np.zeros(z.shape[1])])
+
+    def objective(parameters: Floats) -> tuple[float, Floats]:
+        weights = parameters[n_levels - 1 :]
+        bounds, score = _thresholds(parameters, n_levels), z @ weights
+        upper, lower = bounds[levels + 1] - score, bounds[levels] - score
+        with np.errstate(over="ignore", divide="ignore"):
+            # P = logistic(upper) logistic(-lower) (1 - exp(lower - upper)), which loses no digits.
+            value = special.log_expit(upper) + special.log_expit(-lower) + np.log1p(-np.exp(lower - upper))
+            narrow = 1 / np.expm1(upper - lower)
+        above, below = special.expit(-upper) + narrow, special.expit(lower) + narrow
+        by_threshold = np.bincount(levels + 1, above, n_levels + 1) - np.bincount(levels, below, n_levels + 1)
+        inner = by_threshold[1:-1]
+        after = np.cumsum(inner[::-1])[::-1]  # a gap moves every threshold behind it
+        gradient = np.concatenate(
+            [
+                after[:1],
+                after[1:] * np.exp(parameters[1 : n_levels - 1]),
+                z.T @ (below - above) - penalty * weights,
+            ]
+        )
+        return float(penalty / 2 * weights @ weights - value.sum()), -gradient
+
+    found = optimize.minimize(
+        objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-7}
+    )
+    return np.asarray(found.x, dtype=np.float64)
+
+
+def _by_strength(losses: Floats, size: float, strengths: Sequence[float] = STRENGTHS) -> dict[str, float]:
+    return {f"{strength * size:.6g}": float(loss) for strength, loss in zip(strengths, losses, strict=True)}
