@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from histobench.core.errors import HistobenchError
+from histobench.core.files import read_plain_text
+from histobench.core.plain_data import parse_json
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.features.feature_file import FeatureSet, load
 from histobench.statistics.jackknife import t_quantile
@@ -25,6 +27,8 @@ from histobench.statistics.jackknife import t_quantile
 #: Groups above this number are left out several at a time: the jackknife of blocks.
 MOST_BLOCKS = 200
 MEASURES = ("cka", "neighbors", "errors")
+#: In a results folder; the report shows it.
+SIMILARITY_FILE = "similarity.json"
 #: Feature sets up to this many numbers are multiplied in double precision.
 DOUBLE = 20_000_000
 #: Products of rows that are in memory at a time.
@@ -388,6 +392,54 @@ def _errors(results: Path) -> dict[str, dict[str, dict[str, bool]]]:
                 wrong = (said.predicted != said.labels).tolist()
                 of_dataset[run.identity.encoder] = dict(zip(said.img_names, wrong, strict=True))
     return found
+
+
+def read_similarities(path: Path) -> list[Similarity]:
+    """What `histobench similarity` stored; nothing where there is no such file."""
+    if not path.is_file():
+        return []
+    try:
+        rows = parse_json(read_plain_text(path))["similarity"]
+        return [Similarity(**row) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise HistobenchError(
+            f"{path} is not a file of `histobench similarity` ({type(error).__name__}); run it again"
+        ) from error
+
+
+# Clusters of encoders
+
+#: One joint of the tree: four places along the encoders (0, 1, ...), and their four distances.
+Branch = tuple[list[float], list[float]]
+
+
+def clustered(
+    found: Sequence[Similarity], *, dataset: str, measure: str = "cka"
+) -> tuple[list[str], list[Branch]]:
+    """The encoders in the order of the leaves of average linkage, and the branches of the tree.
+
+    The distance of two encoders is one minus their value, at least 0; a pair without a value counts as 0.
+    """
+    from scipy.cluster.hierarchy import dendrogram, linkage
+    from scipy.spatial.distance import squareform
+
+    rows = [each for each in found if (each.dataset, each.measure) == (dataset, measure)]
+    names = list(dict.fromkeys(name for each in rows for name in (each.first, each.second)))
+    if len(names) < 2:
+        raise HistobenchError(f"{dataset}: no {measure} of two encoders or more")
+    place = {name: index for index, name in enumerate(names)}
+    distance = np.ones((len(names), len(names)))
+    np.fill_diagonal(distance, 0.0)
+    for each in rows:
+        one, two = place[each.first], place[each.second]
+        distance[one, two] = distance[two, one] = max(0.0, 1.0 - (each.value or 0.0))
+    tree = dendrogram(linkage(squareform(distance), "average", optimal_ordering=True), no_plot=True)
+    # scipy puts the leaves at 5, 15, 25, ...
+    branches = [
+        ([x / 10 - 0.5 for x in xs], list(map(float, ys)))
+        for xs, ys in zip(tree["icoord"], tree["dcoord"], strict=True)
+    ]
+    return [names[leaf] for leaf in tree["leaves"]], branches
 
 
 HEADINGS = {"cka": "CKA", "neighbors": "shared neighbors", "errors": "shared errors (kappa)"}
