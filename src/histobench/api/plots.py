@@ -248,7 +248,8 @@ class Plots:
         -------
         matplotlib.axes.Axes
         """
-        from histobench.roi.comparison.similarity import HEADINGS, MEASURES, clustered, similarity_of_results
+        from histobench.roi.comparison.similarity import similarity_of_results
+        from histobench.roi.comparison.similarity_table import HEADINGS, MEASURES, clustered
 
         one_of(measure, "measure", MEASURES)
         found = similarity_of_results(

@@ -504,11 +504,8 @@ def similarity_command(args: argparse.Namespace) -> int:
     """
     from histobench.core.errors import HistobenchError
     from histobench.core.files import write_json
-    from histobench.roi.comparison.similarity import (
-        SIMILARITY_FILE,
-        similarity_grid,
-        similarity_of_results,
-    )
+    from histobench.roi.comparison.similarity import similarity_of_results
+    from histobench.roi.comparison.similarity_table import SIMILARITY_FILE, similarity_grid
 
     if args.k < 1:
         raise HistobenchError(f"--k must be at least 1, not {args.k}")

@@ -16,7 +16,7 @@ from histobench.report.inventory import Inventory
 from histobench.report.payload import rounded, write_payload
 from histobench.report.thumbnails import Cache, thumbnail
 from histobench.roi.comparison.choice import CHOICE_FILE
-from histobench.roi.comparison.similarity import (
+from histobench.roi.comparison.similarity_table import (
     HEADINGS,
     MEASURES,
     SIMILARITY_FILE,

@@ -241,7 +241,7 @@ def _read_safetensors(path: Path, only: str = "") -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             names = list(file.keys())
             wanted = [name for name in names if name.startswith(only)] or names
             return {name: file.get_tensor(name) for name in wanted}
