@@ -62,6 +62,11 @@ export interface Site {
   robustnessIndex?: { dataset: string; column: string } | null;
   /** Names of the Consult studies. */
   consult: string[];
+  /** Whether there is a page on how alike encoders are, and one with a shortlist. */
+  similarity: boolean;
+  choice: boolean;
+  /** Runs with the tiles that got the most attention. */
+  tiles: number[];
   /** Image sets with thumbnails. */
   thumbs: string[];
   /** For each run the key of its map of embeddings, or an empty text. */

@@ -11,6 +11,8 @@ import { DatasetPage, DatasetsPage } from "./pages/dataset";
 import { ComparePage } from "./pages/compare";
 import { ConsultPage } from "./pages/consult";
 import { RobustnessPage } from "./pages/robustness";
+import { SimilarityPage } from "./pages/similarity";
+import { ChoosePage } from "./pages/choose";
 import { AgentPage, AgentsPage, EpisodePage } from "./pages/agents";
 import { Notice } from "./parts";
 
@@ -31,6 +33,8 @@ function App({ site }: { site: Site }) {
     ...(site.boards.length ? [{ page: "", label: "Leaderboard" }, { page: "datasets", label: "Datasets" }] : []),
     ...(site.encoders.length > 1 ? [{ page: "compare", label: "Compare" }] : []),
     ...(site.robustness ? [{ page: "robustness", label: "Robustness" }] : []),
+    ...(site.similarity ? [{ page: "similarity", label: "Similarity" }] : []),
+    ...(site.choice ? [{ page: "choose", label: "Choose" }] : []),
     ...(site.agents.length ? [{ page: "agents", label: "Agents" }] : []),
     ...(site.consult.length ? [{ page: "consult", label: "Consult" }] : []),
     { page: "methods", label: "Methods" },
@@ -95,6 +99,10 @@ function Page({ site }: { site: Site }) {
       return <EpisodePage key={route.parts.join("/")} site={site} route={route} />;
     case "robustness":
       return <RobustnessPage site={site} route={route} />;
+    case "similarity":
+      return <SimilarityPage site={site} route={route} />;
+    case "choose":
+      return <ChoosePage site={site} />;
     case "consult":
       return <ConsultPage site={site} route={route} />;
     case "methods":

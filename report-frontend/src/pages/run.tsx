@@ -120,6 +120,7 @@ function Run({ site, view }: { site: Site; view: View }) {
         <Curves view={view} name={`${name}_${dataset.name}`} />
         <Reliability view={view} name={`${name}_${dataset.name}`} />
       </div>
+      {site.tiles.includes(run) && <TopTiles run={run} view={view} />}
       <EmbeddingMap site={site} view={view} onOpen={setOpen} name={`${name}_${dataset.name}`} />
       <Provenance site={site} run={run} data={data} />
       {open !== null && (
@@ -135,6 +136,60 @@ function Run({ site, view }: { site: Site; view: View }) {
         />
       )}
     </>
+  );
+}
+
+interface Attended {
+  patient: string;
+  /** Name, attention and place of the picture, if there is one. */
+  tiles: [string, number, string][];
+}
+
+/** Patients that are shown at once. */
+const PATIENTS = 10;
+
+/** The tiles that decide the prediction of each patient: those with the most attention. */
+function TopTiles({ run, view }: { run: number; view: View }) {
+  const { value: found, error } = useData<Attended[]>(`tiles/${run}`);
+  const [shown, setShown] = useState(PATIENTS);
+  if (!found) return <Loading error={error} />;
+  const { data, images, predictions: p } = view;
+  const place = new Map(images.names.map((name, k) => [name, k]));
+  return (
+    <section class="card">
+      <h2>Tiles with the most attention</h2>
+      <p class="fine">For each patient the share of the attention that a tile got, as a mean over the training runs. Attention shows what entered the prediction; it does not show that the model is right for that reason.</p>
+      {found.slice(0, shown).map(({ patient, tiles }) => {
+        const k = place.get(patient);
+        return (
+          <article class="attended" key={patient}>
+            <h3>
+              {patient}
+              {k !== undefined && (
+                <small>
+                  {" "}
+                  true {data.classes[p.labels[k]]}, predicted {data.classes[p.predicted[k]]}
+                  {p.labels[k] !== p.predicted[k] && " (wrong)"}
+                </small>
+              )}
+            </h3>
+            <ol>
+              {tiles.map(([name, weight, picture]) => (
+                <li key={name} title={name}>
+                  {picture ? <img src={picture} alt={name} width="96" height="96" loading="lazy" /> : <span class="name">{name}</span>}
+                  <span>{percent(weight, 1)}</span>
+                </li>
+              ))}
+            </ol>
+          </article>
+        );
+      })}
+      {found.length > shown && (
+        <button type="button" class="quiet" onClick={() => setShown(shown + PATIENTS)}>
+          Show more of {count(found.length, "patient")}
+        </button>
+      )}
+    </section>
   );
 }
 

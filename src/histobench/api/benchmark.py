@@ -17,6 +17,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.parameters import (
     InvalidParameterError,
     file_path,
+    flag,
     folder_path,
     positive_number,
     renamed,
@@ -293,6 +294,7 @@ def similarity(
     groups: Sequence[str] | None = None,
     errors: Mapping[str, ArrayLike] | None = None,
     k: int = 10,
+    measures: Sequence[str] = ("cka", "neighbors", "errors"),
 ) -> pd.DataFrame:
     """How alike encoders are on the same images: debiased linear CKA, shared neighbors, shared errors.
 
@@ -306,6 +308,8 @@ def similarity(
         Whether each encoder misclassifies each image, if arrays are given.
     k : int, default 10
         Neighbors of an image.
+    measures : list of str, default all
+        Which measures; neighbors take the most time with many images.
 
     Returns
     -------
@@ -324,13 +328,13 @@ def similarity(
 
     import pandas
 
-    from histobench.roi.comparison import similarity as measures
+    from histobench.roi.comparison import similarity as module
 
-    size = whole_number(k, "k", least=1)
+    size, wanted = whole_number(k, "k", least=1), texts(measures, "measures")
     if isinstance(features, Mapping):
-        found = measures.similarity(features, groups=groups, errors=errors, k=size)
+        found = module.similarity(features, groups=groups, errors=errors, k=size, measures=wanted)
     else:
-        found = measures.similarity_of_results(folder_path(features, "features"), k=size)
+        found = module.similarity_of_results(folder_path(features, "features"), k=size, measures=wanted)
     return pandas.DataFrame([asdict(each) for each in found])
 
 
@@ -342,6 +346,7 @@ def choose(
     min_robustness: float | None = None,
     task: str | None = None,
     metric: str = "balanced_accuracy",
+    patients: bool = False,
 ) -> Choice:
     """The encoders of a results folder that meet conditions, with the evidence for each.
 
@@ -359,6 +364,8 @@ def choose(
         What the encoders are compared by (default: Linear-Probe).
     metric : str, default "balanced_accuracy"
         The metric.
+    patients : bool, default False
+        Compare by predictions of patients (the task Patient) instead.
 
     Returns
     -------
@@ -369,7 +376,8 @@ def choose(
     from histobench.roi.comparison.choice import choose as chosen
 
     conditions = Conditions(license, max_params, min_robustness)
-    return chosen(folder_path(results, "results"), conditions, task=task, metric=metric)
+    by_patients = flag(patients, "patients")
+    return chosen(folder_path(results, "results"), conditions, task=task, metric=metric, patients=by_patients)
 
 
 def _encoder_names(encoders: Any) -> list[str]:
@@ -741,7 +749,7 @@ class Benchmark:
 
     @property
     def plot(self) -> Plots:
-        """Figures: `leaderboard`, `confusion`, `few_shot`, `embedding`; each returns matplotlib axes."""
+        """Figures: `leaderboard`, `confusion`, `few_shot`, `embedding`, `similarity`: matplotlib axes."""
         from histobench.api.plots import Plots
 
         return Plots(self)

@@ -143,6 +143,8 @@ def load_dataset(
     classes: str | Path | None = None,
     group_regex: str | None = None,
     group_column: str | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
     site_regex: str | None = None,
     site_columns: str | Sequence[str] = (),
     target: str = "class",
@@ -156,7 +158,8 @@ def load_dataset(
     source : str, Path or DataFrame
         The data, or the name of a public dataset (`histobench data list`). A DataFrame has columns of paths
         and labels, and may have columns of splits and groups. Relative paths are relative to the current
-        folder; those in a CSV, to the folder of the CSV.
+        folder; those in a CSV, to the folder of the CSV. `hf:OWNER/DATASET` or `hf:FOLDER` is a dataset of
+        the Hugging Face hub, or a folder of its parquet or Arrow files.
     name : str, optional
         Name in tables (default: that of the file or folder).
     split : str or sequence of float, optional
@@ -168,6 +171,8 @@ def load_dataset(
         Regular expression that finds the patient or slide in a path. A group is never divided between splits.
     group_column : str, optional
         Column of the table with the patient or slide (default: "group").
+    image_column, label_column : str, optional
+        Columns of a dataset of the hub (default: the only one with images, and "label").
     site_regex : str, optional
         Regular expression whose named groups find hospital, scanner or stain in a path.
     site_columns : str or sequence of str, optional
@@ -201,7 +206,12 @@ def load_dataset(
     seed = whole_number(seed, "seed", least=0)
     given: dict[str, Any] = {
         parameter: None if value is None else text(value, parameter)
-        for parameter, value in (("name", name), ("group_column", group_column))
+        for parameter, value in (
+            ("name", name),
+            ("group_column", group_column),
+            ("image_column", image_column),
+            ("label_column", label_column),
+        )
     }
     for parameter, regex in (("group_regex", group_regex), ("site_regex", site_regex)):
         if regex is not None and (not isinstance(regex, str) or not regex):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.parameters import InvalidParameterError, flag, one_of, text
+from histobench.core.parameters import InvalidParameterError, flag, one_of, text, whole_number
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import FEW_SHOT
 
@@ -240,6 +240,54 @@ class Plots:
         axes.set_ylabel("second component")
         axes.set_title(encoder)
         axes.legend(fontsize="small")
+        return axes
+
+    def similarity(
+        self, measure: str = "cka", *, dataset: str | None = None, k: int = 10, ax: Any = None
+    ) -> Any:
+        """Draw how alike the encoders are on the test images, similar ones side by side.
+
+        Parameters
+        ----------
+        measure : {"cka", "neighbors", "errors"}, default "cka"
+            Debiased linear CKA, shared nearest neighbors, or agreement of errors.
+        dataset : str, optional
+            Needed where there are several.
+        k : int, default 10
+            Neighbors of an image.
+        ax : matplotlib axes, optional
+            Where to draw (default: a new figure).
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from histobench.roi.comparison.similarity import similarity_of_results
+        from histobench.roi.comparison.similarity_table import HEADINGS, MEASURES, clustered
+
+        one_of(measure, "measure", MEASURES)
+        found = similarity_of_results(
+            self._bench.folder, dataset=dataset, k=whole_number(k, "k", least=1), measures=[measure]
+        )
+        known = list(dict.fromkeys(each.dataset for each in found))
+        if len(known) > 1:
+            raise HistobenchError(f"dataset: choose one of {', '.join(known)}")
+        if not found:
+            raise HistobenchError(f"{measure}: no value of two encoders in {self._bench.folder}")
+        names, _ = clustered(found, dataset=known[0], measure=measure)
+        values = np.eye(len(names))
+        for each in found:
+            places = names.index(each.first), names.index(each.second)
+            values[places] = values[places[::-1]] = np.nan if each.value is None else each.value
+        axes = _axes(ax)
+        axes.imshow(values, cmap="Purples", vmin=0, vmax=1)
+        for row, column in np.ndindex(values.shape):
+            if np.isfinite(values[row, column]):
+                color = "white" if values[row, column] > 0.5 else "black"
+                axes.text(column, row, f"{values[row, column]:.2f}", ha="center", va="center", color=color)
+        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+        axes.set_yticks(range(len(names)), names)
+        axes.set_title(f"{known[0]}: {HEADINGS[measure]}")
         return axes
 
 

@@ -427,11 +427,19 @@ def choose_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-robustness", type=float, metavar="X", help="least robustness index, such as 0.8"
     )
+    parser.add_argument(
+        "--patients",
+        action="store_true",
+        help="compare by predictions of patients (the task Patient, abmil unless --setting says otherwise)",
+    )
     parser.add_argument("--task", help="default: Linear-Probe where there is one")
     parser.add_argument("--setting", help="setting of the task, such as 9way_16shot")
     parser.add_argument("--preset", help="only runs of this preset")
     parser.add_argument("--metric", default="balanced_accuracy", help="default: balanced_accuracy")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON; write no file")
+    parser.add_argument(
+        "-o", "--output", help="JSON file (default: RESULTS/choice.json, which the report shows)"
+    )
 
 
 def choose_command(args: argparse.Namespace) -> int:
@@ -444,7 +452,8 @@ def choose_command(args: argparse.Namespace) -> int:
     Example:
       histobench choose results --license commercial --max-params 400M --min-robustness 0.8
     """
-    from histobench.roi.comparison.choice import Conditions, choice_grid, choose, read_params
+    from histobench.core.files import write_json
+    from histobench.roi.comparison.choice import CHOICE_FILE, Conditions, choice_grid, choose, read_params
 
     most = None if args.max_params is None else read_params(args.max_params)
     choice = choose(
@@ -454,6 +463,7 @@ def choose_command(args: argparse.Namespace) -> int:
         preset=args.preset,
         setting=args.setting,
         metric=args.metric,
+        patients=args.patients,
     )
     if args.json:
         say(json.dumps(asdict(choice), indent=2))
@@ -462,6 +472,9 @@ def choose_command(args: argparse.Namespace) -> int:
     if choice.candidates:
         print_grid(choice_grid(choice), console)
     console.print(choice.paragraph)
+    path = Path(args.output or Path(args.results) / CHOICE_FILE)
+    write_json(path, asdict(choice))
+    console.print(f"written: {path}", soft_wrap=True)
     return 0
 
 
@@ -471,7 +484,14 @@ def similarity_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", help="only this dataset")
     parser.add_argument("--encoders", help="only these encoders, separated by commas")
     parser.add_argument("--k", type=int, default=10, help="neighbors of an image (default: 10)")
-    parser.add_argument("-o", "--output", help="JSON file (default: RESULTS/similarity.json)")
+    parser.add_argument(
+        "--measures",
+        default="cka,neighbors,errors",
+        help="which measures, separated by commas (default: all; neighbors take the most time)",
+    )
+    parser.add_argument(
+        "-o", "--output", help="JSON file (default: RESULTS/similarity.json, which the report shows)"
+    )
 
 
 def similarity_command(args: argparse.Namespace) -> int:
@@ -484,16 +504,20 @@ def similarity_command(args: argparse.Namespace) -> int:
     """
     from histobench.core.errors import HistobenchError
     from histobench.core.files import write_json
-    from histobench.roi.comparison.similarity import similarity_grid, similarity_of_results
+    from histobench.roi.comparison.similarity import similarity_of_results
+    from histobench.roi.comparison.similarity_table import SIMILARITY_FILE, similarity_grid
 
     if args.k < 1:
         raise HistobenchError(f"--k must be at least 1, not {args.k}")
     encoders = [name.strip() for name in (args.encoders or "").split(",") if name.strip()]
-    found = similarity_of_results(Path(args.results), dataset=args.dataset, encoders=encoders, k=args.k)
+    measures = [name.strip() for name in args.measures.split(",") if name.strip()]
+    found = similarity_of_results(
+        Path(args.results), dataset=args.dataset, encoders=encoders, k=args.k, measures=measures
+    )
     console = open_terminal()
     for grid in similarity_grid(found):
         print_grid(grid, console)
-    path = Path(args.output or Path(args.results) / "similarity.json")
+    path = Path(args.output or Path(args.results) / SIMILARITY_FILE)
     write_json(path, {"similarity": [asdict(each) for each in found]})
     console.print(f"written: {path}", soft_wrap=True)
     return 0

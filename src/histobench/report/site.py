@@ -19,6 +19,7 @@ from histobench.report.consult import find_studies, write_studies
 from histobench.report.dataset_payload import dataset_payload
 from histobench.report.embedding_map import write_maps
 from histobench.report.encoder_facts import encoder_facts, measured_speed
+from histobench.report.encoder_pages import write_encoder_pages, write_top_tiles
 from histobench.report.image_source import ImageSources, image_sources
 from histobench.report.inventory import Inventory, take_inventory, without_folder
 from histobench.report.methods import methods_payload
@@ -76,6 +77,7 @@ def build_site(
         for text in _told(results, results_dir):
             log.warning("%s", text)
         _write_boards(inventory, results, site)
+        everywhere = sources
         sources = sources.relevant(
             {name: _names(results, index) for index, name in enumerate(inventory.datasets)}
         )
@@ -99,6 +101,8 @@ def build_site(
         kept: Cache = {} if cache is None else cache
         shows_robustness = write_robustness_page(site, robustness, results_dir, sources.of, kept)
         write_studies(site, studies, kept)
+        more_pages = write_encoder_pages(site, results_dir)
+        tiles = write_top_tiles(site, inventory, everywhere.of, kept)
         speeds, device = measured_speed(results_dir)
         on_board = board_index(robustness)
         for facts in (overview := _overview(inventory, results, title, results_dir))["encoders"]:
@@ -113,6 +117,8 @@ def build_site(
             "robustness": shows_robustness,
             "robustnessIndex": on_board and {key: on_board[key] for key in ("dataset", "column")},
             "consult": [played.name for played in studies],
+            **more_pages,
+            "tiles": tiles,
             "unreadable": unreadable,
         }
         write_payload(site, "site", overview)

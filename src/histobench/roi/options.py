@@ -41,6 +41,15 @@ class Origin:
     group_column: str | None = option(
         "column of the CSV with the patient or slide", default=None, default_text="group", kw_only=True
     )
+    image_column: str | None = option(
+        "column with the images of a dataset of the hub (hf:OWNER/DATASET)",
+        default=None,
+        default_text="the only one with images",
+        kw_only=True,
+    )
+    label_column: str | None = option(
+        "column with the labels of a dataset of the hub", default=None, default_text="label", kw_only=True
+    )
     site_regex: str | None = option(
         "finds hospital, scanner or stain in a path; named groups such as (?P<scanner>...) become columns",
         default=None,

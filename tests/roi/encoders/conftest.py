@@ -50,8 +50,10 @@ class Published:
     def narrowed(self) -> Published:
         """The same layout with the widths of a narrow network (see `narrow` in the contract test)."""
         facts = dict(self.facts)
-        if facts["layout"] == "open_clip":
+        if facts["layout"] in ("open_clip", "open_clip_coca"):
             facts |= {"d": 64, "t": 64, "e": 32}
+        elif facts["layout"] == "gemma4_vision":
+            facts |= {"d": 48, "h": 192, "c": 24}
         elif facts["layout"] == "transformers_clip":
             facts |= {"d": 48, "t": 48, "e": 32}
         elif facts["layout"] != "open_clip_bert":
@@ -70,6 +72,8 @@ class Published:
         for name, shape in self.shapes(depth).items():
             if device == "meta":
                 state[name] = torch.empty(shape, device="meta")
+            elif name.endswith(("put_min", "put_max")):
+                state[name] = torch.tensor(2.0 if name.endswith("max") else -2.0)
             elif name.endswith("position_ids"):
                 state[name] = torch.arange(shape[-1])[None]
             else:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.families.family import family_of
 from histobench.roi.encoders.registry import get_spec
-from histobench.roi.encoders.spec import EncoderSpec
+from histobench.roi.encoders.spec import NORMS, EncoderSpec
 
 pytestmark = pytest.mark.slow
 
@@ -284,3 +288,108 @@ def test_hipt_resamples_its_positions_as_the_dino_code_does(tmp_path: Path) -> N
         tokens = torch.cat([original.cls_token.expand(2, -1, -1), tokens], dim=1) + flat
         expected = original.norm(original.blocks(tokens))[:, 0]
         torch.testing.assert_close(encoder(images(256)), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_radio_is_the_network_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import RadioConfig, RadioModel
+
+    from histobench.roi.encoders.networks import radio
+
+    # On the stored grid itself nothing is resampled, which the two do differently.
+    monkeypatch.setattr(radio, "GRID", 4)
+    ours = radio.build(width=48, heads=2, blocks=2).eval()
+    config = RadioConfig(
+        hidden_size=48, num_hidden_layers=2, num_attention_heads=2, max_img_size=64,
+        num_cls_tokens=4, num_registers=4, summary_idxs=[0, 1, 2],
+    )  # fmt: skip
+    theirs = RadioModel(config).eval()
+    state = ours.state_dict()
+    renamed = {
+        "embeddings.patch_projection.weight": state["patch_generator.embedder.weight"],
+        "embeddings.position_embedding": state["patch_generator.pos_embed"],
+        "embeddings.cls_register_token": state["patch_generator.cls_token.token"],
+    }
+    for name, tensor in state.items():
+        if not name.startswith("blocks."):
+            continue
+        inner = name.replace("blocks.", "encoder.layer.").replace(".attn.proj.", ".attention.o_proj.")
+        if ".attn.qkv." in name:
+            for part, piece in zip("qkv", tensor.chunk(3), strict=True):
+                renamed[inner.replace(".attn.qkv.", f".attention.{part}_proj.")] = piece
+        else:
+            renamed[inner] = tensor
+    missing, unexpected = theirs.load_state_dict(renamed, strict=False)
+    assert not unexpected
+    assert all(name.endswith(("lambda1", "norm_mean", "norm_std", "summary_idxs")) for name in missing)
+    pixels = torch.rand(2, 3, 64, 64)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in NORMS["clip"])
+    with torch.inference_mode():
+        torch.testing.assert_close(ours((pixels - mean) / std), theirs(pixels).summary)
+
+
+def test_gemma_sees_what_its_own_processor_gives() -> None:
+    from transformers import Gemma4ImageProcessorPil
+
+    from histobench.roi.encoders.families import transformers as family
+
+    spec = get_spec("gemma4-e4b")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8))
+    theirs = Gemma4ImageProcessorPil()(images=image, return_tensors="pt")
+    seen: dict[str, torch.Tensor] = {}
+
+    def network(**inputs: torch.Tensor) -> SimpleNamespace:
+        seen.update(inputs)
+        return SimpleNamespace(last_hidden_state=torch.zeros(256, 8))
+
+    network.config = SimpleNamespace(patch_size=16)  # type: ignore[attr-defined]
+    family._gemma4_mean(network, spec.transform(image)[None])
+    real = (theirs["image_position_ids"][0] >= 0).all(dim=1)
+    assert int(real.sum()) == 48 * 48
+    torch.testing.assert_close(seen["pixel_position_ids"][0], theirs["image_position_ids"][0][real])
+    torch.testing.assert_close(
+        seen["pixel_values"][0], theirs["pixel_values"][0][real].float(), atol=1.01 / 255, rtol=0
+    )
+
+
+def test_omiclip_is_the_image_tower_of_coca() -> None:
+    from open_clip.coca_model import CoCa
+
+    text = {"context_length": 8, "vocab_size": 99, "width": 32, "heads": 2, "layers": 1}
+    vision = {"image_size": 28, "layers": 1, "width": 64, "patch_size": 14, "head_width": 32}
+    pooled = {"attentional_pool": True, "attn_pooler_heads": 8, "output_tokens": True}
+    coca = CoCa(
+        32,
+        multimodal_cfg={**text, "attn_pooler_heads": 2},
+        text_cfg={**text, "embed_cls": True, "output_tokens": True},
+        vision_cfg={**vision, **pooled},
+    ).eval()
+    spec = get_spec("omiclip")
+    kwargs = {**spec.kwargs, "image_size": 28, "width": 64, "heads": 2, "layers": 1, "output_dim": 32}
+    spec = replace(spec, kwargs=kwargs, dim=32)
+    ours = family_of(spec).build(spec).eval()
+    ours.load_state_dict(coca.visual.state_dict(), strict=True)
+    pixels = images(28)
+    with torch.inference_mode():
+        features = family_of(spec).encode_image(spec, ours, pixels)
+        torch.testing.assert_close(features, coca.encode_image(pixels, normalize=False))
+
+
+def test_pathoduet_tokens_in_its_own_order_give_the_same_features() -> None:
+    """[pretext][cls][patches], then the mean of the patches, then fc_norm, as the authors' code has it."""
+    from histobench.roi.encoders.layouts import pathoduet
+
+    published = timm.create_model(
+        "vit_base_patch16_224", num_classes=0, reg_tokens=1, global_pool="avg",
+        embed_dim=48, num_heads=2, depth=2, img_size=32,
+    ).eval()  # fmt: skip
+    pretext, cls, table = torch.randn(1, 1, 48), torch.randn(1, 1, 48), torch.randn(1, 6, 48)
+    pixels = images(32)
+    with torch.inference_mode():
+        patches = published.patch_embed(pixels)
+        tokens = torch.cat([pretext.expand(2, -1, -1), cls.expand(2, -1, -1), patches], dim=1) + table
+        expected = published.fc_norm(published.blocks(tokens)[:, 2:].mean(dim=1))
+    file = {key: tensor for key, tensor in published.state_dict().items() if key != "reg_token"}
+    file |= {"pretext_token": pretext, "cls_token": cls, "pos_embed": table, "bridge_token": cls}
+    published.load_state_dict(pathoduet(file), strict=True)
+    with torch.inference_mode():
+        torch.testing.assert_close(published(pixels), expected)

@@ -57,6 +57,8 @@ def test_encoders_squash_where_their_authors_do() -> None:
         "medsiglip",  # a SigLIP processor of transformers: height and width
         "gpfm",  # Resize((224, 224)) in the authors' code
         "genbio-pathfm",
+        "gemma4-e4b",  # its processor keeps the shape where the tokens allow; a square becomes a square
+        "gemma4-26b",
     }
 
 

@@ -18,8 +18,14 @@ from histobench.roi.encoders.registry import find_spec
 from histobench.roi.encoders.spec import EncoderSpec
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.robustness_files import load_robustness
+from histobench.roi.results.stored_run import StoredRun
+from histobench.roi.task_catalogue import PATIENT
 
 LICENSES = ("any", "commercial")
+#: In a results folder; the report shows it.
+CHOICE_FILE = "choice.json"
+#: Methods of the task Patient, the one that is taken first where several were run.
+PATIENT_METHODS = ("abmil", "mean", "votes")
 #: Licenses that allow commercial use, with what they ask for in return.
 COMMERCIAL = {
     "Apache-2.0": "",
@@ -93,9 +99,17 @@ def choose(
     preset: str | None = None,
     setting: str | None = None,
     metric: str = "balanced_accuracy",
+    patients: bool = False,
 ) -> Choice:
-    """Judge every encoder of a results folder by the conditions, and compare those that meet them."""
-    runs = select_runs(load_runs(results), task=task, preset=preset, setting=setting)
+    """Judge every encoder of a results folder by the conditions, and compare those that meet them.
+
+    With `patients` they are compared by their predictions of patients (the task Patient; `setting` is its
+    method).
+    """
+    stored = load_runs(results)
+    if patients:
+        task, setting = _patient_task(stored, task, setting)
+    runs = select_runs(stored, task=task, preset=preset, setting=setting)
     presets = sorted({run.identity.preset for run in runs})
     if len(presets) > 1:
         raise HistobenchError(f"several presets ({', '.join(presets)}): choose one with `preset`")
@@ -112,7 +126,7 @@ def choose(
     excluded = tuple(each for each in everyone if each.why_not)
     choice = Choice(
         conditions.words(),
-        runs[0].task,
+        f"{runs[0].task}, {runs[0].setting}" if runs[0].task == PATIENT else runs[0].task,
         metric,
         datasets,
         tuple(candidates),
@@ -121,6 +135,20 @@ def choose(
         "",
     )
     return Choice(**{**choice.__dict__, "paragraph": _paragraph(choice)})
+
+
+def _patient_task(
+    stored: Sequence[StoredRun], task: str | None, setting: str | None
+) -> tuple[str, str | None]:
+    """The task Patient and its method: the one asked for, else the first there is of `PATIENT_METHODS`."""
+    if task not in (None, PATIENT):
+        raise HistobenchError(f"patients: compared by the task {PATIENT}, not {task}; leave `task` out")
+    methods = {run.setting for run in stored if run.task == PATIENT}
+    if not methods:
+        raise HistobenchError(
+            f"no results per patient here; run with `--tasks {PATIENT}` (images need a group column)"
+        )
+    return PATIENT, setting or next((name for name in PATIENT_METHODS if name in methods), None)
 
 
 def commercial_use(licence: str) -> tuple[bool, str]:

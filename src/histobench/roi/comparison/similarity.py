@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -18,33 +17,20 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.grids import Grid
+from histobench.roi.comparison.similarity_table import MEASURES, Similarity
 from histobench.roi.features.feature_file import FeatureSet, load
 from histobench.statistics.jackknife import t_quantile
 
 #: Groups above this number are left out several at a time: the jackknife of blocks.
 MOST_BLOCKS = 200
-MEASURES = ("cka", "neighbors", "errors")
 #: Feature sets up to this many numbers are multiplied in double precision.
 DOUBLE = 20_000_000
 #: Products of rows that are in memory at a time.
 PRODUCTS = 2**25
+#: Numbers of the blocks' products that are kept instead of being computed twice.
+KEPT = 2**29
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Similarity:
-    """One measure of two encoders, with its 95% interval over groups."""
-
-    dataset: str
-    measure: str  # cka, neighbors or errors
-    first: str
-    second: str
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    reason: str = ""
 
 
 def similarity(
@@ -54,6 +40,7 @@ def similarity(
     errors: Mapping[str, ArrayLike] | None = None,
     k: int = 10,
     dataset: str = "",
+    measures: Sequence[str] = MEASURES,
 ) -> list[Similarity]:
     """Every measure of every pair of encoders.
 
@@ -63,7 +50,13 @@ def similarity(
     groups : patient or slide [n]
     errors : encoder -> whether the prediction of an image is wrong [n]; the agreement of errors needs it
     k : neighbors of an image
+    measures : which of `cka`, `neighbors` and `errors`; neighbors take most of the time with many images
     """
+    unknown = [measure for measure in measures if measure not in MEASURES]
+    if unknown or not measures:
+        raise HistobenchError(
+            f"measures: choose from {', '.join(MEASURES)}, not {', '.join(unknown) or 'none'}"
+        )
     rows = {name: torch.as_tensor(np.asarray(values)) for name, values in features.items()}
     if len(rows) < 2:
         raise HistobenchError("similarity needs the features of two encoders or more")
@@ -77,16 +70,19 @@ def similarity(
         raise HistobenchError(f"similarity needs 5 images or more, not {count}")
     blocks = blocks_of(groups, count)
     k = min(k, count - 1)
-    near = {name: neighbors_of(values, k) for name, values in rows.items()}
+    near = {name: neighbors_of(values, k) for name, values in rows.items() if "neighbors" in measures}
+    exact = max(values.numel() for values in rows.values()) <= DOUBLE
+    ready = {name: _Rows(values, blocks, exact=exact) for name, values in rows.items() if "cka" in measures}
+    own = {name: _hsic_terms(values, values) for name, values in ready.items()}
     found = []
-    own = {name: cka_terms(values, values, blocks) for name, values in rows.items()}
     for first, second in combinations(rows, 2):
-        cross = cka_terms(rows[first], rows[second], blocks)
-        values = _ratio(cross, own[first], own[second])
-        found.append(_with_interval(dataset, "cka", first, second, values[0], values[1:], blocks))
-        shared = shared_neighbors(near[first], near[second])
-        found.append(_of_means(dataset, "neighbors", first, second, shared, blocks))
-        if errors is not None and first in errors and second in errors:
+        if ready:
+            values = _ratio(_hsic_terms(ready[first], ready[second]), own[first], own[second])
+            found.append(_with_interval(dataset, "cka", first, second, values[0], values[1:], blocks))
+        if near:
+            shared = shared_neighbors(near[first], near[second])
+            found.append(_of_means(dataset, "neighbors", first, second, shared, blocks))
+        if "errors" in measures and errors is not None and first in errors and second in errors:
             wrong = np.asarray(errors[first], dtype=bool), np.asarray(errors[second], dtype=bool)
             found.append(_kappa(dataset, first, second, *wrong, blocks))
     return found
@@ -150,52 +146,83 @@ def debiased_cka(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def cka_terms(first: Tensor, second: Tensor, blocks: NDArray[np.int64]) -> Floats:
-    """Unbiased HSIC of all images, then without each block: [1 + blocks].
+    """Unbiased HSIC of all images, then without each block: [1 + blocks]."""
+    exact = max(first.numel(), second.numel()) <= DOUBLE
+    return _hsic_terms(*(_Rows(rows, blocks, exact=exact) for rows in (first, second)))
+
+
+class _Rows:
+    """What every product with the features of one encoder needs, computed once: rows sorted by block."""
+
+    def __init__(self, rows: Tensor, blocks: NDArray[np.int64], *, exact: bool) -> None:
+        self.kind = torch.float64 if exact else torch.float32
+        order = np.argsort(blocks, kind="stable")
+        self.sizes = np.bincount(blocks).tolist()
+        self.x = _centered(rows, self.kind)[torch.from_numpy(order)]
+        self.square = torch.cat([(part.double() ** 2).sum(1) for part in self.x.split(65_536)])
+        #: Sums of rows, of all images and of each block.
+        self.sum = self.x.sum(0, dtype=torch.float64)
+        parts = self.x.split(self.sizes)
+        self.sums = torch.stack([part.sum(0, dtype=torch.float64) for part in parts])
+        #: K1 without the diagonal, of all images and of those of the block.
+        self.u = (self.x @ self.sum.to(self.kind)).double() - self.square
+        inside = [part @ total.to(self.kind) for part, total in zip(parts, self.sums, strict=True)]
+        self.inside = torch.cat(inside).double()
+
+    def per_block(self, values: Tensor) -> Tensor:
+        """Sums [blocks] of values [n]."""
+        return torch.stack([part.sum() for part in values.split(self.sizes)])
+
+
+def _hsic_terms(a: _Rows, b: _Rows) -> Floats:
+    """The terms of a pair.
 
     With K = X X' and L = Y Y', both with zero diagonals, HSIC is
     (tr(KL) + 1'K1 1'L1 / ((n-1)(n-2)) - 2/(n-2) 1'KL1) / (n(n-3)). No matrix of n x n is made: all three
-    terms follow from X'Y and sums over rows.
+    terms follow from X'Y and sums over rows. Without a block, C = X'Y loses the block's own product P, and
+    |C - P|^2 = |C|^2 - 2 C.P + |P|^2.
     """
-    exact = max(first.numel(), second.numel()) <= DOUBLE
-    kind = torch.float64 if exact else torch.float32
-    x, y = (_centered(rows, kind) for rows in (first, second))
-    number = int(blocks.max()) + 1
-    places = [torch.from_numpy(np.flatnonzero(blocks == block)) for block in range(number)]
-    cross = torch.zeros(x.shape[1], y.shape[1], dtype=kind)
-    for place in places:
-        cross += x[place].T @ y[place]
-    sum_x, sum_y = x.sum(0, dtype=torch.float64), y.sum(0, dtype=torch.float64)
-    square_x, square_y = ((rows.double() ** 2).sum(1) if exact else _squares(rows) for rows in (x, y))
-    u = (x @ sum_x.to(kind)).double() - square_x
-    v = (y @ sum_y.to(kind)).double() - square_y
-    y_u, x_v = (y.T @ u.to(kind)).double(), (x.T @ v.to(kind)).double()
-    total = {
-        "n": float(len(x)),
-        "trace": float((cross.double() ** 2).sum() - (square_x * square_y).sum()),
-        "k": float(sum_x @ sum_x - square_x.sum()),
-        "l": float(sum_y @ sum_y - square_y.sum()),
-        "kl": float(u @ v),
-    }
-    found = [_hsic(**total)]
-    for place in places if number > 1 else ():
-        gone_x, gone_y = x[place], y[place]
-        s_x, s_y = gone_x.sum(0, dtype=torch.float64), gone_y.sum(0, dtype=torch.float64)
-        left = (cross - gone_x.T @ gone_y).double()
-        both = square_x * square_y
-        u_gone = u[place] - (gone_x @ s_x.to(kind)).double()
-        v_gone = v[place] - (gone_y @ s_y.to(kind)).double()
-        everyone = u @ v - y_u @ s_y - x_v @ s_x + s_x @ (cross.double() @ s_y)
-        rest_x, rest_y = sum_x - s_x, sum_y - s_y
-        found.append(
-            _hsic(
-                n=float(len(x) - len(place)),
-                trace=float((left**2).sum() - both.sum() + both[place].sum()),
-                k=float(rest_x @ rest_x - square_x.sum() + square_x[place].sum()),
-                l=float(rest_y @ rest_y - square_y.sum() + square_y[place].sum()),
-                kl=float(everyone - u_gone @ v_gone),
-            )
-        )
+    cross, dots, norms = _products(a, b)
+    both = a.square * b.square
+    y_u, x_v = ((rows.x.T @ u.to(rows.kind)).double() for rows, u in ((b, a.u), (a, b.u)))
+    trace = (cross**2).sum() - both.sum()
+    kl = a.u @ b.u
+    k, l = (rows.sum @ rows.sum - rows.square.sum() for rows in (a, b))  # noqa: E741
+    count = float(len(a.x))
+    found = [_hsic(n=count, trace=float(trace), k=float(k), l=float(l), kl=float(kl))]
+    if len(a.sizes) == 1:
+        return np.asarray(found)
+    left = {
+        "n": count - torch.tensor(a.sizes, dtype=torch.float64),
+        "trace": trace - 2 * dots + norms + a.per_block(both),
+        "k": ((a.sum - a.sums) ** 2).sum(1) - a.square.sum() + a.per_block(a.square),
+        "l": ((b.sum - b.sums) ** 2).sum(1) - b.square.sum() + b.per_block(b.square),
+        "kl": kl - b.sums @ y_u - a.sums @ x_v + (a.sums @ cross * b.sums).sum(1)
+        - a.per_block((a.u - a.inside) * (b.u - b.inside)),
+    }  # fmt: skip
+    names = list(left)
+    found += [
+        _hsic(**dict(zip(names, row, strict=True))) for row in torch.stack(list(left.values()), 1).tolist()
+    ]
     return np.asarray(found)
+
+
+def _products(a: _Rows, b: _Rows) -> tuple[Tensor, Tensor, Tensor]:
+    """X'Y [p, q], and for the product P of each block its dot with X'Y and its squared norm: [blocks]."""
+    shape = a.x.shape[1], b.x.shape[1]
+    pairs = list(zip(a.x.split(a.sizes), b.x.split(b.sizes), strict=True))
+    if len(pairs) * shape[0] * shape[1] <= KEPT:
+        each = torch.stack([x.T @ y for x, y in pairs])
+        cross = each.sum(0)
+        flat = each.flatten(1)
+        return cross.double(), (flat @ cross.flatten()).double(), (flat**2).sum(1).double()
+    cross = a.x.T @ b.x
+    dots, norms = [], []
+    for x, y in pairs:
+        product = x.T @ y
+        dots.append((product * cross).sum(dtype=torch.float64))
+        norms.append((product**2).sum(dtype=torch.float64))
+    return cross.double(), torch.stack(dots), torch.stack(norms)
 
 
 def _hsic(*, n: float, trace: float, k: float, l: float, kl: float) -> float:  # noqa: E741
@@ -209,10 +236,6 @@ def _centered(rows: Tensor, kind: torch.dtype) -> Tensor:
     rows = rows.to(kind)
     rows = rows - rows.mean(0)
     return rows / rows.pow(2).mean().sqrt().clamp_min(1e-30)
-
-
-def _squares(rows: Tensor) -> Tensor:
-    return torch.cat([(part.double() ** 2).sum(1) for part in rows.split(65_536)])
 
 
 def _ratio(cross: Floats, first: Floats, second: Floats) -> Floats:
@@ -284,7 +307,12 @@ def _kappa_of(cells: Floats) -> Floats:
 
 
 def similarity_of_results(
-    results: Path, *, dataset: str | None = None, encoders: Sequence[str] | None = None, k: int = 10
+    results: Path,
+    *,
+    dataset: str | None = None,
+    encoders: Sequence[str] | None = None,
+    k: int = 10,
+    measures: Sequence[str] = MEASURES,
 ) -> list[Similarity]:
     """Every pair of encoders of a results folder, on the test images of each dataset."""
     sets: dict[str, dict[str, Path]] = {}
@@ -310,7 +338,9 @@ def similarity_of_results(
             if encoder in kept and all(image in by_image for image in order)
         }
         features = {encoder: each.embeddings.numpy() for encoder, each in kept.items()}
-        found += similarity(features, groups=first.groups, errors=errors, k=k, dataset=name)
+        found += similarity(
+            features, groups=first.groups, errors=errors, k=k, dataset=name, measures=measures
+        )
     return found
 
 
@@ -342,37 +372,3 @@ def _errors(results: Path) -> dict[str, dict[str, dict[str, bool]]]:
                 wrong = (said.predicted != said.labels).tolist()
                 of_dataset[run.identity.encoder] = dict(zip(said.img_names, wrong, strict=True))
     return found
-
-
-HEADINGS = {"cka": "CKA", "neighbors": "shared neighbors", "errors": "shared errors (kappa)"}
-
-
-def similarity_grid(found: Sequence[Similarity], *, digits: int = 3) -> list[Grid]:
-    """One table per dataset: a row for each pair, the most alike first."""
-    grids = []
-    for dataset in dict.fromkeys(each.dataset for each in found):
-        pairs: dict[tuple[str, str], dict[str, Similarity]] = {}
-        for each in found:
-            if each.dataset == dataset:
-                pairs.setdefault((each.first, each.second), {})[each.measure] = each
-        ranked = sorted(pairs.items(), key=lambda item: -(item[1]["cka"].value or -1.0))
-        rows = tuple(
-            (" / ".join(names), *(_cell(measures.get(measure), digits) for measure in MEASURES))
-            for names, measures in ranked
-        )
-        grids.append(
-            Grid(
-                f"{dataset}: how alike encoders are on the test images",
-                ("encoders", *HEADINGS.values()),
-                rows,
-                ("1: the same; 0: as by chance. 95% intervals by the jackknife over groups of images",),
-            )
-        )
-    return grids
-
-
-def _cell(each: Similarity | None, digits: int) -> str:
-    if each is None or each.value is None:
-        return "-"
-    text = f"{each.value:.{digits}f}"
-    return text if each.low is None else f"{text} [{each.low:.{digits}f}, {each.high:.{digits}f}]"

@@ -12,6 +12,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.parameters import shares
 from histobench.core.records import record
 from histobench.roi.data.class_map import read_class_map
+from histobench.roi.data.hub_dataset import hub_name, hub_table, is_hub_dataset
 from histobench.roi.data.readers import scan_csv, scan_folder, scan_tar, shards_in
 from histobench.roi.data.roi_dataset import Reading, RoiDataset
 from histobench.roi.data.sites import TargetColumns
@@ -23,7 +24,7 @@ from histobench.roi.task_catalogue import CLASS, a_target
 
 Fractions = tuple[float, float, float]
 #: Fields that notes of earlier versions do not have; they are written only where something is said.
-_LATER = ("name", "site_regex", "site_columns", "target_columns")
+_LATER = ("name", "site_regex", "site_columns", "target_columns", "image_column", "label_column")
 
 
 #: In the notes of results: files that were accepted with another checksum than published.
@@ -32,7 +33,7 @@ ACCEPTED = "accepted_checksums"
 
 @record
 class DatasetSource(Origin, TargetOptions):
-    """A CSV file, a folder, TAR shards or the name of a public dataset, and how it is split and grouped.
+    """A CSV, a folder, TAR shards, hf:OWNER/DATASET or a public dataset, and how it is split and grouped.
 
     `seed` is that of the split.
     """
@@ -82,6 +83,12 @@ class DatasetSource(Origin, TargetOptions):
         """As `load`, but what is wrong comes back beside what could be read."""
         source, name, classes_file = Path(self.source), self.name, self.classes_file
         there = os.path.exists(source)  # also of what no file can be called
+        columns = {"image_column": self.image_column, "label_column": self.label_column}
+        if not there and is_hub_dataset(self.source):
+            source, name, there = hub_table(self.source, **columns), name or hub_name(self.source), True
+        elif any(columns.values()):
+            given = next(key for key, value in columns.items() if value)
+            raise HistobenchError(f"`{given}` is for datasets of the hub (hf:OWNER/DATASET), not {source}")
         if not there and is_name(self.source):
             public = require(self.source, recommended=not self.split)
             source, name = public.table, name or public.name
@@ -145,6 +152,8 @@ def load_dataset(
     split: str | Fractions | None = None,
     group_regex: str | None = None,
     group_column: str | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
     site_regex: str | None = None,
     site_columns: Sequence[str] = (),
     seed: int = 0,
@@ -157,6 +166,8 @@ def load_dataset(
         split=None if split is None else shares(split, "split"),
         group_regex=group_regex,
         group_column=group_column,
+        image_column=image_column,
+        label_column=label_column,
         site_regex=site_regex,
         site_columns=tuple(site_columns),
         seed=seed,

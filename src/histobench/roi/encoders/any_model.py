@@ -25,7 +25,7 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import HAND_WRITTEN, read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.checkpoint import INDEX, checkpoint_sha256, load_strictly, read_checkpoint
+from histobench.roi.encoders.checkpoint import checkpoint_sha256, load_strictly, read_checkpoint
 from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, fill_with_seed
 from histobench.roi.encoders.download import fetch_from_hub, is_offline
 from histobench.roi.encoders.families.family import pool_tokens
@@ -105,12 +105,7 @@ def find_checkpoint(spec: EncoderSpec, weights: str | None = None) -> Path:
         return path
     if not (spec.source.repo or spec.source.url):
         raise HistobenchError(f"{spec.name}: timm has no pretrained weights for it; give `weights`")
-    path = resolve_weights(spec)
-    if path.name.endswith(INDEX):
-        parts = parse_json(read_plain_text(path, limit=HAND_WRITTEN))["weight_map"].values()
-        for part in sorted(set(parts)):
-            fetch_from_hub(spec, part)
-    return path
+    return resolve_weights(spec)
 
 
 class UncheckedEncoder(BasePatchEncoder):

@@ -105,6 +105,8 @@ def weights_steps(spec: EncoderSpec) -> list[str]:
     table = f'or give a path in model_utils/model_weights.json: {{"{spec.name}": "/path/to/file"}}'
     if source.kind == "url":
         return [f"they are downloaded on first use from {source.url}", table]
+    if source.kind == "by_hand":
+        return [f"download them from {source.url}", table.removeprefix("or ")]
     pin = f" --revision {source.revision}" if source.revision else ""
     steps = [f"hf download {source.repo} {source.file}{pin}", table]
     if source.gated:

@@ -25,26 +25,31 @@ if TYPE_CHECKING:
 INDEX = ".index.json"
 
 
-def checkpoint_sha256(checkpoint: Path) -> str:
+def checkpoint_sha256(checkpoint: Path, *, only: str = "") -> str:
     """What identifies the weights: the file's sha256, or that of a sharded checkpoint's index and shards."""
     if not checkpoint.name.endswith(INDEX):
         return sha256_of(checkpoint)
-    parts = [checkpoint, *shards_of(checkpoint)]
+    parts = [checkpoint, *shards_of(checkpoint, only=only)]
     listing = "".join(f"{part.name} {sha256_of(part)}\n" for part in parts)
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def shards_of(index: Path) -> list[Path]:
-    """The files that the index of a sharded checkpoint names, all of which are there."""
+def shard_names(index: Path, *, only: str = "") -> list[str]:
+    """The files that the index of a sharded checkpoint names for tensors that start with `only`."""
     try:
         weight_map = parse_json(read_plain_text(index, limit=HAND_WRITTEN))["weight_map"]
-        names = sorted({Path(part).name for part in weight_map.values()})
+        return sorted({Path(part).name for name, part in weight_map.items() if name.startswith(only)})
     except OSError as error:
         raise HistobenchError(f"cannot read {index}: {error.strerror or error}") from error
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise HistobenchError(
             f"{index} is not the index of a sharded checkpoint: it needs a weight_map (tensor: file)"
         ) from error
+
+
+def shards_of(index: Path, *, only: str = "") -> list[Path]:
+    """The files of a sharded checkpoint, or those with the tensors `only`; all of them are there."""
+    names = shard_names(index, only=only)
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing or not names:
         what = missing[0] if missing else "no file at all"
@@ -114,27 +119,35 @@ PREFIXES = (
     "network.",
     "vit.",
 )
+#: Limits of clipped layers, which are infinite where nothing is clipped.
+BOUNDS = (".input_min", ".input_max", ".output_min", ".output_max")
 SHOWN = 6
 #: Characters of a library's own message that are shown.
 MESSAGE = 100
 
 
-def read_checkpoint(path: Path, *, container: str = "") -> dict[str, Tensor]:
+def read_checkpoint(path: Path, *, container: str = "", only: str = "") -> dict[str, Tensor]:
     """The tensors of a checkpoint file by name, whatever dictionary they are wrapped in.
 
     `.safetensors`, everything `torch.load(weights_only=True)` reads, and sharded checkpoints by their index.
+    With `only`, the tensors whose names start like this, without this start; of a safetensors file nothing
+    else is read.
     """
     if path.name.endswith(INDEX):
         state: dict[str, Tensor] = {}
-        for part in shards_of(path):
-            state.update(read_checkpoint(part))
+        for part in shards_of(path, only=only):
+            state.update(read_checkpoint(part, only=only))
         return state
     kind = kind_of(path)
     if kind == "truncated zip":
         raise HistobenchError(f"{path} is truncated: its end is missing; download or copy it again")
     if kind == "pickle" and path.suffix == ".safetensors":
         raise HistobenchError(f"{path} is damaged or not a safetensors file; download or copy it again")
-    state = _unwrap(_read_safetensors(path) if kind == "safetensors" else _read_pickle(path), container)
+    content = _read_safetensors(path, only) if kind == "safetensors" else _read_pickle(path)
+    state = _unwrap(content, container)
+    if only and any(name.startswith(only) for name in state):
+        # A file of that part alone has no such start: all of it is taken.
+        state = {name.removeprefix(only): state[name] for name in state if name.startswith(only)}
     if not state:
         raise HistobenchError(f"{path} holds no named tensors; is it a checkpoint of weights?")
     for name, tensor in state.items():
@@ -183,7 +196,11 @@ def load_strictly(
             f"{', ...' if len(coarse) > SHOWN else ''}); give the checkpoint in floating point"
         )
     network.load_state_dict({name: fitted[name] for name in expected}, strict=True)
-    broken = [name for name in expected if fitted[name].is_floating_point() and not _is_finite(fitted[name])]
+    broken = [
+        name
+        for name in expected
+        if fitted[name].is_floating_point() and not _is_finite(fitted[name]) and not name.endswith(BOUNDS)
+    ]
     if broken:
         raise HistobenchError(f"{where}: NaN or infinity in {', '.join(broken[:SHOWN])}; the file is damaged")
 
@@ -220,12 +237,14 @@ def strip_shared_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+def _read_safetensors(path: Path, only: str = "") -> dict[str, Tensor]:
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return dict(load_file(path))
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            wanted = [name for name in names if name.startswith(only)] or names
+            return {name: file.get_tensor(name) for name in wanted}
     except SafetensorError as error:
         raise HistobenchError(
             f"{path} is damaged or truncated ({_short(error)}); download or copy it again"

@@ -252,7 +252,7 @@ def construct(
     else:
         check_config(spec, checkpoint)
         load_weights(spec, network, checkpoint)
-        identity = {"weights": f"sha256:{checkpoint_sha256(checkpoint)}"}
+        identity = {"weights": f"sha256:{checkpoint_sha256(checkpoint, only=spec.source.only)}"}
         revision = other_revision(spec, checkpoint) if allow_revision else ""
         if revision:
             identity["revision"] = revision
@@ -267,7 +267,7 @@ def construct(
 
 def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:
     """Read a published checkpoint into the network, all of it."""
-    state = read_checkpoint(checkpoint, container=spec.source.container)
+    state = read_checkpoint(checkpoint, container=spec.source.container, only=spec.source.only)
     # A wrapper's prefix on every name would hide the published names from the renaming.
     state = family_of(spec).from_upstream(spec, network, strip_shared_prefixes(state))
     load_strictly(network, state, where=f"{spec.name}: {checkpoint}", ignore=spec.source.ignore)

@@ -11,12 +11,17 @@ from histobench.roi.encoders.registry import build_network
 from histobench.roi.encoders.spec import Cost, EncoderSpec
 
 
+def counting_device(spec: EncoderSpec) -> str:
+    """Where the work is counted: without values, unless the network's steps depend on them."""
+    return "cpu" if spec.source.kind == "project" or spec.arch == "Gemma4Vision" else "meta"
+
+
 def measure_cost(spec: EncoderSpec, network: nn.Module | None = None) -> Cost:
     """Parameters of the whole network and GFLOPs (two per multiply-add) of one image at the default size.
 
     Nothing is computed: the network is built and run on the meta device, where tensors have only shapes.
     """
-    device = "cpu" if spec.source.kind == "project" else "meta"
+    device = counting_device(spec)
     network = (network or build_network(spec, device=device)).requires_grad_(False)
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), torch.device(device), counter:

@@ -91,8 +91,10 @@ def transformers_vit(state: State) -> State:
     if not any("embeddings.patch_embeddings." in name for name in state):
         return dinov2(state)
     renamed: State = {}
+    # A model around the network (`vit.`, `dinov2.`, a fine-tuned encoder's own) puts its name in front.
+    wrapper = next((n.removesuffix(_CLASS) for n in state if n.endswith(_CLASS)), "")
     for name, tensor in state.items():
-        name = re.sub(r"^(vit|dinov2|model|backbone)\.(?=embeddings|encoder|layer|pooler)", "", name)
+        name = name.removeprefix(wrapper)
         block = re.match(r"(?:encoder\.layer|layers|layer)\.(\d+)\.(.+)\.(\w+)$", name)
         if block:
             inner = _BLOCK_NAMES.get(block[2], block[2])
@@ -106,6 +108,7 @@ def transformers_vit(state: State) -> State:
     return renamed
 
 
+_CLASS = "embeddings.cls_token"
 _STEM_NAMES = {
     "embeddings.cls_token": "cls_token",
     "embeddings.position_embeddings": "pos_embed",
@@ -156,8 +159,23 @@ def _fold_class_position(state: State, prefix: str) -> None:
         state[f"{prefix}pos_embed"] = position[:, 1:]
 
 
+def pathoduet(state: State) -> State:
+    """PathoDuet's names to timm's: its pretext token, which comes before the class token, is a register.
+
+    Attention does not see the order of tokens, so only their rows of the position table change places. The
+    IHC file also holds the token of its training task.
+    """
+    renamed = {name.replace("pretext_token", "reg_token"): tensor for name, tensor in state.items()}
+    renamed.pop("bridge_token", None)
+    if "pos_embed" in renamed:
+        table = renamed["pos_embed"]
+        renamed["pos_embed"] = torch.cat([table[:, 1:2], table[:, :1], table[:, 2:]], dim=1)
+    return renamed
+
+
 LAYOUTS: dict[str, Callable[[State], State]] = {
     "dinov2": dinov2,
     "efficientnet_pytorch": efficientnet_pytorch,
+    "pathoduet": pathoduet,
     "transformers_vit": transformers_vit,
 }

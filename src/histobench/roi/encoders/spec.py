@@ -13,7 +13,8 @@ from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
 FAMILIES = ("timm", "transformers", "open_clip", "own", "tiny_vl")
 POOLINGS = ("cls", "cls+mean", "mean", "pooled", "layer3", "layer4", "network")
 PRECISIONS = ("fp32", "fp16", "bf16")
-SOURCES = ("hub", "url", "package", "project", "seed")
+#: `by_hand`: a page (a shared drive) from which no program can download.
+SOURCES = ("hub", "url", "by_hand", "package", "project", "seed")
 #: How positions are resampled. `plain`: bicubic to the new grid (transformers). `timm`: the same with
 #: antialiasing. `dino`: by a scale factor with an offset of 0.1 (the DINO code), which moves the sampling
 #: points slightly. `origin`: as the code whose tensor names the file has.
@@ -31,6 +32,7 @@ NORMS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] 
     "hibou": ((0.7068, 0.5755, 0.722), (0.195, 0.2316, 0.1816)),
     "lunit": ((0.70322989, 0.53606487, 0.66096631), (0.21716536, 0.26081574, 0.20723464)),
     "genbio": ((0.697, 0.575, 0.728), (0.188, 0.240, 0.187)),
+    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
 
 
@@ -51,6 +53,8 @@ class WeightsSource:
     container: str = ""
     #: How to resample the file's position table to another image size (`positions.py`), once, when loading.
     positions: str = ""
+    #: Only the tensors whose names start like this are read: one tower of a large multimodal checkpoint.
+    only: str = ""
     #: Tensors of the file that the features do not need, as patterns (`fc.*`); anything else must load.
     ignore: tuple[str, ...] = ()
 
@@ -244,6 +248,7 @@ def _source(reader: _Entry) -> WeightsSource:
         layout=reader.text("layout", ""),
         container=reader.text("container", ""),
         positions=reader.choice("positions", ("", *POSITIONS), ""),
+        only=reader.text("only", ""),
         ignore=reader.strings("ignore"),
     )
     reader.finish()

@@ -11,7 +11,7 @@ from pathlib import Path
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import HAND_WRITTEN, is_no_folder, read_plain_text
 from histobench.core.plain_data import read_json
-from histobench.roi.encoders.checkpoint import INDEX, checkpoint_sha256
+from histobench.roi.encoders.checkpoint import INDEX, checkpoint_sha256, shard_names
 from histobench.roi.encoders.download import fetch_from_hub, fetch_from_url, find_in_cache
 from histobench.roi.encoders.download import is_offline as is_offline
 from histobench.roi.encoders.own_name import names_a_model
@@ -77,9 +77,17 @@ def resolve_weights(
         return local
     source = spec.source
     if source.kind == "hub":
-        return fetch_from_hub(spec, source.file, allow_revision=allow_revision)
+        path = fetch_from_hub(spec, source.file, allow_revision=allow_revision)
+        for part in shard_names(path, only=source.only) if path.name.endswith(INDEX) else ():
+            fetch_from_hub(spec, part, allow_revision=allow_revision)
+        return path
     if source.kind == "url":
         return fetch_from_url(spec, source.url)
+    if source.kind == "by_hand":
+        raise HistobenchError(
+            f"the weights of {spec.name} cannot be downloaded by a program: get them from {source.url} and "
+            f'give their path in model_utils/model_weights.json: {{"{spec.name}": "/path/to/file"}}'
+        )
     if source.kind == "package":
         return _package_file(spec)
     raise HistobenchError(f"{spec.name} has no weights to load")
@@ -124,7 +132,7 @@ def find_local(spec: EncoderSpec, weights: str | Path | None = None) -> Path | N
                 return _checkpoint_in(entry, spec, given_by=str(place))
         elif place.is_dir():
             inside = _search_folder(place, spec)
-            if inside is None and explicit and spec.source.kind in ("hub", "url"):
+            if inside is None and explicit and spec.source.kind in ("hub", "url", "by_hand"):
                 raise _nothing_in(place, spec)
             return inside
         else:

@@ -18,6 +18,7 @@ from histobench.core.plain_data import read_yaml
 from histobench.core.records import options_of, schema_of, unknown_key, values_from
 from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.data.hub_dataset import HUB, hub_name, is_hub_dataset
 from histobench.roi.data.sites import TargetColumns
 from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, label_of
 from histobench.roi.options import TASK_KEYS, DatasetEntry, Origin, Plan, Settings, plan_options
@@ -175,11 +176,16 @@ def _dataset(entry: Any, where: str, base: Path) -> DatasetEntry:
     if "source" not in values:
         raise HistobenchError(f"{where}: 'source' is missing (a CSV file or a folder of class folders)")
     source, public = base / Path(str(values["source"])).expanduser(), None
-    if not source.exists() and is_name(str(values["source"])):
+    on_hub = not source.exists() and is_hub_dataset(str(values["source"]))
+    if on_hub:
+        place = base / Path(str(values["source"]).removeprefix(HUB)).expanduser()
+        source = Path(f"{HUB}{place.absolute()}") if place.is_dir() else Path(str(values["source"]))
+        values = {"name": hub_name(source), **values}
+    elif not source.exists() and is_name(str(values["source"])):
         public = require(str(values["source"]), recommended=not values.get("split"))
         source = public.table
         values = {"name": public.name, **values}
-    if not source.exists():
+    if not source.exists() and not on_hub:
         shown = values["source"] if not source.suffix and "/" not in str(values["source"]) else source
         raise HistobenchError(f"{where}: source {not_found(str(shown))}")
     given: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Networks of the open_clip library: CLIP, and CLIP with a BERT text tower."""
+"""Networks of the open_clip library: CLIP, CLIP with a BERT text tower, and the image tower of CoCa."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from histobench.roi.encoders.spec import EncoderSpec
 
 
 class OpenClipFamily(Family):
-    """`arch` is CLIP or BertCLIP, `kwargs` what open_clip calls the model configuration."""
+    """`arch` is CLIP, BertCLIP or VisionTransformer, `kwargs` what open_clip calls the configuration."""
 
     def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
         try:
             from open_clip.model import CLIP
+            from open_clip.transformer import VisionTransformer
         except ModuleNotFoundError as error:
             raise HistobenchError(
                 f"{spec.name} needs the package open_clip_torch; run: pip install 'histobench[text]'"
             ) from error
         if spec.arch == "BertCLIP":
             return BertClip(depth=depth, **spec.kwargs)
+        if spec.arch == "VisionTransformer":
+            layers = depth or spec.kwargs["layers"]
+            tower: nn.Module = VisionTransformer(**{**spec.kwargs, "layers": layers})
+            return tower
         towers = {
             key: {**spec.kwargs[key], "layers": depth or spec.kwargs[key]["layers"]}
             for key in ("vision_cfg", "text_cfg")
@@ -41,7 +46,8 @@ class OpenClipFamily(Family):
         return {name: t for name, t in state.items() if not name.endswith((".position_ids", "attn_mask"))}
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
-        features: Tensor = network.encode_image(images)
+        run = network if spec.arch == "VisionTransformer" else network.encode_image
+        features: Tensor = run(images)
         return features
 
     def encode_text(self, spec: EncoderSpec, network: Any, tokens: Tensor) -> Tensor:

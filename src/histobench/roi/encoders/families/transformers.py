@@ -1,4 +1,4 @@
-"""Networks of the transformers library, built from their configuration: CLIP, DINOv3, SigLIP's images."""
+"""Networks of the transformers library, built from their configuration: CLIP, DINOv3, vision towers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
@@ -63,6 +64,8 @@ class TransformersFamily(Family):
         if spec.pooling == "pooled":
             own: Tensor = network(pixel_values=images).pooler_output
             return own
+        if spec.arch == "Gemma4Vision":
+            return _gemma4_mean(network, images)
         if spec.arch == "CLIP":
             pooled: Tensor = network.visual_projection(
                 network.vision_model(pixel_values=images).pooler_output
@@ -78,6 +81,21 @@ class TransformersFamily(Family):
 
     def load_tokenizer(self, spec: EncoderSpec, files: Mapping[str, Path]) -> Tokenizer:
         return clip_tokenizer(spec)
+
+
+def _gemma4_mean(network: Any, images: Tensor) -> Tensor:
+    """The mean [b, d] of the tokens that the tower gives to the language model, from pixels in 0 to 1.
+
+    The tower takes patches with their numbers in the order row, column, channel, and their place (x, y).
+    """
+    patch = network.config.patch_size
+    grid = images.unfold(2, patch, patch).unfold(3, patch, patch)  # [b, 3, rows, columns, patch, patch]
+    rows, columns = grid.shape[2:4]
+    patches = grid.permute(0, 2, 3, 4, 5, 1).reshape(len(images), rows * columns, -1)
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    places = torch.stack([x, y], dim=-1).reshape(1, -1, 2).to(images.device).expand(len(images), -1, -1)
+    tokens: Tensor = network(pixel_values=patches, pixel_position_ids=places).last_hidden_state
+    return tokens.reshape(len(images), -1, tokens.shape[-1]).mean(dim=1)
 
 
 def _with_depth(kwargs: Mapping[str, Any], depth: int | None) -> dict[str, Any]:
