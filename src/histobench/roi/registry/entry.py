@@ -221,8 +221,8 @@ def not_found(text: str) -> str:
     if hint.startswith("did you mean"):
         return f"{shown} does not exist; {hint}"
     return (
-        f"{shown} does not exist (expected a CSV file, a folder of class folders, TAR shards, or a name of: "
-        "histobench data list)"
+        f"{shown} does not exist (expected a CSV file, a folder of class folders, TAR shards, "
+        "hf:OWNER/DATASET, or a name of: histobench data list)"
     )
 
 
