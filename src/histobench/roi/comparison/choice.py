@@ -146,7 +146,7 @@ def _patient_task(
     methods = {run.setting for run in stored if run.task == PATIENT}
     if not methods:
         raise HistobenchError(
-            f"no results per patient here; run with `--tasks {PATIENT}` (images need a group column)"
+            f"no results per patient here; add {PATIENT} to the `tasks` of a run (images need a group column)"
         )
     return PATIENT, setting or next((name for name in PATIENT_METHODS if name in methods), None)
 
