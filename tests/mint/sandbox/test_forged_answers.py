@@ -175,6 +175,32 @@ RAW = {
     "a duration of remote objects": '{"t": "timedelta", "v": [pretender, 0, 0]}',
     "a list nested a thousand times": "__import__('functools').reduce(lambda a, _: [a], range(900), 1)",
     "a number too large for JSON": "1 << 70",
+    "a decimal below all others": '{"t": "Decimal", "v": ["1.5E-999999999999999999"]}',
+    "a decimal above all others": '{"t": "Decimal", "v": ["99E+999999999999999999"]}',
+    "a shape that multiplies to nothing": NUMPY.format('["f8", [2147483647] * 3 + [0], []]'),
+    "a number too large for its array": NUMPY.format('["f2", [1], [1e300]]'),
+    "a number too precise for its array": NUMPY.format('["f4", [1], [0.1]]'),
+}
+#: Bytes that are written to the channel beside the answer, each as one message unless it says its length.
+WIRE = {
+    "a list nested nine hundred times": "b'{\"value\":' + b'[' * 900 + b']' * 900 + b'}'",
+    "a list nested without end": "b'{\"value\":' + b'[' * 100_000",
+    "a reason nested nine hundred times": "b'{\"op\":\"loaded\",\"why\":' + b'[' * 900 + b']' * 900 + b'}'",
+    "a number of 5,000 digits": "b'{\"value\":' + b'9' * 5000 + b'}'",
+    "the same key twice": 'b\'{"value":[9],"value":[1,2,4]}\'',
+    "another encoding": "'{\"value\":[9]}'.encode('utf-16')",
+    "bytes of no encoding": 'b\'{"value":"\\xff"}\'',
+    "no object": "b'[1,2,3]'",
+    "nothing at all": "b''",
+    "ten thousand answers": '*[b\'{"op":"answer","value":[9]}\'] * 10_000',
+    "sets in sets of four megabytes": (
+        "b'{\"value\":' + b'{\"t\":\"frozenset\",\"v\":[' * 190 + b'\"' + b'a' * 4_000_000 + b'\"' "
+        "+ b']}' * 190 + b'}'"
+    ),
+    "fractions of many digits": (
+        'b\'{"value":[\' + b\',\'.join([b\'{"t":"Fraction","v":[{"t":"int","v":"0x\' + b\'f\' * 16_000 '
+        '+ b\'"},{"t":"int","v":"0x\' + b\'e\' * 16_000 + b\'"}]}\'] * 120) + b\']}\''
+    ),
 }
 #: Objects with whatever a library might look for.
 SPECIAL = {
@@ -372,6 +398,16 @@ PROGRAMS |= {
     for what, answer in ANSWERS.items()
 }
 PROGRAMS |= {f"trick: {what}": program for what, program in TRICKS.items()}
+PROGRAMS |= {
+    f"wire: {what}": (
+        "import os, stat, struct, time\ndef f(x):\n    for number in range(3, 64):\n        try:\n"
+        "            if stat.S_ISSOCK(os.fstat(number).st_mode):\n"
+        f"                for body in ({messages},):\n"
+        "                    os.write(number, struct.pack('!I', len(body)) + body)\n"
+        "        except OSError: pass\n    time.sleep(0.2)\n    return None"
+    )
+    for what, messages in WIRE.items()
+}
 
 
 @pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
@@ -386,7 +422,7 @@ def science_pool(request: pytest.FixtureRequest) -> Iterator[SandboxPool]:
 
 
 def test_there_are_more_than_a_hundred() -> None:
-    assert len(PROGRAMS) == 1 + len(RAW) + len(SPECIAL) + len(ANSWERS) + len(TRICKS) > 150
+    assert len(PROGRAMS) == 1 + sum(map(len, (RAW, SPECIAL, ANSWERS, TRICKS, WIRE))) > 150
 
 
 @pytest.mark.sample(90)
