@@ -246,3 +246,16 @@ def test_bad_tables_are_one_line_and_exit_code_2(
         assert main([*command, str(tmp_path / "bad.csv"), "--target", target]) == 2
         printed = capsys.readouterr()
         assert said in printed.err + printed.out
+
+
+def test_classes_and_a_target_may_share_a_results_folder(tmp_path: Path) -> None:
+    x, number, _, _ = arrays()
+    y = (number > 0).astype(int)
+    hb.evaluate(x[:60], x[60:], y[:60], y[60:], tasks="Proto", encoder="a", results=tmp_path)
+    found = hb.evaluate(
+        x[:60], x[60:], number[:60], number[60:], target="regression", encoder="a", results=tmp_path
+    )
+    assert set(found.table()["task"]) == {"Proto", "Regression"}
+    assert not any(run.caveats for run in found.runs)
+    with pytest.raises(hb.HistobenchError, match="r2 is not for classes"):
+        hb.compare(tmp_path, task="Proto", metric="r2")

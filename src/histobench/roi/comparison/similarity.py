@@ -356,7 +356,7 @@ def _errors(results: Path) -> dict[str, dict[str, dict[str, bool]]]:
     """Dataset -> encoder -> image -> whether the linear probe (or the first task found) is wrong."""
     from histobench.roi.comparison.selection import by_task
     from histobench.roi.results.reader import load_runs
-    from histobench.roi.task_catalogue import LINEAR_PROBE
+    from histobench.roi.task_catalogue import CLASS, LINEAR_PROBE
 
     try:
         tasks = by_task(load_runs(results))
@@ -367,7 +367,7 @@ def _errors(results: Path) -> dict[str, dict[str, dict[str, bool]]]:
     for key in sorted(tasks, key=ranked):
         for run in tasks[key]:
             of_dataset = found.setdefault(run.identity.dataset, {})
-            if run.identity.encoder not in of_dataset:
+            if run.identity.encoder not in of_dataset and run.target == CLASS:
                 said = run.predictions
                 wrong = (said.predicted != said.labels).tolist()
                 of_dataset[run.identity.encoder] = dict(zip(said.img_names, wrong, strict=True))

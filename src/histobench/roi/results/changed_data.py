@@ -52,10 +52,11 @@ def told_of_data(
 def changes_told(runs: Sequence[StoredRun]) -> list[StoredRun]:
     """The runs, with a caveat on those of other images or labels than the latest of their dataset and seed.
 
-    Another seed may have drawn another split; of runs that do not tell their data nothing is said. Other
-    tools may call the same images otherwise: what they made is compared with that of the same encoder alone.
+    Another seed may have drawn another split, and another target has other labels; of runs that do not tell
+    their data nothing is said. Other tools may call the same images otherwise: what they made is compared
+    with that of the same encoder alone.
     """
-    latest: dict[tuple[str, int, str], StoredRun] = {}
+    latest: dict[tuple[str, int, str, str], StoredRun] = {}
     for run in runs:
         if run.identity.dataset and _data(run):
             key = _comparable(run)
@@ -63,9 +64,9 @@ def changes_told(runs: Sequence[StoredRun]) -> list[StoredRun]:
     return [_told(run, latest.get(_comparable(run))) for run in runs]
 
 
-def _comparable(run: StoredRun) -> tuple[str, int, str]:
+def _comparable(run: StoredRun) -> tuple[str, int, str, str]:
     named_here = _data(run).get("named_here", True)
-    return run.identity.dataset, run.identity.seed, "" if named_here else run.identity.encoder
+    return run.identity.dataset, run.identity.seed, "" if named_here else run.identity.encoder, run.target
 
 
 def _told(run: StoredRun, latest: StoredRun | None) -> StoredRun:
