@@ -158,3 +158,42 @@ def test_a_slow_download_from_a_server_that_answers_is_waited_for(monkeypatch: p
         with pytest.raises(ZeroDivisionError):
             reachable.call_while_reachable(lambda: 1 / 0, url)
         server.shutdown()
+
+
+def test_weights_at_a_fixed_address_are_asked_for_again_while_the_server_is_busy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            busy = len(asked) == 1
+            self.send_response(503 if busy else 404 if self.path == "/gone.bin" else 200)
+            self.send_header("Retry-After" if busy else "Content-Length", "0" if busy else "7")
+            self.end_headers()
+            if not busy:
+                self.wfile.write(b"weights")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")
+    monkeypatch.setattr(download, "cache_dir", lambda: tmp_path)
+    spec = get_spec("lunit-bt")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        host = f"http://127.0.0.1:{server.server_port}"
+        path = download.fetch_from_url(spec, f"{host}/weights.bin")
+        assert path.read_bytes() == b"weights"
+        assert download.fetch_from_url(spec, f"{host}/weights.bin") == path
+        assert asked == ["/weights.bin"] * 2
+        with pytest.raises(HistobenchError, match=r"cannot download .*gone\.bin .*fetch it yourself"):
+            download.fetch_from_url(spec, f"{host}/gone.bin")
+        server.shutdown()
+    assert [file.name for file in path.parent.iterdir()] == ["weights.bin"]  # no parts, no notes
