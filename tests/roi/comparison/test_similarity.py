@@ -144,3 +144,37 @@ def test_the_command_and_python_read_a_results_folder(
     assert f"{cka:.3f}" in capsys.readouterr().out
     assert (tmp_path / "results" / "similarity.json").is_file()
     assert main(["similarity", str(tmp_path)]) == 2
+
+
+def test_encoders_are_ordered_by_average_linkage(tmp_path: Path) -> None:
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    from histobench.roi.comparison.similarity_table import Similarity, clustered, read_similarities
+
+    names = ["a", "b", "c", "d", "e"]
+    draw = np.random.default_rng(3)
+    values = np.triu(draw.uniform(0, 1, (5, 5)), 1)
+    found = [
+        Similarity("set", "cka", names[i], names[j], float(values[i, j]))
+        for i, j in zip(*np.triu_indices(5, 1), strict=True)
+    ]
+    order, branches = clustered(found, dataset="set")
+    distance = np.where(np.eye(5), 0, 1 - (values + values.T))
+    joined = linkage(squareform(distance), "average", optimal_ordering=True)
+    assert order == [names[leaf] for leaf in leaves_list(joined)]
+    assert sorted(far[1] for _, far in branches) == pytest.approx(sorted(joined[:, 2]))
+    assert {place for places, far in branches for place, d in zip(places, far, strict=True) if d == 0} == {
+        *range(5)
+    }
+    assert read_similarities(tmp_path / "similarity.json") == []
+    (tmp_path / "similarity.json").write_text('{"similarity": [{"first": 1}]}')
+    with pytest.raises(HistobenchError, match="is not a file of `histobench similarity`"):
+        read_similarities(tmp_path / "similarity.json")
+
+
+def test_measures_are_chosen() -> None:
+    x = np.random.default_rng(0).normal(size=(30, 4))
+    assert {each.measure for each in similarity({"a": x, "b": x}, measures=["cka"])} == {"cka"}
+    with pytest.raises(HistobenchError, match="measures: choose from cka, neighbors, errors, not cca"):
+        similarity({"a": x, "b": x}, measures=["cca"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -176,3 +179,27 @@ def test_training_is_as_good_as_a_plain_loop_over_an_independent_network() -> No
     theirs = [roc_auc_score(test.labels, each) for each in said]
     assert min(theirs) > 0.8
     assert abs(np.mean(mine) - np.mean(theirs)) < 0.05
+
+
+def test_the_forward_pass_is_that_of_a_public_package() -> None:
+    """Stored numbers of torchmil's gated attention pooling on the same weights and bags."""
+    stored = json.loads((Path(__file__).parent / "abmil_torchmil.json").read_text())
+    draw = np.random.default_rng(7)
+    shapes = {
+        "tanh_weight": (16, 128), "tanh_bias": (1, 128), "gate_weight": (16, 128), "gate_bias": (1, 128),
+        "score_weight": (128, 1), "class_weight": (16, 3), "class_bias": (1, 3),
+    }  # fmt: skip
+    network = GatedAttention(16, 3, runs=1)
+    with torch.no_grad():
+        for name, shape in shapes.items():
+            values = draw.normal(size=shape) * (0.4 if name == "score_weight" else 0.3)
+            getattr(network, name).copy_(torch.tensor(values)[None])
+    tiles = np.concatenate([draw.normal(size=(size, 16)) for size in stored["sizes"]])
+    bag_of = np.repeat(np.arange(len(stored["sizes"])), stored["sizes"])
+    bags = Bags(torch.tensor(tiles, dtype=torch.float32), bag_of, np.zeros(len(stored["sizes"]), dtype=int))
+    unchanged = Scaling(torch.zeros(16), torch.ones(16))
+    logits, attention = network.predict(bags, unchanged, "cpu")
+    np.testing.assert_allclose(logits[0].numpy(), stored["logits"], rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(
+        attention[0].numpy(), np.concatenate(stored["attention"]), rtol=1e-5, atol=1e-8
+    )

@@ -87,8 +87,8 @@ class DatasetSource(Origin, TargetOptions):
         if not there and is_hub_dataset(self.source):
             source, name, there = hub_table(self.source, **columns), name or hub_name(self.source), True
         elif any(columns.values()):
-            option = next(key for key, value in columns.items() if value)
-            raise HistobenchError(f"`{option}` is for datasets of the hub (hf:OWNER/DATASET), not {source}")
+            asked = next(key for key, value in columns.items() if value)
+            raise HistobenchError(f"`{asked}` is for datasets of the hub (hf:OWNER/DATASET), not {source}")
         if not there and is_name(self.source):
             public = require(self.source, recommended=not self.split)
             source, name = public.table, name or public.name
