@@ -331,3 +331,8 @@ def test_a_sandbox_that_ends_before_it_is_spoken_to_says_why(monkeypatch: pytest
     monkeypatch.setattr(zygote_process.ZygoteProcess, "_start", ended)
     with pytest.raises(SandboxError, match="sandbox did not start: no rights here"):
         zygote_process.ZygoteProcess("landlock", preload=(), shell="plain", limits=Limits(), hash_seed=0)
+
+
+def test_a_misspelled_sandbox_is_answered_with_the_nearest_name() -> None:
+    with pytest.raises(SandboxError, match=r"unknown sandbox 'bublewrap'; did you mean bubblewrap\?"):
+        open_sandbox("bublewrap", preload=(), shell="plain")
