@@ -93,7 +93,7 @@ def test_a_closed_pool_says_so(bare_pool: SandboxPool) -> None:
 
 def test_an_unknown_backend_and_an_unknown_module_are_named() -> None:
     with pytest.raises(
-        SandboxError, match="known: auto, bubblewrap, landlock, gvisor, podman, docker, unsafe"
+        SandboxError, match="known: auto, bubblewrap, docker, gvisor, landlock, podman, unsafe"
     ):
         open_sandbox("chroot")
     name = active_backend()[0]
