@@ -93,7 +93,7 @@ def test_a_closed_pool_says_so(bare_pool: SandboxPool) -> None:
 
 def test_an_unknown_backend_and_an_unknown_module_are_named() -> None:
     with pytest.raises(
-        SandboxError, match="known: auto, bubblewrap, landlock, gvisor, podman, docker, unsafe"
+        SandboxError, match="known: auto, bubblewrap, docker, gvisor, landlock, podman, unsafe"
     ):
         open_sandbox("chroot")
     name = active_backend()[0]
@@ -331,3 +331,8 @@ def test_a_sandbox_that_ends_before_it_is_spoken_to_says_why(monkeypatch: pytest
     monkeypatch.setattr(zygote_process.ZygoteProcess, "_start", ended)
     with pytest.raises(SandboxError, match="sandbox did not start: no rights here"):
         zygote_process.ZygoteProcess("landlock", preload=(), shell="plain", limits=Limits(), hash_seed=0)
+
+
+def test_a_misspelled_sandbox_is_answered_with_the_nearest_name() -> None:
+    with pytest.raises(SandboxError, match=r"unknown sandbox 'bublewrap'; did you mean bubblewrap\?"):
+        open_sandbox("bublewrap", preload=(), shell="plain")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import cache_from_source, find_spec
 from typing import Any
 
+from histobench.core.errors import did_you_mean
 from histobench.core.redaction import environment_without_keys
 from histobench.mint.sandbox.code_session import CodeSession, Session
 from histobench.mint.sandbox.container_fleet import CONTAINERS, ContainerFleet
@@ -216,7 +217,7 @@ def open_sandbox(
 
     if backend != "auto":
         if backend not in (known := (*ISOLATING, *CONTAINERS, "unsafe")):
-            raise SandboxError(f"unknown sandbox {backend!r}; known: auto, {', '.join(known)}")
+            raise SandboxError(f"unknown sandbox {backend!r}; {did_you_mean(backend, ('auto', *known))}")
         return attempt(backend)
     refusals = []
     for name in ISOLATING:
