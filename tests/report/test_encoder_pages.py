@@ -90,5 +90,5 @@ def test_no_results_of_patients_is_one_line(tmp_path: Path) -> None:
         str(tmp_path / "t.csv"), features=[f"keep={tmp_path / 'keep'}.npz"], tasks=["KNN"],
         results=tmp_path / "results", device="cpu",
     )  # fmt: skip
-    with pytest.raises(HistobenchError, match="no results per patient here; run with `--tasks Patient`"):
+    with pytest.raises(HistobenchError, match="no results per patient here; add Patient to the `tasks`"):
         hb.choose(tmp_path / "results", patients=True)
