@@ -169,7 +169,7 @@ def print_outcome(
     from histobench.roi.plan.summary import Wanted, overviews
 
     outcome = done.outcome
-    wanted = Wanted.of(outcome.folder.plan)
+    wanted = Wanted.of(outcome.folder)
     if verbose:
         _print_details(done, console)
     found, hidden = overviews(
