@@ -169,7 +169,7 @@ def print_outcome(
     from histobench.roi.plan.summary import Wanted, overviews
 
     outcome = done.outcome
-    wanted = Wanted.of(outcome.folder.plan)
+    wanted = Wanted.of(outcome.folder)
     if verbose:
         _print_details(done, console)
     found, hidden = overviews(
@@ -300,7 +300,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.own_name import is_computed, label_of
     from histobench.roi.encoders.registry import require_encoders
-    from histobench.roi.plan.planner import extraction_jobs
+    from histobench.roi.plan.planner import extraction_jobs, tasks_for
     from histobench.roi.plan.run import check_patients, check_prompts, load_datasets, unresolved_encoders
 
     with Busy("reading datasets and checking encoders"):
@@ -340,8 +340,9 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
     )
     if engine != "local":
         _print_units(plan, datasets, total, console)
+    tasks = dict.fromkeys(task for dataset in datasets.values() for task in tasks_for(plan, dataset))
     console.print(
-        f"then {', '.join(plan.tasks)} with preset {', '.join(plan.presets)}; results in {plan.results}",
+        f"then {', '.join(tasks)} with preset {', '.join(plan.presets)}; results in {plan.results}",
         soft_wrap=True,
     )
     for name, why in missing.items():

@@ -92,6 +92,7 @@ class RoiTask:
     words: str
     by_default: bool = False  # whether a plan that names no tasks has it
     once: bool = False  # measured on the features themselves: the same under every preset
+    trained: bool = True  # whether it needs training images
     methods: bool = False  # its settings are methods: each has a table of its own in summaries
     target: str = CLASS  # the kind of target that it predicts
 
@@ -102,11 +103,11 @@ CATALOGUE: tuple[RoiTask, ...] = (
     RoiTask("KNN", "k-nearest-neighbour classification", by_default=True),
     RoiTask("Proto", "nearest class prototypes", by_default=True),
     RoiTask(FEW_SHOT, "few-shot classification", by_default=True),
-    RoiTask(ZERO_SHOT, "zero-shot classification with text prompts", by_default=True),
+    RoiTask(ZERO_SHOT, "zero-shot classification with text prompts", by_default=True, trained=False),
     RoiTask("Retrieval", "image retrieval"),
     RoiTask("Label-efficiency", "linear probing on shares of the training labels"),
     RoiTask(PATIENT, "predictions per patient or slide", methods=True),
-    RoiTask(ROBUSTNESS, "measures of robustness", once=True),
+    RoiTask(ROBUSTNESS, "measures of robustness", once=True, trained=False),
     *(
         RoiTask(kind.task, kind.words, once=kind.name != MULTILABEL, methods=True, target=kind.name)
         for kind in TARGETS.values()
@@ -114,6 +115,8 @@ CATALOGUE: tuple[RoiTask, ...] = (
 )
 TASKS = tuple(task.name for task in CATALOGUE)
 DEFAULT_TASKS = tuple(task.name for task in CATALOGUE if task.by_default)
+#: These need no training images.
+UNTRAINED = tuple(task.name for task in CATALOGUE if not task.trained)
 #: Measured once, under the default preset.
 ONCE = tuple(task.name for task in CATALOGUE if task.once)
 #: Of these every setting is shown.

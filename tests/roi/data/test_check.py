@@ -123,7 +123,7 @@ def test_empty_classes_and_splits_are_found(tmp_path: Path) -> None:
     only_train = findings_of(tmp_path, rows[:1], ("A",))
     assert [f.message for f in only_train.errors] == ["there are no test images"]
     only_test = findings_of(tmp_path, rows[1:], ("A", "B"))
-    assert "only Zero-shot can run" in only_test.of("split")[0].message
+    assert "only Zero-shot and Robustness can run" in only_test.of("split")[0].message
 
 
 def test_some_groups_but_not_all_is_a_warning(tmp_path: Path) -> None:

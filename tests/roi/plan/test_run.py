@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.data.demo import write_demo_dataset
+from histobench.roi.plan.planner import tasks_for
+from histobench.roi.plan.run import load_datasets
+from histobench.roi.plan.schema import plan_from
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +188,22 @@ def test_a_prompt_file_is_read_before_any_work(
     assert main(command) == 2
     assert "prompts.txt has 1 prompts for" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+def test_test_images_alone_are_for_tasks_that_need_no_training(tmp_path: Path) -> None:
+    def tasks(table: str, **more: str) -> tuple[str, ...]:
+        (tmp_path / "only.csv").write_text(table)
+        values = {"datasets": ["only.csv"], "encoders": ["tiny-vl"], **more}
+        plan = plan_from(values, where="x", base=tmp_path)
+        return tasks_for(plan, load_datasets(plan)["only"])
+
+    rows = [f"{number}.png,{'ab'[number % 2]},test" for number in range(4)]
+    plain = "\n".join(["image_path,label,split", *rows])
+    with_sites = "\n".join(["image_path,label,split,site", *(f"{row},s{row[0]}" for row in rows)])
+    assert tasks(with_sites) == ("Zero-shot", "Robustness")
+    assert tasks(plain, tasks="Zero-shot") == ("Zero-shot",)
+    for table, more in ((plain, {}), (with_sites, {"tasks": "KNN"}), (with_sites, {"splits": "5x2"})):
+        with pytest.raises(
+            HistobenchError, match=r"no train images.*without training images the tasks are Zero-shot, Robu"
+        ):
+            tasks(table, **more)

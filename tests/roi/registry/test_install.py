@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
+import json
 import os
 import pickle
 import random
@@ -155,6 +157,74 @@ def test_pathorobs_subsets_are_what_is_meant_without_a_split(
     assert {column for image in dataset.splits["test"] for column, _ in image.sites} == {"site"}
     whole = load_dataset(name, split="0.5/0.5")  # asked for a split, all images are meant
     assert sum(map(len, whole.splits.values())) > images
+
+
+def _pathorob_in_a_mirror(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A small Camelyon table as PathoROB publishes it, with a hospital that it leaves out; its checksums.
+
+    The entry keeps its file names, sizes and checksums; only the numbers of images are those of the table.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    entry = all_datasets()["pathorob-camelyon"]
+    images, lines = [], ["subset,slide_id,patch_id,biological_class,medical_center\n"]
+    for number in range(72):
+        center = ("RUMC", "UMCU", "CWZ")[number // 24]
+        slide, label = f"{center}_{number // 4 % 6}", entry.classes[number % 2]
+        images.append({"image": {"bytes": png(number), "path": None}, "slide_id": slide, "patch_id": number})
+        lines.append(f"{'OOD' if center == 'CWZ' else 'ID'},{slide},{number},{label},{center}\n")
+    folder = folder / entry.name
+    folder.mkdir(parents=True)
+    parquet.write_table(pa.Table.from_pylist(images), folder / "train-00000-of-00001.parquet")
+    (folder / "camelyon.csv").write_text("".join(lines))
+    splits = {"pathorob": replace(entry.splits["pathorob"], counts={"test": 48})}
+    monkeypatch.setitem(all_datasets(), entry.name, replace(entry, counts={"all": 72}, splits=splits))
+    monkeypatch.setenv("HISTOBENCH_DATA_MIRROR", str(folder.parent))
+    return [hashlib.sha256((folder / file.name).read_bytes()).hexdigest() for file in entry.files]
+
+
+@pytest.mark.nightly
+def test_pathorob_is_fetched_run_without_a_split_and_verified(
+    data_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checksums = _pathorob_in_a_mirror(tmp_path / "mirror", monkeypatch)
+    accepted = [part for checksum in checksums for part in ("--accept-checksum", checksum)]
+    assert main(["data", "get", "pathorob-camelyon", *accepted]) == 0
+    run = ["run", "--data", "pathorob-camelyon", "--models", "random-vit", "--size", "64"]
+    run += ["--num-workers", "0", "--device", "cpu"]
+    capsys.readouterr()
+    assert main([*run, "--results", str(tmp_path / "own")]) == 0
+    shown = capsys.readouterr()
+    assert "has no training images: the tasks are Zero-shot, Robustness" in " ".join(shown.err.split())
+    assert "Robustness index [95% interval]" in " ".join(shown.out.split())
+    assert "pathorob-camelyon@pathorob" in (tmp_path / "own" / "summary.md").read_text()
+    full = ["--split", "0.5/0.5", "--tasks", "Robustness", "--results", str(tmp_path / "full")]
+    assert main([*run, *full]) == 0
+
+    def stored(folder: str, **changed: Any) -> Path:
+        """What was measured, as if the encoder were one with published numbers."""
+        (path,) = (tmp_path / folder).rglob("site_robustness.json")
+        content = json.loads(path.read_text())
+        content["additional_info"] |= {"encoder": "uni_v1", "size": "224"}
+        content["measures"]["robustness_index_k11"] |= {"value": 0.15, "low": 0.1, "high": 0.2}
+        path.write_text(json.dumps(content | changed))
+        return tmp_path / folder
+
+    def verdict(folder: Path) -> tuple[int, str, str]:
+        code = main(["verify", str(folder)])
+        (row,) = json.loads((folder / "verification.json").read_text())["verdicts"]
+        return code, row["verdict"], row["because"]
+
+    fewer = "another number of images (theirs 20,400, ours 48)"
+    assert verdict(stored("own")) == (0, "not comparable", fewer)
+    code, found, because = verdict(stored("full"))
+    assert (code, found) == (0, "not comparable")
+    assert because.startswith("another number of images (theirs 20,400, ours 72); another split (theirs ")
+    # 0.145 is published for UNI. With PathoROB's own number of images it is compared.
+    assert verdict(stored("own", num_samples=20_400)) == (0, "reproduced", "")
+    measures = {"robustness_index_k11": {"value": 0.35, "low": 0.3, "high": 0.4}}
+    assert verdict(stored("own", num_samples=20_400, measures=measures)) == (1, "differs", "")
 
 
 def test_another_checksum_is_accepted_knowingly_and_recorded(

@@ -21,6 +21,7 @@ from histobench.roi.data.image_ref import locate
 from histobench.roi.data.near_duplicates import Thumb, near_duplicates, thumbnail
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset, RoiImage, listing
 from histobench.roi.data.sites import is_place, site_table
+from histobench.roi.task_catalogue import UNTRAINED
 
 # Classes that a single patient or slide stands for.
 
@@ -327,7 +328,9 @@ def _split_findings(dataset: RoiDataset) -> Iterable[Finding]:
     elif not dataset.splits.get("test"):
         yield Finding("error", "split", name, "there are no test images")
     elif not dataset.splits.get("train"):
-        yield Finding("warning", "split", name, "there are no training images; only Zero-shot can run")
+        yield Finding(
+            "warning", "split", name, f"there are no training images; only {' and '.join(UNTRAINED)} can run"
+        )
 
 
 def _image_findings(dataset: RoiDataset, contents: Mapping[Path, _Content], level: str) -> Iterable[Finding]:

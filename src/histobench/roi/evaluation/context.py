@@ -219,7 +219,7 @@ class Context:
     @cached_property
     def choices(self) -> Choosing | None:
         """What is held out of the training set under this preset; None where nothing is chosen on it."""
-        if self.request.val is not None or not self.preset.chooses:
+        if self.request.val is not None or not self.preset.chooses or not len(self.request.train):
             return None
         return self.choosing(self.request.train)
 
@@ -232,20 +232,20 @@ class Context:
     def leaks(self) -> tuple[str, ...]:
         """What the test set shares with the other splits, in words."""
         others = {"training": self.request.train, "validation": self.request.val}
-        return leaks(self.request.test, {name: part for name, part in others.items() if part is not None})
+        return leaks(
+            self.request.test, {name: part for name, part in others.items() if part is not None and len(part)}
+        )
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
         """What is odd about the data and holds for every task's numbers."""
-        parts = (self.request.train, self.request.val, self.request.test)
-        known = [part for part in parts if part is not None]
-        return (*self.leaks, *site_caveats(known), *caveats(self.request.test, self.classes))
+        return (*self.leaks, *site_caveats(self.request.features), *caveats(self.request.test, self.classes))
 
     @cached_property
     def _data(self) -> dict[str, Any]:
         """What tells these images and labels from others under the same name."""
         parts = {"train": self.request.train, "val": self.request.val, "test": self.request.test}
-        given = {name: part for name, part in parts.items() if part is not None}
+        given = {name: part for name, part in parts.items() if part is not None and len(part)}
         return told_of_data(
             {name: (part.img_names, part.labels.tolist()) for name, part in given.items()},
             self.classes,

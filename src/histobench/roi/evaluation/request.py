@@ -22,7 +22,7 @@ class SplitOfMany:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """Features, tasks and where the results go."""
+    """Features, tasks and where the results go; `train` is empty where the data has no training images."""
 
     tasks: tuple[str, ...]
     train: FeatureSet
@@ -44,5 +44,9 @@ class EvaluationRequest:
 
     @property
     def features(self) -> list[FeatureSet]:
-        """All features that are given, split by split."""
-        return [features for features in (self.train, self.val, self.test) if features is not None]
+        """All features that are given, split by split; an empty training set is left out."""
+        return [
+            features
+            for features in (self.train, self.val, self.test)
+            if features is not None and len(features)
+        ]

@@ -24,7 +24,7 @@ from histobench.roi.results.episode_predictions import EpisodeFile, episode_file
 from histobench.roi.results.layout import RunIdentity, claim_place, episode_predictions_of, place_of
 from histobench.roi.results.robustness_files import write_robustness
 from histobench.roi.results.writer import write_attention, write_episodes, write_task
-from histobench.roi.task_catalogue import CLASS, canonical_task, not_applicable
+from histobench.roi.task_catalogue import CLASS, UNTRAINED, canonical_task, not_applicable
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +69,10 @@ def evaluate(
     preset = get_preset(request.preset)
     check_choice(request.options.choose_by)
     tasks = tuple(dict.fromkeys(map(canonical_task, request.tasks)))
-    check_pair(request.train, request.test)
-    if request.val is not None:
-        check_pair(request.train, request.val)
+    if len(request.train):
+        check_pair(request.train, request.test)
+        if request.val is not None:
+            check_pair(request.train, request.val)
     identity = _identity(request)
     context = context_of(request)
     columns = TargetColumns.found_in(request.test.sites)
@@ -82,6 +83,9 @@ def evaluate(
     for task in tasks:
         if task in preset.left_out:
             done.skipped[task] = f"the preset {request.preset} has no recipe for it"
+            continue
+        if not len(request.train) and task not in UNTRAINED:
+            done.skipped[task] = "there are no training images"
             continue
         if reason := not_applicable(task, target):
             done.skipped[task] = reason

@@ -80,7 +80,8 @@ def collect(
         if done.summary is None:
             folder.fail(last, "there are no results to be reported", state=BLOCKED)
         else:
-            folder.finish(last, files=[done.summary, outcome.results / TIDY_FILE])
+            made = (done.summary, outcome.results / TIDY_FILE)
+            folder.finish(last, files=[path for path in made if path.exists()])
     finally:
         if claim is not None:
             claim.release()
@@ -95,7 +96,8 @@ def _report(
     results = outcome.results
     robustness = summarise(results)
     if not results_files(results):
-        return BenchmarkOutcome(outcome, robustness=robustness)
+        path = write_summary(results, (), heading=heading, robustness=robustness) if robustness else None
+        return BenchmarkOutcome(outcome, summary=path, robustness=robustness)
     say("confidence intervals")
     write_all_intervals(load_runs(results), n_bootstrap, summary_in=results)
     write_whole_table(results)

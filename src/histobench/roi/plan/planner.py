@@ -10,10 +10,11 @@ from typing import Any
 from histobench.core.text import check_plain_name
 from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.data.sites import is_place
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
 from histobench.roi.options import DatasetEntry, Plan
-from histobench.roi.task_catalogue import CLASS, FEW_SHOT, canonical_task
+from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, FEW_SHOT, UNTRAINED, canonical_task
 from histobench.roi.work.episodes import episode_units, parts_of
 from histobench.roi.work.hashing import hash_units
 from histobench.roi.work.run_folder import REPORT, Unit
@@ -87,6 +88,19 @@ def _job(plan: Plan, entry: DatasetEntry, encoder: str, images: int, device: str
     return ExtractionJob(entry, encoder, images, seconds, megabytes)
 
 
+def tasks_for(plan: Plan, dataset: RoiDataset) -> tuple[str, ...]:
+    """The tasks of a plan on one dataset.
+
+    Where a dataset has sites and no training images, as a test of robustness has, and the plan names no
+    tasks, these are the ones that need no training.
+    """
+    tasks = tuple(dict.fromkeys(map(canonical_task, plan.tasks)))
+    if tasks != DEFAULT_TASKS or dataset.splits.get("train"):
+        return tasks
+    columns = {column for images in dataset.splits.values() for image in images for column, _ in image.sites}
+    return UNTRAINED if any(map(is_place, columns)) else tasks
+
+
 def units_of(
     plan: Plan,
     datasets: Mapping[str, RoiDataset],
@@ -101,7 +115,6 @@ def units_of(
     """
     if not whole:
         plan = with_full_paths(plan)
-    tasks = tuple(dict.fromkeys(map(canonical_task, plan.tasks)))
     costs = {
         (job.dataset.name, job.encoder): job.seconds
         for job in extraction_jobs(plan, dict(datasets), plan.settings.device or "cuda")
@@ -130,6 +143,7 @@ def units_of(
             spec = {**unit.spec, "parts": joined}
             features[encoder] = replace(unit, spec=spec, needs=(prepare.id, *joined))
         units += [*hashing, prepare, *features.values()]
+        tasks = tasks_for(plan, datasets[entry.name])
         parts = {
             preset: parts_of(datasets[entry.name], preset, asdict(plan.options))
             if FEW_SHOT in tasks and plan.target == CLASS
@@ -139,6 +153,8 @@ def units_of(
         for encoder in plan.encoders:
             for preset in plan.presets:
                 spec = _evaluation(plan, entry, encoder, preset)
+                if not datasets[entry.name].splits.get("train"):
+                    spec["untrained"] = True
                 if not whole:  # where many evaluate, each computes the intervals of what it has evaluated
                     spec["n_bootstrap"] = plan.n_bootstrap
                 needs = (features[encoder].id,)

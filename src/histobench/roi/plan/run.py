@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from histobench.core.claim import try_claim
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import one_label_each
+from histobench.roi.data.cross_validation import scheme_of
 from histobench.roi.data.prompts import read_prompts
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.data.sites import GROUP_LABEL
@@ -21,13 +23,15 @@ from histobench.roi.encoders.registry import check_distinct_weights, require_enc
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes
-from histobench.roi.plan.planner import plan_values, units_of
+from histobench.roi.plan.planner import plan_values, tasks_for, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
-from histobench.roi.task_catalogue import CLASS, PATIENT, ZERO_SHOT, canonical_task
+from histobench.roi.task_catalogue import CLASS, PATIENT, UNTRAINED, ZERO_SHOT, canonical_task
 from histobench.roi.work.engines.local import Display, Engine, LocalEngine
 from histobench.roi.work.hashing import write_list
 from histobench.roi.work.run_folder import DONE, FAILED, REPORT, RunFolder
 from histobench.roi.work.status import DRIVER, check_free, differences
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,18 @@ def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
 
 def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
     dataset = DatasetSource.of(entry, plan).load()
-    for split in ("train", "test"):
+    tasks = tasks_for(plan, dataset)
+    over_splits = scheme_of(plan.splits, plan.folds, plan.repeats) is not None
+    untrained = set(tasks) <= set(UNTRAINED) and not over_splits
+    for split in ("test",) if untrained else ("train", "test"):
         if not dataset.splits.get(split):
+            without = f"; without training images the tasks are {', '.join(UNTRAINED)}"
             raise HistobenchError(
                 f"{entry.name} has no {split} images: mark some as {split} in {entry.source}, or give split "
-                "(e.g. 0.7/0.1/0.2) where nothing is marked"
+                f"(e.g. 0.7/0.1/0.2) where nothing is marked{without if split == 'train' else ''}"
             )
+    if tasks != tuple(dict.fromkeys(map(canonical_task, plan.tasks))):
+        log.warning("%s has no training images: the tasks are %s", entry.name, ", ".join(tasks))
     check_learnt(dataset)
     return dataset
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
@@ -35,10 +34,13 @@ from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.results.reader import load_runs, split_runs
-from histobench.roi.task_catalogue import ROBUSTNESS, TARGETS, canonical_task, task_place
+from histobench.roi.task_catalogue import ROBUSTNESS, TARGETS, task_place
+from histobench.roi.work.run_folder import RunFolder
 
 FILE = "summary.md"
 METRIC = "balanced_accuracy"
+#: What is named where robustness alone was measured.
+ROBUSTNESS_METRIC = "robustness_index"
 
 
 def metric_words(metrics: Iterable[str]) -> str:
@@ -108,7 +110,7 @@ def write_summary(
 ) -> Path:
     """Write `summary.md`: every comparison, one after the other; then those over splits, and robustness."""
     metrics = [*(each.metric for each in comparisons), *(each.metric for each in over_splits)]
-    shown = metric_words(dict.fromkeys(metrics or [METRIC]))
+    shown = metric_words(dict.fromkeys(metrics or [ROBUSTNESS_METRIC if robustness else METRIC]))
     parts = [
         f"# {heading}",
         f"histobench {__version__}. {shown} with 95 % confidence intervals; "
@@ -180,12 +182,13 @@ class Wanted:
     seed: int | None = None
 
     @classmethod
-    def of(cls, plan: Mapping[str, Any]) -> Wanted:
-        """What a written plan asks for (see `RunFolder.plan`)."""
+    def of(cls, folder: RunFolder) -> Wanted:
+        """What a run was about; its tasks are those of its units, which a dataset has a say in."""
+        plan = folder.plan
         return cls(
             frozenset(entry["name"] for entry in plan["datasets"]),
             frozenset(map(label_of, plan["encoders"])),
-            frozenset(map(canonical_task, plan["tasks"])),
+            frozenset(unit.spec["task"] for unit in folder.units() if unit.kind == "evaluate"),
             frozenset(plan["presets"]),
             plan["seed"],
         )
@@ -267,7 +270,7 @@ def overviews(
         replace(
             _overview(name, found, tables.get(name, []), wanted, results),
             remarks=tuple(dict.fromkeys(remarks.get(name, ()))),
-            metrics=tuple(dict.fromkeys(metrics.get(name, (METRIC,)))),
+            metrics=tuple(dict.fromkeys(metrics.get(name, (ROBUSTNESS_METRIC,)))),
         )
         for name, found in columns.items()
     ], hidden

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.stored_intervals import write_all_intervals
 from histobench.roi.data.cross_validation import scheme_of
+from histobench.roi.evaluation.context import rows_of
 from histobench.roi.evaluation.few_shot import play
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.evaluation.request import EvaluationRequest
@@ -83,14 +86,15 @@ def _request(
     unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any], played: Path | None = None
 ) -> EvaluationRequest:
     spec, files = unit.spec, features["extracted"]
+    test = _features(files, "test")
     options = dict(spec["options"])
     prompts = options.pop("zeroshot_prompt_file")
     options |= {name: tuple(options[name]) for name in ("n_shot", "n_way")}
     options["zeroshot_prompt_file"] = Path(prompts) if prompts else None
     return EvaluationRequest(
         tasks=tasks,
-        train=_features(files, "train"),
-        test=_features(files, "test"),
+        train=rows_of(test, np.arange(0)) if spec.get("untrained") else _features(files, "train"),
+        test=test,
         val=_features(files, "val") if "val" in files else None,
         results_dir=Path(spec["results_dir"]),
         dataset=unit.dataset,
