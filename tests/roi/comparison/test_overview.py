@@ -45,7 +45,9 @@ def screen(results: Path, *, width: int = 80, failures: tuple[str, ...] = (), **
         **asked,
     }
     comparisons, problems = compare_tasks(results)
-    outcome = PlanOutcome(results, cast(Any, SimpleNamespace(plan=plan)), evaluated=15)
+    units = [SimpleNamespace(kind="evaluate", spec={"task": task}) for task in plan["tasks"]]
+    folder = SimpleNamespace(plan=plan, units=lambda: units)
+    outcome = PlanOutcome(results, cast(Any, folder), evaluated=15)
     outcome.failures += [EncoderFailure("Colon x uni_v2: features", reason) for reason in failures]
     done = BenchmarkOutcome(outcome, tuple(comparisons), tuple(problems), results / "summary.md")
     console = Console(file=io.StringIO(), width=width)
