@@ -19,6 +19,7 @@ from histobench.roi.plan.benchmark import BenchmarkOutcome
 from histobench.roi.plan.run import EncoderFailure, PlanOutcome
 from histobench.roi.plan.summary import compare_tasks
 from histobench.roi.results.reader import load_runs
+from histobench.roi.task_catalogue import canonical_task
 
 ENCODERS = ("efficientnet-lite0", "tiny-vl", "random-vit")
 TASKS = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Zero-shot")
@@ -45,7 +46,7 @@ def screen(results: Path, *, width: int = 80, failures: tuple[str, ...] = (), **
         **asked,
     }
     comparisons, problems = compare_tasks(results)
-    units = [SimpleNamespace(kind="evaluate", spec={"task": task}) for task in plan["tasks"]]
+    units = [SimpleNamespace(kind="evaluate", spec={"task": canonical_task(task)}) for task in plan["tasks"]]
     folder = SimpleNamespace(plan=plan, units=lambda: units)
     outcome = PlanOutcome(results, cast(Any, folder), evaluated=15)
     outcome.failures += [EncoderFailure("Colon x uni_v2: features", reason) for reason in failures]
