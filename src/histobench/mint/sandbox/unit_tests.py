@@ -450,7 +450,8 @@ def _is_near(data: Any, middle: float, most: float, below: Callable[[Any, Any], 
         # A number of NumPy is subtracted with its own precision and range.
         number = made(data, int) if _parts(data)[0] == "numpy" else _number(data)
         with numpy.errstate(all="ignore"):
-            return bool(below(abs(number - middle), most))
+            found = below(abs(number - middle), most)
+            return numpy.size(found) == 1 and bool(found)
     except (TypeError, ValueError, ArithmeticError):
         return False
 

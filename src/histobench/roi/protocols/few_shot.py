@@ -8,12 +8,13 @@ comes next. Which episodes are a group does not depend on how many there are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, product
+from threading import Event
 
 import numpy as np
 import torch
@@ -62,12 +63,19 @@ class EpisodeSampler:
         self.members = [np.flatnonzero(train_labels == label) for label in self.classes]
         self.smallest = int(counts.min())
 
-    def draw(self, *, way: int, shot: int, n_iter: int) -> Episodes:
-        """`n_iter` episodes: classes and images without replacement within an episode."""
+    def draw(
+        self, *, way: int, shot: int, n_iter: int, stopped: Callable[[], bool] = lambda: False
+    ) -> Episodes:
+        """`n_iter` episodes: classes and images without replacement within an episode.
+
+        Where `stopped` says so, nobody waits for them any more.
+        """
         rng = np.random.default_rng([self.seed, way, shot])
         classes = np.empty((n_iter, way), dtype=np.int64)
         supports = np.empty((n_iter, way, shot), dtype=np.int64)
         for e in range(n_iter):
+            if stopped():
+                raise CancelledError
             chosen = np.sort(rng.choice(len(self.classes), size=way, replace=False))
             classes[e] = self.classes[chosen]
             for k, label in enumerate(chosen):
@@ -188,8 +196,10 @@ def few_shot_settings(
     queries = Queries.of(train, test, test_labels, device=device)
     played: deque[tuple[Episodes, list[Ints]]] = deque()
 
+    stopped = Event()
+
     def draw(setting: tuple[int, int]) -> Episodes:
-        return sampler.draw(way=setting[0], shot=setting[1], n_iter=n_iter)
+        return sampler.draw(way=setting[0], shot=setting[1], n_iter=n_iter, stopped=stopped.is_set)
 
     def groups(drawn: Iterable[Episodes]) -> Iterator[Episodes]:
         for episodes in drawn:
@@ -204,6 +214,7 @@ def few_shot_settings(
     with ExitStack() as stack:
         drawing = stack.enter_context(ThreadPoolExecutor(1))  # the next ones, while some are played
         stack.callback(drawing.shutdown, cancel_futures=True)
+        stack.callback(stopped.set)
         drawn = groups(drawing.map(draw, settings))
         parts = stream(play, drawn, device=device, processes=scores >= _MANY_SCORES)
         stack.enter_context(closing(parts))
