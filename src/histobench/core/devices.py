@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
-import signal
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from itertools import islice
-from multiprocessing import get_context
 from threading import Barrier, Lock
 from typing import Any, TypeVar
 
@@ -144,6 +139,12 @@ def stream(
 
 
 def _stream_from_copies(work: Callable[[T], R], parts: Iterable[T], count: int) -> Generator[R, None, None]:
+    import ctypes
+    import signal
+    import warnings
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+    from multiprocessing import get_context
+
     import torch
 
     inference = torch.is_inference_mode_enabled()

@@ -212,7 +212,7 @@ def few_shot_settings(
 
     scores = n_iter * len(test) * sum(way**2 for way, _ in settings) // max(1, len(sampler.classes))
     with ExitStack() as stack:
-        drawing = stack.enter_context(ThreadPoolExecutor(1))  # the next ones, while some are played
+        drawing = ThreadPoolExecutor(1)  # the next ones, while some are played
         stack.callback(drawing.shutdown, cancel_futures=True)
         stack.callback(stopped.set)
         drawn = groups(drawing.map(draw, settings))
@@ -346,31 +346,31 @@ class Queries:
         """Score some episodes together."""
         if self._device != "cpu":
             return self._play_all(episodes, n_classes, keep=keep)
-        (count, way), n, device = episodes.classes.shape, len(self.features), self.features.device
+        (count, way), n = episodes.classes.shape, len(self.features)
         rays = self._rays(episodes.supports)
         numbers, images, begins = self._layout(episodes.classes)
-        labels = torch.from_numpy(numbers).to(device)
-        scores = torch.zeros(count, way, labels.shape[1], device=device)
-        total = torch.zeros(n_classes, n, dtype=torch.float64, device=device)
+        labels = torch.from_numpy(numbers)
+        scores = torch.zeros(count, way, labels.shape[1])
+        total = torch.zeros(n_classes, n, dtype=torch.float64)
         for label, rows in self.runs.items():
             episode, number = np.nonzero(episodes.classes == label)
             if not len(episode):
                 continue
-            which = slice(None) if len(episode) == count else torch.from_numpy(episode).to(device)
+            which = slice(None) if len(episode) == count else torch.from_numpy(episode)
             said = self._probabilities(rays[which], rows)
             # Sums over the episodes by class, exact to float64: which rows belong to which class is a matrix.
             chosen = np.zeros((n_classes, len(episode), way))
             np.put_along_axis(chosen, episodes.classes[None, episode], 1, 0)
-            total[:, rows] = torch.from_numpy(chosen).to(device).flatten(1) @ said.double().flatten(0, 1)
+            total[:, rows] = torch.from_numpy(chosen).flatten(1) @ said.double().flatten(0, 1)
             if begins is None:
                 scores[which, :, rows] = said
                 continue
             for e, start, value in zip(episode, begins[episode, number], said, strict=True):
                 scores[e, :, start : start + said.shape[2]] = value
         metrics = evaluate_episodes(scores.transpose(1, 2), labels, memory=MEMORY["cuda"])
-        classes = torch.from_numpy(episodes.classes).to(device)
+        classes = torch.from_numpy(episodes.classes)
         top = classes.gather(1, scores.max(1).indices).to(torch.int16)  # [E, width] class ids
-        where = torch.from_numpy(images).to(device)
+        where = torch.from_numpy(images)
         votes = top.new_full((count, n + 1), -1).scatter_(1, where, top)[:, :n]
         kept = None
         if keep:
