@@ -1,4 +1,4 @@
-"""Recordings and people as agents."""
+"""Recordings, people and a local model as agents."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from histobench.core.errors import HistobenchError
+from histobench.mint.agents import local_model
 from histobench.mint.agents.agent import EpisodeKey, HumanPlayer
 from histobench.mint.agents.completion import ProviderError
 from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
@@ -114,3 +115,15 @@ def test_a_person_sees_what_is_new_and_ends_a_message_with_a_dot() -> None:
     assert "Assistant" not in screen.getvalue()
     with pytest.raises(KeyboardInterrupt):
         agent(later)
+
+
+def test_the_local_model_gets_as_many_threads_as_there_are_idle_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    for idle, threads in ((0.0, 1), (0.9, 1), (2.1, 2), (15.8, local_model.MAX_THREADS)):
+        monkeypatch.setattr(local_model, "_idle_cores", lambda idle=idle: idle)
+        assert local_model.free_threads() == threads
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert local_model.free_threads() == 3

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -58,15 +59,32 @@ class LocalServer:
 
 
 def free_threads() -> int:
-    """Cores that are idle, at least one: the engine's threads wait for each other, and waiting for a core
-    that is busy with something else makes it slower than a single thread.
+    """`OMP_NUM_THREADS` if it is set, or else the cores that are idle now, at least one.
+
+    The engine's threads wait for each other. One that waits for a core that is busy with something else makes
+    all of them slower than a single thread would be.
     """
-    cores = os.cpu_count() or 1
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    if told.isdecimal() and int(told):
+        return int(told)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MAX_THREADS, cores, round(_idle_cores())))
+
+
+def _idle_cores(seconds: float = 0.3) -> float:
+    """Idle cores of the machine over a moment; the load average would tell of the past minute."""
     try:
-        busy = os.getloadavg()[0]
-    except OSError:
-        busy = 0.0
-    return max(1, min(MAX_THREADS, cores, cores - round(busy)))
+        start = _idle_time()
+        time.sleep(seconds)
+        return (_idle_time() - start) / seconds
+    except (OSError, ValueError, IndexError):
+        return float(os.cpu_count() or 1)
+
+
+def _idle_time() -> float:
+    """Seconds that the cores of this machine were idle or waited for a disk, all added up."""
+    ticks = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+    return (int(ticks[4]) + int(ticks[5])) / os.sysconf("SC_CLK_TCK")
 
 
 def find_model(path: str | None = None) -> Path:
