@@ -61,6 +61,13 @@ def find_spec(name: str) -> EncoderSpec | None:
     return spec.with_output(output) if spec is not None and output else spec
 
 
+def listed_spec(name: str) -> EncoderSpec | None:
+    """The zoo entry of an encoder whose code is this package's; None for the user's own and for plug-ins."""
+    if names_a_file(name) or names_a_model(name) or name in _REGISTERED or name in _plug_ins():
+        return None
+    return find_spec(name)
+
+
 def register_encoder(name: str) -> Callable[[Factory], Factory]:
     """Class decorator: makes a `BasePatchEncoder` known under `name`."""
 
