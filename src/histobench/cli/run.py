@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.options import Plan
-    from histobench.roi.plan.outcome import BenchmarkOutcome, Overview, PlanOutcome
+    from histobench.roi.plan.plan_outcome import BenchmarkOutcome, Overview, PlanOutcome
     from histobench.roi.work.engines.local import Engine
 
 
@@ -212,7 +212,7 @@ def _print_details(done: BenchmarkOutcome, console: Console) -> None:
 
 def _explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
     """At most three lines that hold for all tables."""
-    from histobench.roi.plan.outcome import metric_words
+    from histobench.roi.plan.plan_outcome import metric_words
 
     shown = metric_words(dict.fromkeys(metric for each in found for metric in each.metrics))
     tasks = len({column.task for each in found for column in each.columns})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.encoders.own_name import (
-    ELSEWHERE,
+    elsewhere_path,
     is_computed,
     names_a_file,
     names_a_model,
@@ -132,7 +132,7 @@ def why_unresolved(
 
     try:
         if not is_computed(name):
-            place = Path(name.partition(ELSEWHERE)[2]).expanduser()
+            place = elsewhere_path(name)
             if names_features(name) and not place.exists():
                 return f"features: {place} does not exist"
         elif names_a_file(name):

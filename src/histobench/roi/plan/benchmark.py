@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from histobench.roi.plan.outcome import (
+from histobench.roi.plan.plan_outcome import (
     BenchmarkOutcome,
     PlanOutcome,
     Shown,

@@ -22,7 +22,7 @@ from histobench.roi.encoders.registry import check_distinct_weights, require_enc
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes
-from histobench.roi.plan.outcome import EncoderFailure, PlanOutcome
+from histobench.roi.plan.plan_outcome import EncoderFailure, PlanOutcome
 from histobench.roi.plan.planner import plan_values, tasks_for, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
 from histobench.roi.task_catalogue import CLASS, PATIENT, UNTRAINED, ZERO_SHOT, canonical_task

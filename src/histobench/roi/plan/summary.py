@@ -32,7 +32,14 @@ from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.registry import get_spec
-from histobench.roi.plan.outcome import METRIC, Overview, OverviewCell, OverviewColumn, Shown, metric_words
+from histobench.roi.plan.plan_outcome import (
+    METRIC,
+    Overview,
+    OverviewCell,
+    OverviewColumn,
+    Shown,
+    metric_words,
+)
 from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.task_catalogue import ROBUSTNESS, task_place

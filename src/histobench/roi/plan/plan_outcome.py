@@ -216,7 +216,7 @@ def inputs_of(plan: Plan, engine: str, heading: str) -> PlanInputs | None:
 
 def _add_encoders(digest: _Digest, plan: Plan) -> bool:
     """Files of weights and of features from elsewhere; False where an encoder's code is of somebody else."""
-    from histobench.roi.encoders.own_name import ELSEWHERE, combined_parts, names_features
+    from histobench.roi.encoders.own_name import combined_parts, elsewhere_path, names_features
     from histobench.roi.encoders.registry import listed_spec
     from histobench.roi.encoders.weights import find_weights
 
@@ -224,7 +224,7 @@ def _add_encoders(digest: _Digest, plan: Plan) -> bool:
         if combined_parts(name):
             continue
         if names_features(name):
-            place = Path(name.partition(ELSEWHERE)[2]).expanduser()
+            place = elsewhere_path(name)
             for path in sorted(place.iterdir()) if place.is_dir() else [place]:
                 digest.add_file(str(path))
             continue
