@@ -46,6 +46,9 @@ OWN_READS = {
     "consult/consultation.py: (TEMPLATES / f'{name}.txt').read_text",
     "core/claim.py: Path('/proc/sys/kernel/random/boot_id').read_text",
     "core/claim.py: Path(f'/proc/{pid}/stat').read_text",
+    "core/devices.py: (group / 'memory.current').read_text",
+    "core/devices.py: (group / 'memory.max').read_text",
+    "core/devices.py: Path('/proc/meminfo').read_text",
     "core/folders.py: Path(mounts).read_text",
     "core/files.py: open",
     "mint/feedback/expert.py: TEMPLATE.read_text",
@@ -53,7 +56,6 @@ OWN_READS = {
     "mint/prompts/first_message.py: (TEMPLATES / 'with_tool.txt').read_text",
     "mint/sandbox/control_groups.py: path.read_text",
     "roi/data/image_ref.py: open",  # with the door's descriptor
-    "roi/encoders/checkup.py: Path('/proc/meminfo').read_text",
     "roi/protocols/neighbours.py: info.read_text",  # /proc/cpuinfo
     "roi/published/verify.py: files(__package__).joinpath('results.yaml').read_text",
     "roi/registry/entry.py: resources.files('histobench.roi.registry').joinpath('datasets.yaml').read_text",

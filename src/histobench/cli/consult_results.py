@@ -139,7 +139,7 @@ def _print_short_contrasts(console: Console, contrasts: dict[str, list[Contrast]
 def print_accuracy(lines: Sequence[Line], console: Console) -> None:
     """Agents as rows, tools as columns: accuracy of the final answer with its interval."""
     from histobench.cli.terminal import print_overview
-    from histobench.roi.plan.summary import Overview, OverviewCell, OverviewColumn
+    from histobench.roi.plan.plan_outcome import Overview, OverviewCell, OverviewColumn
 
     cells: dict[str, dict[str, OverviewCell]] = {}
     for line in lines:

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
     from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.options import Plan
-    from histobench.roi.plan.benchmark import BenchmarkOutcome
-    from histobench.roi.plan.run import PlanOutcome
-    from histobench.roi.plan.summary import Overview
+    from histobench.roi.plan.plan_outcome import BenchmarkOutcome, Overview, PlanOutcome
     from histobench.roi.work.engines.local import Engine
 
 
@@ -121,7 +119,13 @@ def carry_out(
 ) -> int:
     """Run a plan, compute intervals, print the results and failures; the exit code."""
     done = run_and_watch(
-        plan, console, heading=heading, engine=engine, retry_failed=retry_failed, keep_going=keep_going
+        plan,
+        console,
+        heading=heading,
+        engine=engine,
+        retry_failed=retry_failed,
+        keep_going=keep_going,
+        details=verbose,
     )
     if not done.outcome.finished:
         console.print(f"Jobs are submitted.\nNext: histobench status {plan.results}", soft_wrap=True)
@@ -137,8 +141,9 @@ def run_and_watch(
     engine: Engine | None = None,
     retry_failed: bool = False,
     keep_going: bool = False,
+    details: bool = False,
 ) -> BenchmarkOutcome:
-    """Run a plan and show what it is doing."""
+    """Run a plan and show what it is doing; `details` also gives what was compared long ago."""
     from histobench.cli.extract import display
     from histobench.roi.plan.benchmark import run_benchmark
     from histobench.roi.work.engines.local import Display
@@ -156,6 +161,7 @@ def run_and_watch(
                 after_extraction=busy.start,
             ),
             heading=heading,
+            details=details,
         )
 
 
@@ -166,15 +172,13 @@ def print_outcome(
 
     Without `end` where to read more and what to do next is left to the caller.
     """
-    from histobench.roi.plan.summary import Wanted, overviews
+    from histobench.roi.plan.benchmark import tables_shown
 
     outcome = done.outcome
-    wanted = Wanted.of(outcome.folder)
     if verbose:
         _print_details(done, console)
-    found, hidden = overviews(
-        done.comparisons, done.over_splits, done.robustness, wanted=wanted, results=outcome.results
-    )
+    shown = done.shown or tables_shown(done)
+    found, hidden = shown.overviews, shown.hidden
     for overview in found:
         print_overview(overview, console)
         for remark in overview.remarks:
@@ -208,7 +212,7 @@ def _print_details(done: BenchmarkOutcome, console: Console) -> None:
 
 def _explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
     """At most three lines that hold for all tables."""
-    from histobench.roi.plan.summary import metric_words
+    from histobench.roi.plan.plan_outcome import metric_words
 
     shown = metric_words(dict.fromkeys(metric for each in found for metric in each.metrics))
     tasks = len({column.task for each in found for column in each.columns})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from histobench.roi.plan.summary import Overview, OverviewCell, OverviewColumn
+    from histobench.roi.plan.plan_outcome import Overview, OverviewCell, OverviewColumn
 
 
 # Messages name parameters; the command line shows them as flags: `group_regex` is --group-regex.

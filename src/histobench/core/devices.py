@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from itertools import islice
+from pathlib import Path
 from threading import Barrier, Lock
 from typing import Any, TypeVar
 
@@ -58,6 +59,22 @@ def device_name(device: str) -> str:
         threads = torch.get_num_threads()
         return f"CPU ({platform.machine()}, {threads} thread{'' if threads == 1 else 's'})"
     return kind.type.upper()
+
+
+def free_memory() -> int | None:
+    """Bytes of memory that are free on this machine, or in this container; None where it cannot be known."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text(encoding="ascii").strip()
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return free
+    return free if limit == "max" else min(free, max(0, int(limit) - used))
 
 
 # Work cut into parts, each done by one thread from its beginning to its end.

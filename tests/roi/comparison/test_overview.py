@@ -15,8 +15,7 @@ from tests.roi.comparison.conftest import Write
 
 from histobench.cli.main import main
 from histobench.cli.run import print_outcome
-from histobench.roi.plan.benchmark import BenchmarkOutcome
-from histobench.roi.plan.run import EncoderFailure, PlanOutcome
+from histobench.roi.plan.plan_outcome import BenchmarkOutcome, EncoderFailure, PlanOutcome
 from histobench.roi.plan.summary import compare_tasks
 from histobench.roi.results.reader import load_runs
 from histobench.roi.task_catalogue import canonical_task

@@ -93,7 +93,7 @@ def local(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_units_in_any_hands_give_the_bytes_of_one_process(plan: Plan, local: Path, assert_same: Same) -> None:
     done = run_plan(plan, engine=TwoWorkers())
     assert (done.evaluated, done.failures) == (4, [])
-    # Whoever evaluates also computes the intervals, which are left to the end in one process.
+    # Whoever evaluates also computes the intervals.
     intervals = [path for path in plan.results.rglob("*_bootstrap_ci.json") if path.is_file()]
     assert len(intervals) == 4
     status = status_of(plan.results)

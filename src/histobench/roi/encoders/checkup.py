@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from histobench.core.devices import free_memory
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.catalogue import has_weights, weights_steps
 from histobench.roi.encoders.download import is_offline
@@ -187,11 +188,4 @@ def _free_memory() -> int | None:
             return int(torch.cuda.mem_get_info()[0])
     except ImportError:
         pass
-    try:
-        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:
-        return None
-    for line in meminfo.splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
+    return free_memory()

@@ -51,6 +51,11 @@ def names_features(name: str) -> bool:
     return bool(found) and (not head or (head.endswith("=") and "/" not in head))
 
 
+def elsewhere_path(name: str) -> Path:
+    """The file or folder of `NAME=features:PATH`."""
+    return Path(name.partition(ELSEWHERE)[2]).expanduser()
+
+
 def combined_parts(name: str) -> tuple[str, ...]:
     """The encoders of a combination; none where the name is that of one encoder.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.roi.encoders.own_name import (
-    ELSEWHERE,
+    elsewhere_path,
     is_computed,
     names_a_file,
     names_a_model,
@@ -59,6 +59,13 @@ def find_spec(name: str) -> EncoderSpec | None:
     base, _, output = aliases.get(name, name).partition("@")
     spec = zoo.get(aliases.get(base, base).partition("@")[0])
     return spec.with_output(output) if spec is not None and output else spec
+
+
+def listed_spec(name: str) -> EncoderSpec | None:
+    """The zoo entry of an encoder whose code is this package's; None for the user's own and for plug-ins."""
+    if names_a_file(name) or names_a_model(name) or name in _REGISTERED or name in _plug_ins():
+        return None
+    return find_spec(name)
 
 
 def register_encoder(name: str) -> Callable[[Factory], Factory]:
@@ -125,7 +132,7 @@ def why_unresolved(
 
     try:
         if not is_computed(name):
-            place = Path(name.partition(ELSEWHERE)[2]).expanduser()
+            place = elsewhere_path(name)
             if names_features(name) and not place.exists():
                 return f"features: {place} does not exist"
         elif names_a_file(name):

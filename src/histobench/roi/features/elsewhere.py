@@ -27,7 +27,7 @@ from histobench.core.files import atomic_path, check_plain
 from histobench.core.version import __version__
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.data.sites import site_table
-from histobench.roi.encoders.own_name import ELSEWHERE, label_of
+from histobench.roi.encoders.own_name import elsewhere_path, label_of
 from histobench.roi.features.assemble import file_name
 from histobench.roi.features.feature_file import FeatureSet, load, plain_tensors, save
 from histobench.roi.features.shard_plan import Extraction
@@ -345,11 +345,6 @@ def import_features(
     if len(set(widths.values())) > 1:
         raise HistobenchError(f"features: {path} has features of several lengths: {widths}")
     return extractions, sets
-
-
-def elsewhere_path(name: str) -> Path:
-    """The file or folder of `NAME=features:PATH`."""
-    return Path(name.partition(ELSEWHERE)[2]).expanduser()
 
 
 def _row_index(parts: Sequence[ForeignPart]) -> dict[str, tuple[ForeignPart, int]]:

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from histobench.roi.comparison.comparison import Comparison
-from histobench.roi.comparison.robustness import RobustnessTable, summarise
-from histobench.roi.comparison.splits_compared import SplitTable
-from histobench.roi.comparison.stored_intervals import write_all_intervals
-from histobench.roi.comparison.tidy_rows import TIDY_FILE, write_whole_table
-from histobench.roi.data.cross_validation import scheme_of
-from histobench.roi.options import Plan
-from histobench.roi.plan.run import PlanOutcome, run_plan
-from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
-from histobench.roi.results.reader import load_runs, results_files
-from histobench.roi.work.comparing import tables_of
-from histobench.roi.work.engines.local import Display, Engine
-from histobench.roi.work.loop import claim_unit
-from histobench.roi.work.run_folder import BLOCKED, REPORT
+from histobench.roi.plan.plan_outcome import (
+    BenchmarkOutcome,
+    PlanOutcome,
+    Shown,
+    finished_before,
+    inputs_of,
+    note_finished,
+)
 
+if TYPE_CHECKING:
+    from histobench.roi.comparison.splits_compared import SplitTable
+    from histobench.roi.options import Plan
+    from histobench.roi.work.engines.local import Display, Engine
 
-@dataclass(frozen=True)
-class BenchmarkOutcome:
-    """What a plan gave: jobs done and failed, the comparison of every task, and where the summary is."""
-
-    outcome: PlanOutcome
-    comparisons: tuple[Comparison, ...] = ()
-    not_compared: tuple[str, ...] = ()
-    summary: Path | None = None
-    robustness: tuple[RobustnessTable, ...] = ()
-    over_splits: tuple[SplitTable, ...] = ()
+# What a run with work to do needs is imported when it begins: seeing that all is done takes less time.
 
 
 def run_benchmark(
@@ -42,23 +31,46 @@ def run_benchmark(
     retry_failed: bool = False,
     keep_going: bool = False,
     heading: str = "Summary",
+    details: bool = False,
 ) -> BenchmarkOutcome:
     """Run the plan; then intervals of all runs in its folder, their table, comparisons, and `summary.md`.
 
     `display` is told what is being done; `engine` does it (this process, unless another is given). With
-    `keep_going` encoders that cannot be made are left out; else nothing is begun.
+    `keep_going` encoders that cannot be made are left out; else nothing is begun. Where the last run left
+    nothing to do and all that it depends on is as it was, its outcome is given again, without the comparisons
+    unless `details` asks for them.
     """
+    inputs = inputs_of(plan, "local" if engine is None else engine.name, heading)
+    if inputs is not None and not (retry_failed or details):
+        before = finished_before(plan.results, inputs)
+        if before is not None:
+            return before
+    from histobench.roi.data.cross_validation import scheme_of
+    from histobench.roi.plan.run import run_plan
+    from histobench.roi.work.engines.local import Display
+
     display = display or Display()
-    outcome = run_plan(plan, engine=engine, display=display, retry_failed=retry_failed, keep_going=keep_going)
+    outcome = run_plan(
+        plan,
+        engine=engine,
+        display=display,
+        retry_failed=retry_failed,
+        keep_going=keep_going,
+        datasets=None if inputs is None else inputs.datasets,
+    )
     if not outcome.finished:
         return BenchmarkOutcome(outcome)
-    return collect(
+    done = collect(
         outcome,
         n_bootstrap=plan.n_bootstrap,
         over_splits=scheme_of(plan.splits, plan.folds, plan.repeats) is not None,
         say=display.say,
         heading=heading,
     )
+    done = replace(done, shown=tables_shown(done))
+    if inputs is not None:
+        note_finished(done, inputs)
+    return done
 
 
 def collect(
@@ -70,6 +82,10 @@ def collect(
     heading: str,
 ) -> BenchmarkOutcome:
     """The last unit: intervals, comparisons, the summary; all of it views of stored results."""
+    from histobench.roi.comparison.tidy_rows import TIDY_FILE
+    from histobench.roi.work.loop import claim_unit
+    from histobench.roi.work.run_folder import BLOCKED, REPORT
+
     folder = outcome.folder
     last = next((unit for unit in folder.units() if unit.kind == REPORT), None)
     if last is None:  # a run of an earlier version
@@ -88,9 +104,29 @@ def collect(
     return done
 
 
+def tables_shown(done: BenchmarkOutcome) -> Shown:
+    """The tables of what a run was asked for."""
+    from histobench.roi.plan.summary import Wanted, overviews
+
+    return overviews(
+        done.comparisons,
+        done.over_splits,
+        done.robustness,
+        wanted=Wanted.of(done.outcome.folder),
+        results=done.outcome.results,
+    )
+
+
 def _report(
     outcome: PlanOutcome, n_bootstrap: int | None, over_splits: bool, say: Callable[[str], None], heading: str
 ) -> BenchmarkOutcome:
+    from histobench.roi.comparison.robustness import summarise
+    from histobench.roi.comparison.stored_intervals import write_all_intervals
+    from histobench.roi.comparison.tidy_rows import write_whole_table
+    from histobench.roi.plan.summary import compare_tasks, compare_tasks_over_splits, write_summary
+    from histobench.roi.results.reader import load_runs, results_files
+    from histobench.roi.work.comparing import tables_of
+
     if not outcome.has_results:
         return BenchmarkOutcome(outcome)
     results = outcome.results

@@ -155,8 +155,6 @@ def units_of(
                 spec = _evaluation(plan, entry, encoder, preset)
                 if not datasets[entry.name].splits.get("train"):
                     spec["untrained"] = True
-                if not whole:  # where many evaluate, each computes the intervals of what it has evaluated
-                    spec["n_bootstrap"] = plan.n_bootstrap
                 needs = (features[encoder].id,)
                 for task in tasks:
                     evaluate = Unit("evaluate", entry.name, encoder, {**spec, "task": task}, needs)
@@ -229,6 +227,7 @@ def _evaluation(plan: Plan, entry: DatasetEntry, encoder: str, preset: str) -> d
         "seed": plan.seed,
         "device": plan.settings.device,
         "weights": plan.weights,
+        "n_bootstrap": plan.n_bootstrap,
         "options": _plain(asdict(options)),
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from histobench.roi.encoders.registry import check_distinct_weights, require_enc
 from histobench.roi.features.settings import EncoderRecipe
 from histobench.roi.options import DatasetEntry, Plan
 from histobench.roi.plan.dataset_notes import write_dataset_notes
+from histobench.roi.plan.plan_outcome import EncoderFailure, PlanOutcome
 from histobench.roi.plan.planner import plan_values, tasks_for, units_of
 from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
 from histobench.roi.task_catalogue import CLASS, PATIENT, UNTRAINED, ZERO_SHOT, canonical_task
@@ -34,40 +34,13 @@ from histobench.roi.work.status import DRIVER, check_free, differences
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class EncoderFailure:
-    """A job that could not be done, and why."""
-
-    job: str
-    reason: str
+def load_datasets(plan: Plan, known: Mapping[str, RoiDataset] | None = None) -> dict[str, RoiDataset]:
+    """Read every dataset of the plan that is not `known`, before anything expensive starts."""
+    return {entry.name: _checked(plan, entry, (known or {}).get(entry.name)) for entry in plan.datasets}
 
 
-@dataclass
-class PlanOutcome:
-    """What was done, what was there already, and what failed."""
-
-    results: Path
-    folder: RunFolder
-    evaluated: int = 0
-    unchanged: int = 0
-    failures: list[EncoderFailure] = field(default_factory=list)
-    skipped: list[EncoderFailure] = field(default_factory=list)
-    #: False where jobs go on after this process.
-    finished: bool = True
-
-    @property
-    def has_results(self) -> bool:
-        """Whether there is anything to compare."""
-        return self.evaluated + self.unchanged > 0
-
-
-def load_datasets(plan: Plan) -> dict[str, RoiDataset]:
-    """Read every dataset of the plan, before anything expensive starts."""
-    return {entry.name: _load(plan, entry) for entry in plan.datasets}
-
-
-def _load(plan: Plan, entry: DatasetEntry) -> RoiDataset:
-    dataset = DatasetSource.of(entry, plan).load()
+def _checked(plan: Plan, entry: DatasetEntry, known: RoiDataset | None) -> RoiDataset:
+    dataset = DatasetSource.of(entry, plan).load() if known is None else known
     tasks = tasks_for(plan, dataset)
     over_splits = scheme_of(plan.splits, plan.folds, plan.repeats) is not None
     untrained = set(tasks) <= set(UNTRAINED) and not over_splits
@@ -91,11 +64,13 @@ def run_plan(
     display: Display | None = None,
     retry_failed: bool = False,
     keep_going: bool = False,
+    datasets: Mapping[str, RoiDataset] | None = None,
 ) -> PlanOutcome:
     """Extract what is missing, then evaluate what is missing; failures are collected.
 
     With `retry_failed` the run that was begun last goes on: what failed in it, and what it has not done.
     An encoder that cannot be made is an error before any work; with `keep_going` the others are run.
+    `datasets` have been read already.
     """
     engine = engine or LocalEngine()
     # Found out now for all encoders together; one at a time each would look right.
@@ -109,12 +84,12 @@ def run_plan(
     if retry_failed:
         folder = _last_run(plan, values)
     else:
-        datasets = load_datasets(plan)
-        check_prompts(plan, datasets)
-        check_patients(plan, datasets)
+        loaded = load_datasets(plan, datasets)
+        check_prompts(plan, loaded)
+        check_patients(plan, loaded)
         write_dataset_notes(plan)
         on_list = partial(write_list, plan.results)
-        units = units_of(plan, datasets, whole=engine.whole, on_list=on_list)
+        units = units_of(plan, loaded, whole=engine.whole, on_list=on_list)
         folder = RunFolder.create(plan.results, values, units)
     with _driving(folder):
         finished = engine.run(folder, display or Display())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
@@ -32,26 +32,22 @@ from histobench.roi.data.cross_validation import LEAVE_ONE_GROUP_OUT
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.encoders.own_name import label_of
 from histobench.roi.encoders.registry import get_spec
+from histobench.roi.plan.plan_outcome import (
+    METRIC,
+    Overview,
+    OverviewCell,
+    OverviewColumn,
+    Shown,
+    metric_words,
+)
 from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.results.reader import load_runs, split_runs
-from histobench.roi.task_catalogue import ROBUSTNESS, TARGETS, task_place
+from histobench.roi.task_catalogue import ROBUSTNESS, task_place
 from histobench.roi.work.run_folder import RunFolder
 
 FILE = "summary.md"
-METRIC = "balanced_accuracy"
 #: What is named where robustness alone was measured.
 ROBUSTNESS_METRIC = "robustness_index"
-
-
-def metric_words(metrics: Iterable[str]) -> str:
-    """The metrics of tables, at the beginning of a sentence.
-
-    >>> metric_words(["balanced_accuracy", "r2"])
-    'Balanced accuracy, R2'
-    """
-    labels = {name: label for kind in TARGETS.values() for name, label in kind.labels.items()}
-    words = [labels.get(metric, metric.replace("_", " ")) for metric in metrics]
-    return ", ".join(word[0].upper() + word[1:] for word in words)
 
 
 def compare_tasks(
@@ -137,41 +133,6 @@ _ALPHA = 0.05
 
 
 @dataclass(frozen=True)
-class OverviewCell:
-    """A value with its interval; `mark` is BEST, TIED (not shown to differ from the best) or empty."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    mark: str = ""
-
-
-@dataclass(frozen=True)
-class OverviewColumn:
-    """One task; `detail` is its setting, preset or site column. Cells are by encoder."""
-
-    task: str
-    detail: str
-    cells: Mapping[str, OverviewCell]
-
-
-@dataclass(frozen=True)
-class Overview:
-    """Encoders x tasks on one dataset, the best encoder of the first task first."""
-
-    dataset: str
-    columns: tuple[OverviewColumn, ...]
-    encoders: tuple[str, ...]
-    n_images: int
-    n_groups: int | None
-    costs: Mapping[str, str] = field(default_factory=dict)
-    no_intervals: str = ""  # why no value has an interval
-    notes: tuple[str, ...] = ()  # doubts about single numbers
-    remarks: tuple[str, ...] = ()  # about combinations and features from elsewhere
-    metrics: tuple[str, ...] = (METRIC,)  # what the values are
-
-
-@dataclass(frozen=True)
 class Wanted:
     """What a command asked for; None: everything that the folder holds."""
 
@@ -232,7 +193,7 @@ def overviews(
     *,
     wanted: Wanted,
     results: Path,
-) -> tuple[list[Overview], int]:
+) -> Shown:
     """The tables of what was asked for, and how many values of these comparisons are in none of them."""
     columns: dict[str, list[OverviewColumn]] = {}
     tables: dict[str, list[DatasetTable]] = {}
@@ -266,14 +227,15 @@ def overviews(
             columns.setdefault(site.dataset, []).append(OverviewColumn(ROBUSTNESS, site.column, cells))
         else:
             hidden += len(site.packs)
-    return [
+    made = (
         replace(
             _overview(name, found, tables.get(name, []), wanted, results),
             remarks=tuple(dict.fromkeys(remarks.get(name, ()))),
             metrics=tuple(dict.fromkeys(metrics.get(name, (ROBUSTNESS_METRIC,)))),
         )
         for name, found in columns.items()
-    ], hidden
+    )
+    return Shown(tuple(made), hidden)
 
 
 def _overview(

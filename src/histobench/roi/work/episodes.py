@@ -15,7 +15,6 @@ from typing import Any
 
 from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.presets import get_preset
-from histobench.roi.protocols.few_shot import possible_settings
 from histobench.roi.work.run_folder import RunFolder, Unit
 
 #: Seconds of estimated work beyond which an evaluation is cut, and of every part unless it is one setting.
@@ -36,6 +35,8 @@ class EpisodePart:
 
 def parts_of(dataset: RoiDataset, preset: str, options: Mapping[str, Any]) -> list[EpisodePart]:
     """How the few-shot evaluation of a dataset is cut; no parts where it is not large."""
+    from histobench.roi.protocols.few_shot import possible_settings
+
     recipe = get_preset(preset)
     if recipe.few_shot == "voted":
         return []

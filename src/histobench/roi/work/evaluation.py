@@ -45,8 +45,8 @@ def evaluate_units(
 
 
 def _write_intervals(unit: Unit, place: Path) -> None:
-    """Intervals of what is stored at a place, where the unit is to compute them; who collects finds them."""
-    if "n_bootstrap" in unit.spec and results_files(place):
+    """Intervals of what is stored at a place; who collects finds them."""
+    if "n_bootstrap" in unit.spec and results_files(place):  # earlier versions left them to the end
         write_all_intervals(load_runs(place), unit.spec["n_bootstrap"])
 
 

@@ -8,9 +8,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from histobench.core.devices import free_memory
+from histobench.core.files import files_below, names_in
 from histobench.core.progress import Progress, Silent
+from histobench.roi.encoders.own_name import elsewhere_path, names_features
 from histobench.roi.work.loop import work_through
 from histobench.roi.work.run_folder import KINDS, RunFolder, Unit, same_batch
 from histobench.roi.work.worker import Worker
@@ -50,12 +54,14 @@ class Engine(Protocol):
         """Get every unit done; False where that goes on after this call, in jobs of their own."""
 
 
-#: What is done with features that are there; units of different encoders do not depend on each other.
-EVALUATING = ("episodes", "evaluate", "splits", "compare")
+#: What is done without a network; units of different encoders do not depend on each other.
+EVALUATING = ("features", "episodes", "evaluate", "splits", "compare")
 #: Evaluations of one encoder and dataset for every process: fewer do not pay for its start.
 LEAST_EACH = 4
 #: Seconds that helpers have to end in.
 PATIENCE = 10.0
+#: Memory of a process: its libraries, and so many times the features that it evaluates.
+LIBRARIES, COPIES = 512 * 2**20, 4
 
 
 class LocalEngine:
@@ -79,13 +85,14 @@ class LocalEngine:
             if units[0].kind in ("hash", "prepare"):
                 display.after_extraction()
 
-        processes = _processes(folder)
-        if processes > 1:
+        if _processes(folder) > 1:
             computing = [kind for kind in KINDS if kind not in EVALUATING]
             work_through(folder, worker, kinds=computing, alone=True, before=before, after=after)
+            processes = _fitting(folder, _processes(folder))
             with _helpers(folder, processes):
                 display.say(f"evaluating in {processes} processes")
-                work_through(folder, worker, kinds=EVALUATING)
+                told = Worker(folder, display.progress, _counted(folder, display.say, processes))
+                work_through(folder, told, kinds=EVALUATING)
         work_through(folder, worker, alone=True, before=before, after=after)
         return True
 
@@ -102,6 +109,38 @@ def _processes(folder: RunFolder) -> int:
     asked = left[0].spec["device"] or "cuda"
     on_gpu = asked == "mps" or (asked.startswith("cuda") and torch.cuda.is_available())
     return 1 if on_gpu else max(1, min(_cores(), most))
+
+
+def _fitting(folder: RunFolder, processes: int) -> int:
+    """As many processes as there is memory for, each with the largest features of the run."""
+    free, sizes = free_memory(), [0]
+    for unit in folder.units():
+        note = folder.output(unit.id) if unit.kind == "prepare" else None
+        for written in ((note or {}).get("extractions") or {}).values():
+            sizes.append(sum(map(_size, (file["path"] for file in written["extracted"].values()))))
+        if unit.kind == "features" and names_features(unit.encoder):
+            place = elsewhere_path(unit.encoder)
+            files = files_below(place, "", deep=False) if place.is_dir() else [place]
+            sizes.append(sum(map(_size, files)))
+    return processes if free is None else max(1, min(processes, free // (LIBRARIES + COPIES * max(sizes))))
+
+
+def _size(path: str | Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _counted(folder: RunFolder, say: Callable[[str], None], processes: int) -> Callable[[str], None]:
+    """What is being done, with how far all processes are."""
+    total = sum(unit.kind == "evaluate" for unit in folder.units())
+
+    def told(text: str) -> None:
+        done = sum(map("evaluate-".__eq__, (name[:9] for name in names_in(folder.path / "outputs", ".json"))))
+        say(f"{done} of {total} evaluations, {processes} processes; {text}")
+
+    return told
 
 
 def _cores() -> int:
