@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from histobench.core.devices import spread
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.similarity_table import MEASURES, Similarity
 from histobench.roi.features.feature_file import FeatureSet, load
@@ -73,11 +74,12 @@ def similarity(
     near = {name: neighbors_of(values, k) for name, values in rows.items() if "neighbors" in measures}
     exact = max(values.numel() for values in rows.values()) <= DOUBLE
     ready = {name: _Rows(values, blocks, exact=exact) for name, values in rows.items() if "cka" in measures}
-    own = {name: _hsic_terms(values, values) for name, values in ready.items()}
+    room = _Room()
+    own = {name: _hsic_terms(values, values, room) for name, values in ready.items()}
     found = []
     for first, second in combinations(rows, 2):
         if ready:
-            values = _ratio(_hsic_terms(ready[first], ready[second]), own[first], own[second])
+            values = _ratio(_hsic_terms(ready[first], ready[second], room), own[first], own[second])
             found.append(_with_interval(dataset, "cka", first, second, values[0], values[1:], blocks))
         if near:
             shared = shared_neighbors(near[first], near[second])
@@ -148,7 +150,7 @@ def debiased_cka(first: ArrayLike, second: ArrayLike) -> float:
 def cka_terms(first: Tensor, second: Tensor, blocks: NDArray[np.int64]) -> Floats:
     """Unbiased HSIC of all images, then without each block: [1 + blocks]."""
     exact = max(first.numel(), second.numel()) <= DOUBLE
-    return _hsic_terms(*(_Rows(rows, blocks, exact=exact) for rows in (first, second)))
+    return _hsic_terms(_Rows(first, blocks, exact=exact), _Rows(second, blocks, exact=exact))
 
 
 class _Rows:
@@ -174,7 +176,7 @@ class _Rows:
         return torch.stack([part.sum() for part in values.split(self.sizes)])
 
 
-def _hsic_terms(a: _Rows, b: _Rows) -> Floats:
+def _hsic_terms(a: _Rows, b: _Rows, room: _Room | None = None) -> Floats:
     """The terms of a pair.
 
     With K = X X' and L = Y Y', both with zero diagonals, HSIC is
@@ -182,7 +184,7 @@ def _hsic_terms(a: _Rows, b: _Rows) -> Floats:
     terms follow from X'Y and sums over rows. Without a block, C = X'Y loses the block's own product P, and
     |C - P|^2 = |C|^2 - 2 C.P + |P|^2.
     """
-    cross, dots, norms = _products(a, b)
+    cross, dots, norms = _products(a, b, room or _Room())
     both = a.square * b.square
     y_u, x_v = ((rows.x.T @ u.to(rows.kind)).double() for rows, u in ((b, a.u), (a, b.u)))
     trace = (cross**2).sum() - both.sum()
@@ -207,22 +209,44 @@ def _hsic_terms(a: _Rows, b: _Rows) -> Floats:
     return np.asarray(found)
 
 
-def _products(a: _Rows, b: _Rows) -> tuple[Tensor, Tensor, Tensor]:
+def _products(a: _Rows, b: _Rows, room: _Room) -> tuple[Tensor, Tensor, Tensor]:
     """X'Y [p, q], and for the product P of each block its dot with X'Y and its squared norm: [blocks]."""
     shape = a.x.shape[1], b.x.shape[1]
     pairs = list(zip(a.x.split(a.sizes), b.x.split(b.sizes), strict=True))
     if len(pairs) * shape[0] * shape[1] <= KEPT:
-        each = torch.stack([x.T @ y for x, y in pairs])
+        each = room.get(len(pairs), *shape, dtype=a.x.dtype)
+
+        def product_of(block: int) -> Tensor:
+            x, y = pairs[block]
+            return torch.linalg.vector_norm(torch.mm(x.T, y, out=each[block])) ** 2
+
+        norms = torch.stack(spread(product_of, range(len(pairs))))
         cross = each.sum(0)
-        flat = each.flatten(1)
-        return cross.double(), (flat @ cross.flatten()).double(), (flat**2).sum(1).double()
+        return cross.double(), (each.flatten(1) @ cross.flatten()).double(), norms.double()
     cross = a.x.T @ b.x
-    dots, norms = [], []
-    for x, y in pairs:
+
+    def dot_and_norm(block: int) -> Tensor:
+        x, y = pairs[block]
         product = x.T @ y
-        dots.append((product * cross).sum(dtype=torch.float64))
-        norms.append((product**2).sum(dtype=torch.float64))
-    return cross.double(), torch.stack(dots), torch.stack(norms)
+        sums = [(values * product).sum(dtype=torch.float64) for values in (cross, product)]
+        return torch.stack(sums)
+
+    dots, norms = torch.stack(spread(dot_and_norm, range(len(pairs)))).unbind(1)
+    return cross.double(), dots, norms
+
+
+class _Room:
+    """Memory for the products of a pair, used again for the next: to get new memory takes longer."""
+
+    def __init__(self) -> None:
+        self.values: Tensor | None = None
+
+    def get(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """A tensor of this shape with anything in it."""
+        count = math.prod(shape)
+        if self.values is None or len(self.values) < count or self.values.dtype != dtype:
+            self.values = torch.empty(count, dtype=dtype)
+        return self.values[:count].view(shape)
 
 
 def _hsic(*, n: float, trace: float, k: float, l: float, kl: float) -> float:  # noqa: E741
