@@ -236,19 +236,14 @@ def _digest_of(plan: Plan, engine: str, heading: str) -> _Digest | None:
 
 def _add_encoders(digest: _Digest, plan: Plan) -> bool:
     """Files of weights and of features from elsewhere; False where an encoder's code is of somebody else."""
-    from histobench.roi.encoders.own_name import combined_parts, elsewhere_path, names_features
-    from histobench.roi.encoders.registry import listed_spec
+    from histobench.roi.encoders.own_name import elsewhere_path, is_computed, names_features
+    from histobench.roi.encoders.registry import listed_specs
     from histobench.roi.encoders.weights import find_weights
 
-    for name in plan.encoders:
-        if combined_parts(name):
-            continue
-        if names_features(name):
-            place = elsewhere_path(name)
-            for path in sorted(place.iterdir()) if place.is_dir() else [place]:
-                digest.add_file(str(path))
-            continue
-        spec = listed_spec(name)
+    for place in map(elsewhere_path, filter(names_features, plan.encoders)):
+        for path in sorted(place.iterdir()) if place.is_dir() else [place]:
+            digest.add_file(str(path))
+    for spec in listed_specs(filter(is_computed, plan.encoders)):
         if spec is None:
             return False
         if spec.source.kind in ("seed", "project"):  # parts of this package
