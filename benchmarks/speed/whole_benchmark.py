@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import resource
@@ -121,6 +122,7 @@ def main() -> int:
     parser.add_argument("--test", type=int, default=500)
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--episodes", type=int, default=100, help="few-shot episodes of each of 9 settings")
+    parser.add_argument("--json", help="also write the numbers here")
     parser.add_argument("--keep", help="make everything in this folder and keep it")
     args = parser.parse_args()
     size = f"{args.datasets} datasets x {args.encoders} encoders x 5 tasks"
@@ -135,16 +137,19 @@ def main() -> int:
             walls[workers], cpu = timed(plan, results, workers)
             files, digest = digest_of(results)
             digests.add(digest)
-            again = timed(plan, results, workers)
+            nothing = timed(plan, results, workers)
             print(
                 f"{workers:3d} workers: {walls[workers]:.1f} s ({cpu:.1f} s of processor time), "
                 f"{files} files; "
-                f"with nothing to do: {again[0]:.2f} s ({again[1]:.2f} s of processor time; "
-                f"goal < {FINISHED:g} s: {'met' if again[0] < FINISHED else 'missed'})",
+                f"with nothing to do: {nothing[0]:.2f} s ({nothing[1]:.2f} s of processor time; "
+                f"goal < {FINISHED:g} s: {'met' if nothing[0] < FINISHED else 'missed'})",
                 flush=True,
             )
         few, many = min(walls), max(walls)
         ratio = walls[few] / walls[many]
+        if args.json:
+            numbers = {"size": size, "fewest": few, "most": many, "ratio": ratio, "nothing_to_do": nothing[0]}
+            Path(args.json).write_text(json.dumps(numbers))
         print(f"{many} workers are {ratio:.2f}x as fast as {few} (goal for 16 and 1: >= {RATIO:g}x)")
         print("same bytes" if len(digests) == 1 else "OTHER BYTES with another number of workers")
         return 0 if len(digests) == 1 else 1
