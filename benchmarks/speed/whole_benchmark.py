@@ -64,6 +64,7 @@ def write_plan(
     plan.write_text(
         f"datasets: [{tables}]\nfeatures: [{files}]\ntasks: [{TASKS}]\nn_iter: {episodes}\ndevice: cpu\n"
     )
+    time.sleep(3)  # files that were changed a moment ago are looked at again
     return plan
 
 
