@@ -110,6 +110,7 @@ def worst_of(script: str, found: Any) -> list[str]:
     goal = 8.0 * many / 16  # with 16 processes
     return [
         _line(f"whole benchmark, {many} processes", found["ratio"], size, at_least=goal),
+        _line("hb.evaluate, 2,000 x 500 x 384", found["evaluate"], "four tasks", less_than=1.0, unit=" s"),
         _line("whole benchmark, nothing to do (s)", found["nothing_to_do"], size, less_than=3.0, unit=" s"),
     ]
 
